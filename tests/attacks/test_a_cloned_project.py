@@ -126,3 +126,15 @@ def test_a_script_cannot_plant_lines_for_the_next_run(local_project: Project, vi
     local_project.write("train.py", f"open('seatrial.toml', 'a').write({planted!r})")
     local_project.cli("run", "--on", "local")
     assert "mounts" in local_project.cli("run", "--on", "docker", exit_code=2).stderr
+
+
+def test_a_login_in_a_url_is_in_no_output(local_project: Project) -> None:
+    login = "https://me:hunter2@packages.example"
+    local_project.write("seatrial.toml", f'[env]\nDB = "{login}/db"\n[image]\nindex_url = "{login}/simple"\n')
+    local_project.write("train.py", "print('it ran')")
+    words = ("train.py", "--gpus", "none", "--on", "local")
+    shown = [local_project.cli("plan", *words, *more, "--", login).stdout for more in ((), ("--json",), ("--verbose",))]
+    local_project.write("seatrial.toml", f'[image]\nindex_url = "{login} simple"\n')
+    shown.append(local_project.cli("plan", *words, exit_code=2).stderr)
+    assert "<redacted>@packages.example" in shown[0] and "<redacted>@packages.example" in shown[-1]
+    assert not any("hunter2" in text for text in shown)

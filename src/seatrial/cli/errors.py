@@ -35,6 +35,7 @@ from seatrial.findings.finding import CAUSE, FIX
 from seatrial.findings.own_words import SHARE_WORDS, with_own_words
 from seatrial.job.retired import replaced_option
 from seatrial.system.host import Host
+from seatrial.system.names import REDACTED, SECRET_TEXT
 from seatrial.system.typed_path import as_typed as typed_path
 
 #: Advice of errors and findings to do the same on the CPU, or with the project's requests allowed.
@@ -147,7 +148,8 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
 
 
 def _visible(text: str) -> str:
-    """Return text with control characters as codes: a quoted file or variable must not steer the terminal."""
+    """Return text without secrets, control characters as codes: a quoted file must not steer the terminal."""
+    text = SECRET_TEXT.sub(REDACTED, text)
     return "".join(
         letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
         for letter in text

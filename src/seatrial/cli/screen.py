@@ -18,6 +18,7 @@ from rich.text import Text
 
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file
+from seatrial.system.names import Names
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
@@ -200,12 +201,12 @@ class Screen:
             built: its image is there.
         """
         if self._json:
-            print(plan.model_dump_json(indent=1))
+            print(Names().text(plan.model_dump_json(indent=1)))
             return
-        out = self._out
+        out, public = self._out, Names().text
         gpus = _gpus_of(plan).replace("CPU", "the CPU")
         head = f"Would run {plan.target_line} on {plan.backend}, on {gpus}"
-        out.print(Text(head, style="bold"))
+        out.print(Text(public(head), style="bold"))
         if image := _image_of(plan, built=built):
             out.print(Text(f"  image {image}"), soft_wrap=True)
         for warning in plan.warnings:
@@ -223,12 +224,12 @@ class Screen:
         )
         for choice in plan.choices:
             if choice not in usual:
-                table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
+                table.add_row(choice.what, Text(public(choice.value)).append(f"\n{public(choice.reason)}", style="dim"))
         if words := "; ".join(f"{choice.what} {choice.value}" for choice in usual):
             table.add_row("as usual", Text(words).append("\n--verbose: each with its reason", style="dim"))
         out.print(table)
         if request and self._whole:
-            out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+            out.print(Text("\n" + public(_wrapped(request)), style="dim"), soft_wrap=True)
         elif request:
             portable = "" if plan.container is None else "; the same without seatrial: --as docker"
             out.print(Text(f"\nthe engine's command: --verbose{portable}", style="dim"))

@@ -42,6 +42,9 @@ _IDLE_S = 60
 
 _START_TIMEOUT_S = 20.0
 
+#: Without them a project's .env can let Compose fetch files. Source: docker/compose, cmd/compose/compose.go.
+_LOCAL = {"COMPOSE_EXPERIMENTAL_GIT_REMOTE": "false", "COMPOSE_EXPERIMENTAL_OCI_REMOTE": "false"}
+
 #: Variables that change which containers Podman sees, or how it runs them.
 _OF_PODMAN = ("CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE", "CONTAINERS_STORAGE_CONF", "HOME")
 
@@ -59,6 +62,7 @@ class Compose:
     Attributes:
         call: Compose's program with the engine's global options, e.g. ``("docker", "compose")``.
         files: the user's, in their order; the first one's folder is what paths count from. override: ours, the last.
+        rendered: stands in for them, so that what starts is what was looked at.
         wake: makes the engine listen, where it does not always; called before each command.
     """
 
@@ -66,13 +70,21 @@ class Compose:
     files: tuple[Path, ...]
     host: Host
     override: Path | None = None
+    rendered: Path | None = None
     wake: Callable[[], None] = lambda: None
 
     def argv(self, *words: str) -> list[str]:
         """A command line, to be run now. Raises EngineUnavailableError: the engine cannot be made to listen."""
         self.wake()
-        files = [*self.files, *([self.override] if self.override else [])]
-        return [*self.call, *(word for file in files for word in ("-f", str(file))), *words]
+        own = [self.rendered] if self.rendered else [*self.files]
+        files = [*own, *([self.override] if self.override else [])]
+        # The project's .env steers Compose itself; and of profiles the rendered file has the active ones alone.
+        steered = ["--env-file", os.devnull, "--profile", "*"] if self.rendered else []
+        return [*self.call, *steered, *(word for file in files for word in ("-f", str(file))), *words]
+
+    def config(self, names: Sequence[str]) -> command.Completed:
+        """Let Compose resolve the files for these services, as JSON. It fetches nothing that they include."""
+        return replace(self, host=self.host.with_env(_LOCAL)).ask("config", "--format", "json", *names)
 
     def with_override(self, override: Path) -> Compose:
         return replace(self, override=override)

@@ -9,6 +9,7 @@ from pathlib import Path
 from seatrial.backends import table
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose import up as starting
+from seatrial.compose.asks import compose_asks
 from seatrial.compose.client import Compose, compose_of, containers, docker_compose
 from seatrial.compose.group import ENDED, Group, GroupStore
 from seatrial.compose.group import refresh as refresh_runs
@@ -42,12 +43,12 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     store = GroupStore(RunStore(request.project, host))
     if request.plan_only:
         planned = starting.plan_only(context, store.runs)
-        console.show(starting.plan_text(planned, warnings, whole=request.whole))
+        console.show(starting.plan_text(planned, warnings, context.job.asks, whole=request.whole))
         return EXIT_DONE
-    console.allow(context.job)
     group = _living(store, context.file)
     again = group is not None
     if group is None:
+        console.allow(context.job.changed(project=context.file.root))
         _refuse(context, warnings)
         for warning in warnings:
             console.note(str(warning))
@@ -119,6 +120,7 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
     gpus = checked_gpus(request.gpus)
     job = _job(request.project, request.notify)
     file = read_compose(files, compose_of(backend, host), request.names)
+    job = job.changed(asks=(*job.asks, *compose_asks(file)))
     file, _ = with_images(file, backend)
     # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
     facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())
@@ -204,9 +206,11 @@ def _living(store: GroupStore, file: ComposeFile) -> Group | None:
 def _compose(store: GroupStore, group: Group, host: Host) -> Compose:
     backend = _engine_of(group, host)
     files = tuple(Path(file) for file in group.details["files"])
-    override = store.folder(group.id) / starting.OVERRIDE
+    override, rendered = (store.folder(group.id) / name for name in (starting.OVERRIDE, starting.RENDERED))
     profiles = tuple(group.details.get("profiles") or ())
-    return replace(compose_of(backend, with_profiles(host, profiles)), files=files, override=override)
+    return replace(
+        compose_of(backend, with_profiles(host, profiles)), files=files, override=override, rendered=rendered
+    )
 
 
 def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> int:

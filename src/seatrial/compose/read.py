@@ -7,20 +7,18 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from seatrial.compose.client import Compose, unescaped
+from seatrial.compose.lines import Lines, Place, named_files, read_lines
 from seatrial.compose.service import COMPLETED, Service, Volume
 from seatrial.errors import UsageError
 from seatrial.job.target import instead_of_manifest, manifest_refused
 from seatrial.system import command
 from seatrial.system.host import Host
-from seatrial.system.project_files import read_bytes
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Names that Compose looks for; the first that is there counts. Source: compose-go, cli/options.go.
@@ -28,12 +26,6 @@ COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-co
 
 #: Read on top of one of those; the first that is there counts.
 OVERRIDES = tuple(f"{stem}.override.{ending}" for stem in ("compose", "docker-compose") for ending in ("yml", "yaml"))
-
-#: A Compose file of a hundred services has 100 KB.
-MAX_BYTES = 1_000_000
-_MOST_LEVELS = 50
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 
@@ -76,114 +68,6 @@ def with_profiles(host: Host, names: Sequence[str]) -> Host:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A line of a file; ``str()`` is ``compose.yaml:12``."""
-
-    file: Path
-    line: int
-
-    def __str__(self) -> str:
-        return f"{from_here(self.file)}:{self.line}"
-
-    @property
-    def show(self) -> str:
-        """The command that prints the line."""
-        return f"sed -n {self.line}p {as_typed(self.file)}"
-
-
-class Lines:
-    """Find keys in the user's files, in the last one that has them: that is the one which Compose takes.
-
-    Args:
-        roots: file → its top node; None for a file that is not YAML, which Compose refuses.
-    """
-
-    def __init__(self, roots: Mapping[Path, yaml.Node | None]) -> None:
-        self.roots = roots
-
-    def place(self, *path: str) -> Place:
-        """Return the line of a key, or of the nearest above it. A list's entry is found by its text."""
-        best, depth = Place(next(iter(self.roots)), 1), 0
-        for file, root in self.roots.items():
-            line, found = _deepest(root, path)
-            if found >= depth and found:
-                best, depth = Place(file, line), found
-        return best
-
-    def has(self, *path: str) -> bool:
-        """Return whether the key is written in one of the files themselves, not in one that they extend or include."""
-        return any(_deepest(root, path)[1] == len(path) for root in self.roots.values())
-
-
-def read_lines(files: Sequence[Path]) -> Lines:
-    """Read the YAML nodes of the files. Raises UsageError for a file that is missing, too large or nested too deep."""
-    roots: dict[Path, yaml.Node | None] = {}
-    for path in files:
-        if not path.is_file():
-            raise UsageError(f"There is no Compose file {from_here(path)}", run=f"ls {as_typed(path.parent)}")
-        text = read_bytes(path, inside=None, limit_bytes=MAX_BYTES, refusal=UsageError).decode("utf-8-sig", "replace")
-        try:
-            _refuse_depth(text, path)
-            roots[path] = next(iter(yaml.compose_all(text, Loader=_LOADER)), None)
-        except (yaml.YAMLError, ValueError):
-            roots[path] = None
-    return Lines(roots)
-
-
-def _refuse_depth(text: str, path: Path) -> None:
-    """Count levels before nodes are made of them, which takes a stack. Raises YAMLError, UsageError."""
-    levels = 0
-    event: Any
-    for event in yaml.parse(text, Loader=_LOADER):
-        levels += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if levels > _MOST_LEVELS:
-            place = Place(path, event.start_mark.line + 1)
-            raise UsageError(f"{place}: nested too deep for a Compose file", run=place.show)
-
-
-def _deepest(node: yaml.Node | None, path: Sequence[str]) -> tuple[int, int]:
-    """Return (line, how many steps of the path there are)."""
-    line, steps = 1, 0
-    for step in path:
-        found = _step(node, step)
-        if found is None:
-            break
-        line, node = found
-        steps += 1
-    return line, steps
-
-
-def _step(node: yaml.Node | None, step: str) -> tuple[int, yaml.Node] | None:
-    """Return (line, node) of a mapping's key, of a list's entry by number, or by a text that it contains."""
-    if isinstance(node, yaml.MappingNode):
-        merged: list[yaml.Node] = []
-        for key, value in reversed(node.value):
-            if key.value == step:
-                return key.start_mark.line + 1, value
-            if key.value == "<<":
-                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
-        return next((found for each in merged if (found := _step(each, step)) is not None), None)
-    if isinstance(node, yaml.SequenceNode):
-        if step.isdigit() and int(step) < len(node.value):
-            entry = node.value[int(step)]
-            return entry.start_mark.line + 1, entry
-        for entry in node.value:
-            if step in _texts(entry):
-                return entry.start_mark.line + 1, entry
-    return None
-
-
-def _texts(node: yaml.Node) -> set[str]:
-    """Return an entry's text, its parts between colons and equal signs, and the values of a mapping."""
-    if isinstance(node, yaml.ScalarNode):
-        text = str(node.value)
-        return {text, *text.split(":"), text.partition("=")[0]}
-    if isinstance(node, yaml.MappingNode):
-        return {str(value.value) for _, value in node.value if isinstance(value, yaml.ScalarNode)}
-    return set()
-
-
-@dataclass(frozen=True)
 class ComposeFile:
     """A Compose file as the user has it and as Compose resolves it.
 
@@ -192,6 +76,9 @@ class ComposeFile:
         services: the requested ones and what they need; in the file's order.
         names: of the requested services; () for all.
         unset: variables without value and default, which Compose takes as empty.
+        rendered: what Compose makes of the files, as it prints it. config: the same, with ``$$`` read as one dollar.
+        outside: files that are not the project's and that a file of the project names.
+        text: of the project's files.
     """
 
     compose: Compose
@@ -200,6 +87,15 @@ class ComposeFile:
     services: Mapping[str, Service]
     names: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
+    rendered: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    outside: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def root(self) -> Path:
+        """The folder that the project brings, links resolved."""
+        return Path(os.path.realpath(self.path.parent))
 
     @property
     def path(self) -> Path:
@@ -292,7 +188,8 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
     paths = tuple(Path(os.path.abspath(file)) for file in files)  # noqa: PTH100  # links stay as the user has them
     lines = read_lines(paths)
     compose = replace(program, files=paths)
-    ended = compose.ask("config", "--format", "json", *names)
+    outside, text = named_files(paths, compose.host.env)
+    ended = compose.config(names)
     if ended.exit_code != 0:
         raise refusal(ended, paths, lines)
     config = unescaped(json.loads(ended.stdout))
@@ -317,7 +214,16 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
     order = sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
     unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))
     return ComposeFile(
-        compose, lines, str(config["name"]), {name: services[name] for name in order}, tuple(names), unset
+        compose,
+        lines,
+        str(config["name"]),
+        {name: services[name] for name in order},
+        tuple(names),
+        unset,
+        ended.stdout,
+        config,
+        outside,
+        text,
     )
 
 

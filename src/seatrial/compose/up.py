@@ -23,6 +23,7 @@ from seatrial.errors import EngineError, SeatrialError, UsageError
 from seatrial.images.build.build import pull
 from seatrial.images.build.failure import failing_step, last_meaningful, readable
 from seatrial.images.build.progress import READY
+from seatrial.job.asks import Ask
 from seatrial.job.gpus import Selection
 from seatrial.job.plan import Plan
 from seatrial.job.units import format_seconds
@@ -37,7 +38,7 @@ from seatrial.system.records import Process
 from seatrial.system.typed_path import from_here
 
 #: Files in the record of a group.
-OVERRIDE, BUILD_OVERRIDE, LOG = "override.yaml", "build.yaml", "compose.log"
+RENDERED, OVERRIDE, BUILD_OVERRIDE, LOG = "rendered.json", "override.yaml", "build.yaml", "compose.log"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
     group = _new_group(context, request, store)
     made: dict[str, Run] = {}
     try:
+        rendered = store.folder(group.id) / RENDERED
+        write_atomically(rendered, context.file.rendered.encode(), mode=0o600)
+        file = replace(context.file, compose=replace(context.file.compose, rendered=rendered))
+        context = replace(context, file=file)
         _make_images(context, store.folder(group.id), console)
         context = _looked_into(context)
         with leases(context.host).locked():
@@ -295,8 +300,12 @@ def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: Pro
     return store.change_group(group, details={**group.details, "compose": [process.pid, process.started_ticks]})
 
 
-def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], *, whole: bool) -> str:
-    """Return a table of the services and the warnings; with ``whole`` both as comments above the override."""
+def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], asks: Sequence[Ask], *, whole: bool) -> str:
+    """Return what the project asks for, a table of the services and the warnings.
+
+    Args:
+        whole: return them as comments above the override.
+    """
     file, rows = planned.file, [("SERVICE", "KIND", "ON", "COMMAND")]
     for name, service in file.services.items():
         plan, kind = planned.plans.get(name), "service" if service.why_service else "task"
@@ -304,6 +313,8 @@ def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], *, whole: bo
         rows.append((name, kind, gpus or "CPU", _one_line(plan.agent.argv) if plan else service.image))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{file.path.name}, project {file.name}", ""]
+    if asks:
+        lines += ["This project asks for", *(f"  {ask.words}" for ask in asks), ""]
     lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     lines += [f"{name}: warning: {text}" for name, plan in planned.plans.items() for text in plan.warnings]
     short = short_form(file)

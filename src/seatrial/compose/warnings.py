@@ -10,7 +10,8 @@ from itertools import combinations
 from typing import Literal
 
 from seatrial.compose.gpu_requests import RESERVED, GpuAsk, foreign_ask, gpu_ask
-from seatrial.compose.read import ComposeFile, Place
+from seatrial.compose.lines import Place
+from seatrial.compose.read import ComposeFile
 from seatrial.compose.service import COMPLETED, Service
 from seatrial.errors import GpuRequestError
 from seatrial.system.project_files import is_there, read_bytes

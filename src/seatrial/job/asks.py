@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from seatrial.errors import ConfigError
 from seatrial.job.notify import Notify, host_of, program_of
 from seatrial.job.value import Value
+from seatrial.system.project_files import read_bytes
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
 _OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
@@ -63,7 +65,7 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
         *_mounts(table, root),
         *_files(table, root),
         *(Ask(words=f"gives the target your variable {name}") for name in table.get("secrets", [])),
-        *(Ask(words=f"gives the target the device {_plain(device)}") for device in table.get("devices", [])),
+        *(Ask(words=f"gives the target the device {plain(device)}") for device in table.get("devices", [])),
         *_networks(table),
         *_alerts(watch),
         *notify_asks(Notify(**table.get("notify", {}))),
@@ -82,26 +84,34 @@ def _places(table: Mapping[str, Any], without_container: Callable[[str], bool]) 
 def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
     folders = [(folder, f"/{key}") for key in ("data", "models") if (folder := table.get(key))]
     for mount, target in [*folders, *((mount, mount.target) for mount in table.get("mounts", ()))]:
-        if (real := _outside(mount.source, root)) is not None:
-            mode = "read-only" if mount.read_only else "read-write"
-            yield Ask(words=f"mounts {_shown(mount.source, real, root)} {mode} at {_plain(target)}{_meaning(real)}")
+        yield from mounted(mount.source, root, target, mount.read_only)
+
+
+def mounted(source: Path, root: Path, target: str, read_only: bool, of: str = "") -> Iterator[Ask]:
+    """Yield the permission for a mount of what is not the project's."""
+    if (real := outside(source, root)) is not None:
+        mode = "read-only" if read_only else "read-write"
+        yield Ask(words=f"{of}mounts {_shown(source, real, root)} {mode} at {plain(target)}{_meaning(real)}")
+
+
+def _given(path: Path, root: Path, words: str, *, builds: bool = False) -> Iterator[Ask]:
+    if (real := outside(path, root)) is not None:
+        yield Ask(words=f"{words} {_shown(path, real, root)}{_meaning(real)}", builds=builds)
 
 
 def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
     """Files of this machine that are read for the target or the build, and variables that an env file passes on."""
     for path in table.get("env_files", []):
-        real = _outside(path, root)
-        if real is not None:
-            yield Ask(words=f"gives the target the variables in {_shown(path, real, root)}")
+        yield from _given(path, root, "gives the target the variables in")
         names = _passed_on(path)
         if names is None:
-            yield Ask(words=f"gives the target the variables in {_plain(str(path))}, which cannot be read")
-        yield from (Ask(words=f"gives the target your variable {_plain(name)}") for name in names or ())
+            yield Ask(words=f"gives the target the variables in {plain(str(path))}, which cannot be read")
+        yield from (Ask(words=f"gives the target your variable {plain(name)}") for name in names or ())
     image = table.get("image", {})
     find_links = image.get("find_links")
     for path in (image.get("ca_bundle"), Path(find_links) if find_links and "://" not in find_links else None):
-        if path is not None and (real := _outside(path, root)) is not None:
-            yield Ask(words=f"gives the image's build {_shown(path, real, root)}{_meaning(real)}", builds=True)
+        if path is not None:
+            yield from _given(path, root, "gives the image's build", builds=True)
 
 
 def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
@@ -109,7 +119,7 @@ def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
     if network == "host":
         yield Ask(words="uses this machine's network: every port listening here is reachable")
     elif network is not None and network not in _OWN_NETWORKS:
-        yield Ask(words=f"joins the network {_plain(network)}, and can reach everything on it")
+        yield Ask(words=f"joins the network {plain(network)}, and can reach everything on it")
     if table.get("image", {}).get("build_network") == "host":
         what = "builds the image on this machine's network: every port listening here is reachable"
         yield Ask(words=what, builds=True)
@@ -117,15 +127,15 @@ def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
 
 def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
     if command := watch.get("command"):
-        yield Ask(words=f"runs a command for each watchdog finding: {_plain(command)}")
+        yield Ask(words=f"runs a command for each watchdog finding: {plain(command)}")
     if url := watch.get("webhook"):
-        yield Ask(words=f"posts each watchdog finding to {_plain(host_of(url))}", apart=digest_text(url))
+        yield Ask(words=f"posts each watchdog finding to {plain(host_of(url))}", apart=digest_text(url))
 
 
 def notify_asks(notify: Notify) -> Iterator[Ask]:
     """Yield a permission for each command of ``[notify]``."""
     for command in notify.command:
-        yield Ask(words=f"runs a command on this machine, as your user, when a run ends: {_plain(command)}", hides=True)
+        yield Ask(words=f"runs a command on this machine, as your user, when a run ends: {plain(command)}", hides=True)
 
 
 def hidden(ask: Ask) -> Ask:
@@ -133,14 +143,14 @@ def hidden(ask: Ask) -> Ask:
     if not ask.hides:
         return ask
     what, _, command = ask.words.partition(": ")
-    return ask.changed(words=f"{what}: {_plain(program_of(command))}", apart=digest_text(command))
+    return ask.changed(words=f"{what}: {plain(program_of(command))}", apart=digest_text(command))
 
 
 def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:
     for key in ("data", "models"):
         volume = table.get(key)
         if volume is not None and volume.kind == "hostpath":
-            yield Ask(words=f"mounts {_plain(volume.value)} of the cluster's nodes at /{key}")
+            yield Ask(words=f"mounts {plain(volume.value)} of the cluster's nodes at /{key}")
     if account := table.get("service_account"):
         yield Ask(words=f"runs with the rights of the cluster's service account {account}")
     for name in table.get("image_pull_secrets", []):
@@ -152,7 +162,7 @@ def digest_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _outside(path: Path, root: Path) -> Path | None:
+def outside(path: Path, root: Path) -> Path | None:
     """Where a path really leads, if not into the project."""
     real = Path(os.path.realpath(path))
     return None if real.is_relative_to(root) else real
@@ -163,8 +173,8 @@ def _shown(path: Path, real: Path, root: Path) -> str:
     written = Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow the link that is to be named
     own = Path(os.path.realpath(written.parent)) / written.name
     if own != real and own.is_relative_to(root):
-        return f"{_plain(str(real))} (./{_plain(str(own.relative_to(root)))} is a link there)"
-    return _plain(str(real))
+        return f"{plain(str(real))} (./{plain(str(own.relative_to(root)))} is a link there)"
+    return plain(str(real))
 
 
 def _meaning(real: Path) -> str:
@@ -200,18 +210,13 @@ def _is_socket(path: Path) -> bool:
 def _passed_on(path: Path) -> tuple[str, ...] | None:
     """Names that stand alone in an env file: the target gets this user's values of them. None: not to be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_ENV_FILE_BYTES:
-                return None
-            lines = file.read(_MAX_ENV_FILE_BYTES).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError):
+        lines = read_bytes(path, inside=None, limit_bytes=_MAX_ENV_FILE_BYTES).decode("utf-8-sig").splitlines()
+    except (ConfigError, UnicodeDecodeError):
         return None
     words = (line.strip() for line in lines)
     return tuple(word for word in words if word and not word.startswith("#") and "=" not in word)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """On one line, and without what moves a cursor, hides or turns text around: each such character as its escape."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

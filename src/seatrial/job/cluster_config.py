@@ -24,7 +24,8 @@ from pydantic import BeforeValidator, Field
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.job.cluster import Kind, Toleration, Volume
-from seatrial.job.keys import TEXT, Listed, Table, matching, read_duration, typed
+from seatrial.job.engine_grammar import is_host, matching
+from seatrial.job.keys import TEXT, Listed, Table, read_duration, typed
 from seatrial.system.text import shown
 
 #: DNS-1123 subdomain: kubernetes.io/docs/concepts/overview/working-with-objects/names.
@@ -92,11 +93,10 @@ def parse_nodes(value: Any) -> int | tuple[str, ...]:
     if _WHOLE.fullmatch(text) and int(text) >= 1:
         return int(text)
     hosts = tuple(word.strip() for word in text.split(",")) if isinstance(value, str) else ()
-    if hosts and all(re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.:_-]*[A-Za-z0-9])?", host) for host in hosts):
+    if hosts and all(is_host(host) for host in hosts):
         if len(set(hosts)) < len(hosts):
             raise ValueError(f"a host is named twice in {shown(value)}")
-        if not text.lstrip("-").isdecimal():
-            return hosts
+        return hosts
     raise ValueError(f"expected a number of nodes, or hosts such as host1,host2; got {shown(value)}")
 
 

@@ -24,10 +24,11 @@ from pydantic import (
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.errors import UsageError
-from seatrial.job import units
+from seatrial.job import engine_grammar, units
+from seatrial.job.engine_grammar import IMAGE, matching
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.value import Value
-from seatrial.system.text import shown
+from seatrial.system.text import shown, without_login
 
 
 class Table(Value):
@@ -45,17 +46,11 @@ def typed_keys(table: type[BaseModel]) -> dict[str, str]:
 
 
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-#: Names of images: what begins with a dash would be an option of the engine's.
-_IMAGE = r"[A-Za-z0-9\[][A-Za-z0-9._/:@+\[\]-]*"
 #: Source: Debian Policy, 5.6.1 and 5.6.12; with an architecture and a version as apt-get takes them.
 _PACKAGE = r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?"
+_INDEX = r"(https?://([^\s/@]+@)?([^\s/@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?|file:)(/\S*)?"
 #: It stands in a command of the build.
 _URL = r"[a-z]+://[^\s\"'`$;&|<>\\]+"
-#: docs.docker.com/reference/cli/docker/container/run, --publish.
-_PORTS = re.compile(
-    r"((([0-9]{1,3}\.){3}[0-9]{1,3}|\[[0-9a-fA-F:.]+\]):(?=.*:|[0-9]))?"
-    r"(?P<ports>:?[0-9]{1,5}(-[0-9]{1,5})?(:[0-9]{1,5}(-[0-9]{1,5})?)?)(/(tcp|udp|sctp))?"
-)
 #: Container names: docs.docker.com/reference/cli/docker/container/run; 63 because it is the hostname too (RFC 1123).
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
@@ -164,7 +159,7 @@ _gpus = reads(GpuRequest.parse, 'a GPU request such as 2 or "device=0,2"')
 def _number(value: Any) -> float:
     """A number, or one as text: flags are text."""
     try:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        if isinstance(value, bool) or not re.fullmatch(r"[0-9.eE+-]+", str(value)):
             raise ValueError
         number = float(value)
         if not 0 < number < float("inf"):
@@ -174,14 +169,15 @@ def _number(value: Any) -> float:
     return number
 
 
-def _port(value: Any) -> Any:
-    """``[[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL]`` with ports or ranges of them, as Docker reads it."""
-    if not isinstance(value, str):
-        return value  # not text: pydantic reports it
-    match = _PORTS.fullmatch(value)
-    if match is None or not all(0 < int(number) <= 65535 for number in re.findall("[0-9]+", match["ports"])):
-        raise ValueError(f"expected HOST:CONTAINER ports from 1 to 65535, such as 8080:80, got {value[:80]!r}")
-    return match[0]
+def _at_least(least: float, what: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Read a number that has Docker's lower limit."""
+
+    def check(value: Any) -> Any:
+        if (number := read(value)) < least:
+            raise ValueError(f"expected at least {what}, got {shown(value)}")
+        return number
+
+    return check
 
 
 def _percent(value: Any) -> float | None:
@@ -200,15 +196,6 @@ def _percent(value: Any) -> float | None:
 
 def or_false(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is False else read(value)
-
-
-def matching(pattern: str, what: str) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError(f"expected {what}, got {shown(value)}")
-        return value
-
-    return check
 
 
 def read_pattern(value: Any) -> str:
@@ -311,7 +298,10 @@ Duration = Annotated[
     typed(read_duration),
     Schema({"anyOf": [text("30s", "1h30m"), {"type": "number", "exclusiveMinimum": 0}]}),
 ]
-Positive = Annotated[float, typed(_number), Schema({"type": "number", "exclusiveMinimum": 0})]
+Memory = Annotated[int, typed(_at_least(6 * 2**20, "6 MiB", read_size)), Schema(text("512m", "8GB", "2GiB"))]
+Cores = Annotated[
+    float, typed(_at_least(0.01, "0.01 cores", _number)), Schema({"type": "number", "exclusiveMinimum": 0})
+]
 Gpus = Annotated[
     GpuRequest,
     BeforeValidator(lambda value: value if isinstance(value, GpuRequest) else _gpus(value)),
@@ -324,8 +314,11 @@ Models = Annotated[DataMount, _located(_folder(read_only=False)), Schema(text(".
 MountText = Annotated[
     Mount, BeforeValidator(_kept_mount), _located(_mount), _AS_TEXT, Schema(text("./cache:/cache:rw"))
 ]
-FolderOrUrl = Annotated[str, _located(_folder_or_url), Schema(TEXT)]
-Port = Annotated[str, typed(_port), Schema(text("8080:80", "127.0.0.1:8888:8888"))]
+#: Written to plan.json without a login.
+_IN_PUBLIC = PlainSerializer(without_login, when_used="json")
+FolderOrUrl = Annotated[str, _located(_folder_or_url), _IN_PUBLIC, Schema(TEXT)]
+Index = Annotated[str, _checked(matching(_INDEX, "a URL such as https://host/simple")), _IN_PUBLIC, Schema(TEXT)]
+Port = Annotated[str, typed(engine_grammar.read_port), Schema(text("8080:80", "127.0.0.1:8888:8888"))]
 Name = Annotated[
     str,
     typed(matching(NAME, "letters, digits, . _ -, at most 63")),
@@ -350,7 +343,10 @@ Webhook = Annotated[
     typed(matching(r"https?://[^\s/]+\S*", "an http or https URL")),
     Schema({**TEXT, "pattern": "^https?://"}),
 ]
-Image = Annotated[str, _checked(matching(_IMAGE, "an image's name")), Schema({**TEXT, "pattern": f"^{_IMAGE}$"})]
+Image = Annotated[str, _checked(matching(IMAGE, "an image's name, such as ghcr.io/me/train:1")), Schema(TEXT)]
+Network = Annotated[str, _checked(matching(engine_grammar.NETWORK, "a network, such as host")), Schema(TEXT)]
+Device = Annotated[str, _checked(matching(engine_grammar.DEVICE, "a device, such as /dev/fuse")), Schema(TEXT)]
+Ulimit = Annotated[str, _checked(engine_grammar.read_ulimit), Schema(text("nofile=1024:4096"))]
 DebianPackage = Annotated[
     str, _checked(matching(_PACKAGE, "a Debian package's name")), Schema({**TEXT, "pattern": f"^{_PACKAGE}$"})
 ]

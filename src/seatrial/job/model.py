@@ -6,6 +6,7 @@ has a unit.
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,6 +25,7 @@ from seatrial.job import keys
 from seatrial.job.asks import Ask, notify_asks
 from seatrial.job.cluster_config import ClusterOptions, Nodes, Restarts
 from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers
 from seatrial.job.keys import Listed, Table, typed_keys
 from seatrial.job.notify import Notify
@@ -60,13 +62,13 @@ class ImageOptions(Table):
 
     base: keys.Image = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
     ready: keys.Image | None = Field(default=None, description="An existing image to run as is; nothing is built.")
-    python: str | None = Field(
+    python: keys.Line | None = Field(
         default=None, description="Python interpreter in an existing image, if not in a standard location."
     )
     ca_bundle: keys.PathLike | None = Field(
         default=None, description="PEM file of extra certificate authorities for the build."
     )
-    index_url: keys.Line | None = Field(default=None, description="Package index for pip; kept out of the image.")
+    index_url: keys.Index | None = Field(default=None, description="Package index for pip; kept out of the image.")
     find_links: keys.FolderOrUrl | None = Field(default=None, description="Folder or URL of wheels for pip.")
     build_network: Literal["default", "host", "none"] = Field(default="default", description="Network of the build.")
     requirements: keys.Listed[keys.Line] = Field(default=(), description="Additional pip packages.")
@@ -190,12 +192,14 @@ class Requests(Table):
         default=(), description="Host variables passed to the target and hidden in every log."
     )
     publish: keys.Listed[keys.Port] = Field(default=(), description="Ports, as for docker run --publish.")
-    network: str | None = Field(default=None, description="Network, as for docker run --network.")
-    workdir: str | None = Field(default=None, description="Working directory in the container; the project by default.")
-    devices: keys.Listed[str] = Field(default=(), description="Additional devices, as for docker run --device.")
-    ulimits: keys.Listed[str] = Field(default=(), description="Limits, as for docker run --ulimit.")
-    cpus: keys.Positive | None = Field(default=None, description="Cores.")
-    memory_bytes: keys.Size | None = Field(
+    network: keys.Network | None = Field(default=None, description="Network, as for docker run --network.")
+    workdir: keys.Line | None = Field(
+        default=None, description="Working directory in the container; the project by default."
+    )
+    devices: keys.Listed[keys.Device] = Field(default=(), description="Additional devices, as for docker run --device.")
+    ulimits: keys.Listed[keys.Ulimit] = Field(default=(), description="Limits, as for docker run --ulimit.")
+    cpus: keys.Cores | None = Field(default=None, description="Cores.")
+    memory_bytes: keys.Memory | None = Field(
         default=None, validation_alias="memory", description="Memory limit of the container."
     )
     shm_bytes: keys.Size | None = Field(
@@ -264,6 +268,11 @@ class Job(Requests):
         reported = set(notify_asks(self.notify))
         asks = tuple(ask for ask in self.asks if ask not in reported)
         return self.changed(notify=Notify(), asks=asks)
+
+    @property
+    def folder_inside(self) -> str:
+        """The working directory in a container; a relative one is of the project."""
+        return posixpath.normpath(posixpath.join(CONTAINER_PROJECT, self.workdir or ""))
 
     @property
     def source(self) -> Target:

@@ -18,7 +18,6 @@ from seatrial.job.in_container import (
     AGENT_PYTHON_FLAGS,
     CONTAINER_DATA,
     CONTAINER_MODELS,
-    CONTAINER_PROJECT,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
 )
@@ -58,7 +57,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     volumes = volumes_of(job, site.run_id, kind)
     again = restarts(job, keeps_checkpoints=volumes.models.lasting)
     places = Places(
-        project=job.workdir or CONTAINER_PROJECT,
+        project=job.folder_inside,
         run=volumes.run_folder,
         data=CONTAINER_DATA if job.kubernetes.data else None,
         models=CONTAINER_MODELS,

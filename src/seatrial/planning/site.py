@@ -204,7 +204,7 @@ class Places:
 
 def container_places(job: Job, *, resumes: bool) -> Places:
     return Places(
-        project=job.workdir or CONTAINER_PROJECT,
+        project=job.folder_inside,
         run=CONTAINER_RUN,
         data=CONTAINER_DATA if job.data else None,
         models=CONTAINER_MODELS if job.models else None,

@@ -31,7 +31,6 @@ from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
 from seatrial.system.records import Folder, Process
-from seatrial.system.text import without_login
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
@@ -182,12 +181,6 @@ class Run:
 
         Logins in the URLs of package sources stay out of both.
         """
-        image = plan.job.image
-        urls = {key: getattr(image, key) for key in ("index_url", "find_links")}
-        public = {key: without_login(url) for key, url in urls.items() if url and "://" in url}
-        if public:
-            image = image.changed(**public)
-            plan = plan.changed(job=plan.job.changed(image=image))
         self.records.write("plan.json", plan.model_dump_json(indent=1))
         self.records.write("agent.json", plan.model_dump_json(include={"agent", "injection"}))
 

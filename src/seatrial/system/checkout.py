@@ -10,12 +10,17 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
-from seatrial.errors import CommandTimeoutError, EngineUnavailableError
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError, UntrustedPathError
 from seatrial.system import command
+from seatrial.system.nofollow import read_regular
 
 _TIMEOUT_S = 10.0
+
+#: Of a checkout, that are looked at before git is; and the most of a file that names a folder.
+_MOST_FILES, _MOST_BYTES = 20_000, 10_000
 
 #: No hook of the system's or the user's either: they would run in a folder that is not theirs.
 _QUIET = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
@@ -25,21 +30,22 @@ _SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
 
 def commit(project: Path) -> str | None:
     """The full hash of the project's commit; None: no git, no checkout, somebody else's checkout, no commit yet."""
-    found = _git(project, "rev-parse", "HEAD")
+    found = _git(project, "rev-parse", "HEAD") if _is_readable(project) else None
     return found if found and set(found) <= set("0123456789abcdef") else None
 
 
 def remote(project: Path) -> str | None:
     """The URL of the remote ``origin``, which may hold a login; None without one."""
-    return _git(project, "config", "--get", "remote.origin.url") or None
+    return (_is_readable(project) and _git(project, "config", "--get", "remote.origin.url")) or None
 
 
 def differs(project: Path) -> bool:
     """Return True if files that git knows differ from the commit; False if git fails."""
-    head = commit(project)
+    if (head := commit(project)) is None:
+        return False
     top = _git(project, "rev-parse", "--show-toplevel")
     objects, index = (_git(project, "rev-parse", "--git-path", name) for name in ("objects", "index"))
-    if head is None or not top or not objects or not index:
+    if not top or not objects or not index:
         return False
     with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
         settings = Path(folder)
@@ -57,6 +63,21 @@ def differs(project: Path) -> bool:
         return bool(
             _git(Path(top), "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", env=env)
         )
+
+
+def _is_readable(project: Path) -> bool:
+    """Return False where git would wait: the checkout's folder has something else than files and folders in it."""
+    try:
+        found = next(path for folder in (project, *project.parents) if os.path.lexists(path := folder / ".git"))
+        if not found.is_dir():
+            found = found.parent / read_regular(found, most_bytes=_MOST_BYTES).decode().removeprefix("gitdir: ").strip()
+        common = found / "commondir"
+        shared = found / read_regular(common, most_bytes=_MOST_BYTES).decode().strip() if common.exists() else found
+        walks = (os.walk(top) for top in dict.fromkeys((found, shared)))
+        files = (os.path.join(at, name) for walk in walks for at, _, names in walk for name in names)  # noqa: PTH118
+        return all(os.path.isfile(path) or not os.path.exists(path) for path in islice(files, _MOST_FILES))  # noqa: PTH110, PTH113
+    except (StopIteration, OSError, ValueError, UntrustedPathError):
+        return False
 
 
 def _git(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> str | None:

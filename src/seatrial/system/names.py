@@ -24,7 +24,8 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACC
 
 #: What looks like a secret wherever it stands: user info of a URL, and well-known tokens.
 SECRET_TEXT = re.compile(
-    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
+    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?:(?<=https://)|(?<=http://))[^/\s:@]+(?=@)"
+    r"|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
 )
 #: A user of the other machine.
 _URL_USER = re.compile(r"(?<=ssh://)[^/\s:@]+(?=@)")

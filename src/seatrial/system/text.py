@@ -5,7 +5,6 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -40,6 +39,7 @@ def shown(value: Any) -> str:
 
 
 def without_login(url: str) -> str:
-    """The URL without ``user:password@``. Raises ValueError for an address that is none."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    """The URL without ``user:password@``; other text, such as a folder's path, as it is."""
+    scheme, found, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{found}{place.rpartition('@')[2]}{slash}{path}" if found else url

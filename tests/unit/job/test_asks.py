@@ -13,6 +13,9 @@ from fakes import FakeBackend, load_job
 from seatrial.backends import table
 from seatrial.backends.base import OF_CONTAINERS, OF_PROCESSES, Traits
 from seatrial.backends.kubernetes.backend import Kubernetes
+from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.keys import Table, typed_keys
+from seatrial.job.model import ConfigFile, ImageOptions, WatchOptions
 from seatrial.planning.secrets import hide_notify
 
 
@@ -187,3 +190,28 @@ def test_a_line_cannot_steer_the_terminal_nor_pretend_to_be_two(project: Path) -
 def test_only_what_the_build_acts_on_is_marked_so(project: Path) -> None:
     (project / "seatrial.toml").write_text('network = "host"\n[image]\nbuild_network = "host"')
     assert [ask.builds for ask in load_job(project, {"target": "train.py"}).asks] == [False, True]
+
+
+#: Keys of seatrial.toml whose value can become a line of the question.
+JUDGED = {
+    ConfigFile: "on data models mounts env_files secrets network devices with_names image watch notify kubernetes",
+    ImageOptions: "ca_bundle find_links build_network",
+    WatchOptions: "command webhook",
+    ClusterOptions: "data models service_account image_pull_secrets",
+}
+#: Keys of which any value stays in the container, its build and the user's own cluster.
+INSIDE = {
+    ConfigFile: "name gpus restarts launcher env publish workdir ulimits cpus memory shm_size gpu_memory timeout grace "
+    "writable no_hook no_tune strict resume criteria tune target module args nodes sweep",
+    ImageOptions: "base ready python index_url requirements system_packages target flavour torch_index slim max_size "
+    "max_compressed",
+    WatchOptions: "hang_after",
+    ClusterOptions: "kind runtime context namespace code registry gpu_resource gpu_claims node_selector tolerations "
+    "priority_class runtime_class queue min_nodes ttl uid require_capacity",
+}
+
+
+@pytest.mark.parametrize("of", JUDGED, ids=lambda of: of.__name__)
+def test_every_key_of_the_file_is_judged_or_known_to_stay_inside(of: type[Table]) -> None:
+    judged, inside = set(JUDGED[of].split()), set(INSIDE[of].split())
+    assert judged | inside == typed_keys(of).keys() and not judged & inside

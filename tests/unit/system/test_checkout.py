@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -70,3 +73,14 @@ def test_no_program_is_started_that_the_repository_names(project: Path, trap: st
     mark.unlink()
     assert checkout.commit(project) is not None and checkout.differs(project)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("pipe", ["HEAD", "config", "index", "packed-refs", "refs/heads/x", "objects/aa/pipe", ""])
+def test_a_pipe_in_a_checkout_holds_nobody_up(project: Path, pipe: str) -> None:
+    path = project / ".git" / pipe
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True) if pipe else shutil.rmtree(path)
+    os.mkfifo(path)
+    began_s = time.monotonic()
+    assert checkout.commit(project) is None and checkout.remote(project) is None and not checkout.differs(project)
+    assert time.monotonic() - began_s < 2

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
 from seatrial.system.host import Host
+from seatrial.system.project_files import read_text
 from seatrial.system.typed_path import as_typed
 
 #: Source: https://docs.docker.com/engine/cli/proxy/ lists these; programs read either case, so both are passed.
@@ -19,11 +20,7 @@ def read_env_file(path: Path, host: Host) -> dict[str, str]:
 
     Raises UsageError naming file and line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"Cannot read the env file {path}: {why}", run=f"ls -l {as_typed(path)}") from error
+    lines = read_text(path, inside=None).splitlines()
     variables: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         line = line.lstrip()

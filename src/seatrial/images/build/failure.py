@@ -11,6 +11,7 @@ from seatrial.findings.known import mid_sentence, plain
 from seatrial.findings.match import Match, first_in
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.job.plan import ImagePlan
+from seatrial.system.names import REDACTED, SECRET_TEXT
 
 #: BuildKit's plain progress numbers every step and prefixes a step's output with the seconds it has run.
 _PREFIX = re.compile(r"^(#\d+ )?(\d+\.\d+ )?")
@@ -80,7 +81,7 @@ _SIDES = re.compile(r"^The conflict is caused by:\n(?P<sides>(?: {2,}.*\n?)+)", 
 
 def readable(line: str) -> str:
     """Return a line of build output without BuildKit's numbering; "" for one without content."""
-    text = _text(line.rstrip())
+    text = SECRET_TEXT.sub(REDACTED, _text(line.rstrip()))
     return "" if _NOISE.match(text.strip()) else text
 
 

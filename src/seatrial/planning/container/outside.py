@@ -106,7 +106,7 @@ def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
 
 
 def _in_container(job: Job, path: str) -> str:
-    return posixpath.normpath(posixpath.join(job.workdir or CONTAINER_PROJECT, path))
+    return posixpath.normpath(posixpath.join(job.folder_inside, path))
 
 
 def _may_succeed(job: Job, write: Write) -> bool:
@@ -134,7 +134,7 @@ def _mount_point(path: str, *, is_folder: bool) -> str | None:
 def _source(job: Job, write: Write, folder: str) -> str:
     """The same folder of this machine where it has one; else a folder of the project."""
     if write.path.startswith("../"):
-        return os.path.relpath(posixpath.normpath(folder), job.workdir or CONTAINER_PROJECT)
+        return os.path.relpath(posixpath.normpath(folder), job.folder_inside)
     if os.path.isdir(folder) and not any(inside(folder, each) for each in _IN_IMAGES):  # noqa: PTH112  # never raises
         return folder
     return f"./{posixpath.basename(folder)}"
@@ -178,7 +178,7 @@ def _is_within(target: str, others: list[str]) -> bool:
 
 def _missing(job: Job, path: str, where: str) -> str | None:
     """``SOURCE:TARGET`` of the mount that would bring it, or None where nothing is missing."""
-    workdir = job.workdir or CONTAINER_PROJECT
+    workdir = job.folder_inside
     target = posixpath.normpath(posixpath.join(workdir, path))
     source = Path(os.path.normpath(job.project / path))  # resolve() would change the names
     neighbour = Path(os.path.normpath(job.project / Path(where.rpartition(":")[0]).parent / path))

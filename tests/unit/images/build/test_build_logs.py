@@ -11,7 +11,7 @@ import pytest
 
 from seatrial.doctor.explain import explain_stream
 from seatrial.errors import ImageError
-from seatrial.images.build.failure import explain
+from seatrial.images.build.failure import explain, readable
 from seatrial.job.plan import ImagePlan
 from tables import constant
 
@@ -113,3 +113,8 @@ def test_what_fails_before_any_command(case: str) -> None:
              "------", " > [internal] load metadata for docker.io/library/python:3.99:", "------", line]  # fmt: skip
     error = shown([line] if case.startswith("COPY") else lines)
     assert cause in error.message and fix in (error.run or "")
+
+
+def test_a_login_of_an_index_is_in_no_line_of_a_build() -> None:
+    shown = readable("#9 1.27 Looking in indexes: https://me:hunter2@pypi.org/simple, https://t0ken@e.org/simple")
+    assert shown == "Looking in indexes: https://<redacted>@pypi.org/simple, https://<redacted>@e.org/simple"

@@ -1,0 +1,201 @@
+"""Asks of a Compose file: each key of the rendered configuration that reaches beyond its folder and its containers.
+
+A key stays inside where ``_INSIDE`` has it. Any other key becomes a line, so that a key of a later Compose does too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seatrial.compose.gpu_requests import is_nvidias
+from seatrial.compose.read import ComposeFile
+from seatrial.job.asks import Ask, digest_text, mounted, outside, plain
+from seatrial.planning.container.plan import GPU_DEVICE
+from seatrial.system.host import Host
+
+#: Keys and their meaning, where neither the key nor its value shows it.
+_MEANINGS = {
+    "privileged": ": root on this machine",
+    "pid": ": sees and ends every process there",
+    "network_mode": ": reaches every port listening there",
+    "network": ": reaches every port listening there",
+    "ssh": ": the build may log in as you",
+    "ports": ": open to the network",
+    "name": ": another project may have it too",
+    "environment": ": your variable of that name",
+    "tags": ": another project's image may have the name",
+}
+
+#: Of a value in a line; the answer is remembered for the whole.
+_MOST_SHOWN = 120
+
+#: Variables that steer Compose itself, and none of which a container gets.
+_STEERING = ("COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME", "COMPOSE_ENV_FILES", "COMPOSE_DISABLE_ENV_FILE")
+
+#: The keys to a value, outermost first.
+Keys = tuple[str, ...]
+#: Key → True: any value stays inside; texts: those do; a mapping: its keys do; else a function decides.
+Inside = Mapping[str, Any]
+
+
+def compose_asks(file: ComposeFile) -> tuple[Ask, ...]:
+    """Return every wish of a Compose file that needs consent; () for an ordinary file. Raises UsageError.
+
+    A file that another one extends or includes counts as part of it.
+    """
+    found = [Ask(words=f"reads {plain(name)} for a container") for name in file.outside]
+    found += [*_variables(file), *_beyond(file.config, _INSIDE, (), file)]
+    for name, service in file.services.items():
+        for each in service.volumes:
+            if each.kind == "bind":
+                found += mounted(Path(each.source), file.root, each.target, each.read_only, f"{plain(name)}: ")
+        if service.build is not None and service.config.get("image"):
+            image = f"names the image it builds {plain(service.image)}, as another project's may be"
+            found.append(Ask(words=f"{plain(name)}: {image}"))
+    folder = re.sub(r"[^-_a-z0-9]", "", file.path.parent.name.lower()).lstrip("_-")
+    if file.name not in (folder, file.compose.host.env.get("COMPOSE_PROJECT_NAME")):
+        found.append(Ask(words=f"is the Compose project {plain(file.name)}, whose containers and volumes it uses"))
+    return tuple(dict.fromkeys(found))
+
+
+def _variables(file: ComposeFile) -> Iterator[Ask]:
+    """Yield a line for each value that another environment would change: Compose puts this user's into it."""
+    compose, env = file.compose, file.compose.host.env
+    bare = {name: env[name] for name in _STEERING if name in env}
+    if outside(Path(env.get("PWD", "/")), file.root) is None:
+        bare["PWD"] = env["PWD"]
+    own = {"HOME": "/nowhere", "DOCKER_CONFIG": env.get("DOCKER_CONFIG") or f"{env.get('HOME', '')}/.docker"}
+    program = shutil.which(compose.call[0], path=env.get("PATH")) or compose.call[0]
+    ended = replace(compose, call=(program, *compose.call[1:]), host=Host({**bare, **own})).config(file.names)
+    written = {name for name in re.findall(r"\w+", file.text) if name in env and name not in bare}
+    if ended.exit_code != 0:
+        yield Ask(words=f"takes your variables {plain(', '.join(sorted(written)) or 'HOME')}")
+        return
+    without, into = dict(_leaves(json.loads(ended.stdout))), dict[str, list[str]]()
+    for path, value in sorted(_leaves(json.loads(file.rendered))):
+        if without.get(path) != value and not path.endswith((".source", ".file", ".context")):
+            held = {name for name, text in env.items() if text and text in value and name not in bare}
+            into.setdefault(", ".join(sorted((held & written) or held or written)), []).append(path)
+    yield from (Ask(words=f"puts your variable {plain(name)} into {plain(', '.join(into[name]))}") for name in into)
+
+
+def _leaves(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield (path, text) of each value of JSON, however deep."""
+    pending = [("", value)]
+    while pending:
+        path, each = pending.pop()
+        if isinstance(each, (dict, list)):
+            entries = each.items() if isinstance(each, dict) else enumerate(each)
+            pending += [(f"{path}.{key}".lstrip("."), inner) for key, inner in entries]
+        else:
+            yield path, str(each)
+
+
+def _beyond(value: Mapping[str, Any], inside: Inside, where: Keys, file: ComposeFile) -> Iterator[Ask]:
+    """Yield a line for each key of a mapping that is not known to stay inside. A list has the rule of its key."""
+    for key, inner in value.items():
+        rule, path = inside.get(key, inside.get("*", ())), (*where, key)
+        if rule is True or (key.startswith("x-") and "*" not in inside):
+            continue
+        for each in inner if isinstance(inner, list) else [inner]:
+            if isinstance(rule, Mapping) and isinstance(each, Mapping):
+                yield from _beyond(each, rule, path, file)
+            elif not (each in (None, False, "", {}) or (rule(each, path, file) if callable(rule) else each in rule)):
+                text = json.dumps(each, sort_keys=True)
+                short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+                words = f"sets {plain('.'.join(path))} to {plain(short)}{_MEANINGS.get(key, '')}"
+                yield Ask(words=words, apart=digest_text(text))
+
+
+def _is_loopback(port: Any, path: Keys, file: ComposeFile) -> bool:
+    at = str(port.get("host_ip"))
+    return (at.startswith("127.") or at in ("::1", "localhost")) and port.keys() <= _PORT
+
+
+def _is_gpu(request: Any, path: Keys, file: ComposeFile) -> bool:
+    """A device node, or a request for devices, which ``gpus:`` has without the capability."""
+    if len(path) == 3 and path[-1] == "devices":
+        return bool(GPU_DEVICE.match(str(request["source"]))) and request.keys() <= _DEVICE
+    more = ["gpu"] if path[-1] == "gpus" else []
+    return is_nvidias({**request, "capabilities": [*(request.get("capabilities") or ()), *more]})
+
+
+def _is_inside(value: Any, path: Keys, file: ComposeFile) -> bool:
+    """A file or folder of the project, or what another service's build gives. Compose makes local paths absolute."""
+    here = Path(file.config["services"][path[1]]["build"]["context"]) if path[-1] == "dockerfile" else Path()
+    return str(value).startswith("service:") or (
+        (here / value).is_absolute() and "://" not in value and outside(here / value, file.root) is None
+    )
+
+
+def _is_own_namespace(value: Any, path: Keys, file: ComposeFile) -> bool:
+    return value in _OWN_NAMESPACES or str(value).startswith("service:")
+
+
+def _is_own_name(value: Any, path: Keys, file: ComposeFile) -> bool:
+    """The name that Compose gives a volume or network: no other project has it."""
+    return bool(value == f"{file.name}_{path[1]}")
+
+
+def _names(words: str) -> dict[str, Any]:
+    """Keys of which any value stays inside."""
+    return dict.fromkeys(words.split(), True)
+
+
+_OWN_NAMESPACES = ("none", "bridge", "default", "private", "shareable")
+_PORT = {"name", "mode", "host_ip", "target", "published", "protocol", "app_protocol"}
+_DEVICE = {"source", "target", "permissions"}
+_RESOURCES = {**_names("cpus memory pids"), "devices": _is_gpu}
+_MOUNT = {
+    **_names("source target read_only consistency tmpfs"),
+    "type": ("bind", "volume", "tmpfs"),
+    "bind": _names("create_host_path recursive"),
+    "volume": _names("nocopy subpath"),
+}
+_BUILD = {
+    **_names("args dockerfile_inline no_cache platforms provenance pull sbom secrets shm_size target ulimits"),
+    "context": _is_inside,
+    "dockerfile": _is_inside,
+    "additional_contexts": {"*": _is_inside},
+    "network": ("default", "none"),
+}
+_DEPLOY = {
+    **_names("mode endpoint_mode replicas placement restart_policy rollback_config update_config"),
+    "resources": {"limits": _RESOURCES, "reservations": _RESOURCES},
+}
+_SERVICE = {
+    **_names(
+        "attach blkio_config cap_drop command configs container_name cpu_count cpu_percent cpu_period cpu_quota "
+        "cpu_shares cpus cpuset depends_on domainname entrypoint env_file environment expose group_add healthcheck "
+        "hostname image init links mem_limit mem_reservation mem_swappiness memswap_limit pids_limit platform "
+        "profiles pull_policy pull_refresh_after read_only restart scale secrets shm_size stdin_open "
+        "stop_grace_period stop_signal tmpfs tty ulimits user working_dir"
+    ),
+    **dict.fromkeys(("ipc", "network_mode", "pid", "volumes_from"), _is_own_namespace),
+    "build": _BUILD,
+    "deploy": _DEPLOY,
+    "devices": _is_gpu,
+    "gpus": _is_gpu,
+    "logging": {"driver": ("json-file", "local", "none", "journald"), "options": _names("max-size max-file")},
+    "networks": {"*": _names("aliases ipv4_address ipv6_address priority gw_priority")},
+    "ports": _is_loopback,
+    "runtime": ("nvidia", "runc", "crun"),
+    "security_opt": ("no-new-privileges:true", "no-new-privileges"),
+    "volumes": _MOUNT,
+}
+_VOLUME = {"name": _is_own_name, "driver": ("local", "bridge", "default")}
+_FILE = {"*": {**_names("name content"), "file": _is_inside}}
+_INSIDE: Inside = {
+    **_names("name version"),
+    "services": {"*": _SERVICE},
+    "volumes": {"*": _VOLUME},
+    "networks": {"*": {**_VOLUME, **_names("internal attachable enable_ipv4 enable_ipv6")}},
+    "secrets": _FILE,
+    "configs": _FILE,
+}

@@ -1,0 +1,369 @@
+"""Attacks by a Compose file of somebody's repository: the host reached in every form that Compose has for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from cli_project import CONFIG, Project
+from seatrial.compose.asks import compose_asks
+from seatrial.compose.client import Compose
+from seatrial.compose.read import read_compose
+from seatrial.errors import UsageError
+from seatrial.system.host import Host
+
+#: A service's keys, each of which reaches beyond the project, and a word of its line.
+SERVICES = {
+    "short-volume": ("volumes: ['/:/host']", "this machine's whole file system"),
+    "long-volume": ("volumes: [{type: bind, source: /etc, target: /etc}]", "mounts /etc"),
+    "climbing-volume": ("volumes: ['../../../../../../../etc:/x:ro']", "mounts /etc read-only"),
+    "home-volume": ("volumes: ['~/.aws:/x:ro']", "/.aws read-only"),
+    "socket": ("volumes: ['/var/run/docker.sock:/s']", "docker.sock"),
+    "link": ("volumes: ['./innocent:/x']", "innocent is a link there"),
+    "propagation": ("volumes: [{type: bind, source: ., target: /x, bind: {propagation: rshared}}]", "propagation"),
+    "bound-volume": ("volumes: ['bound:/x']", "driver_opts"),
+    "foreign-volume": ("volumes: ['foreign:/x']", "external"),
+    "named-volume": ("volumes: ['taken:/x']", "another-project_data"),
+    "volumes-of-another": ("volumes_from: ['container:other']", "container:other"),
+    "merged": ("<<: *merged", "SYS_ADMIN"),
+    "interpolated": ("environment: {A: '${TOKEN_OF_MINE}'}", "TOKEN_OF_MINE"),
+    "interpolated-default": ("environment: {A: '${TOKEN_OF_MINE:-x}'}", "TOKEN_OF_MINE"),
+    "interpolated-if-set": ("environment: {A: '${TOKEN_OF_MINE:+it is set}'}", "TOKEN_OF_MINE"),
+    "passed-on": ("environment: [TOKEN_OF_MINE]", "TOKEN_OF_MINE"),
+    "home-variable": ("command: ['echo', '$HOME']", "HOME"),
+    "env-file-outside": ("env_file: ['/etc/os-release']", "/etc/os-release"),
+    "env-file-interpolates": ("env_file: [inner.env]", "TOKEN_OF_MINE"),
+    "build-argument": ("build: {context: ., args: [TOKEN_OF_MINE]}", "TOKEN_OF_MINE"),
+    "secret-file": ("secrets: [file]", "/etc/shadow"),
+    "secret-variable": ("secrets: [variable]", "your variable"),
+    "config-file": ("configs: [file]", "/etc/passwd"),
+    "host-network": ("network_mode: host", "every port listening there"),
+    "network-of-another": ("network_mode: 'container:other'", "container:other"),
+    "macvlan": ("networks: [wide]", "macvlan"),
+    "foreign-network": ("networks: [foreign]", "external"),
+    "routed": ("networks: [routed]", "8.8.8.0"),
+    "pid": ("pid: host", "sees and ends every process"),
+    "ipc": ("ipc: host", "ipc"),
+    "uts": ("uts: host", "uts"),
+    "cgroup": ("cgroup: host", "cgroup"),
+    "userns": ("userns_mode: host", "userns_mode"),
+    "unconfined": ("security_opt: ['seccomp:unconfined', 'apparmor:unconfined']", "apparmor:unconfined"),
+    "privileged": ("privileged: true", "root on this machine"),
+    "capability": ("cap_add: [SYS_ADMIN]", "SYS_ADMIN"),
+    "cgroup-parent": ("cgroup_parent: /system.slice", "system.slice"),
+    "device": ("devices: ['/dev/mem:/dev/mem']", "/dev/mem"),
+    "device-rule": ("device_cgroup_rules: ['a *:* rwm']", "a *:* rwm"),
+    "cdi-device": (
+        "gpus: [{driver: cdi, device_ids: [evil.com/x=y], capabilities: [x]}]",
+        "evil.com/x=y",
+    ),
+    "ports": ("ports: ['8080:80']", "open to the network"),
+    "ports-of-all": ("ports: ['0.0.0.0:8081:81']", "0.0.0.0"),
+    "labels": ("labels: {'traefik.enable': 'true'}", "traefik.enable"),
+    "watch": ("develop: {watch: [{path: ., action: sync, target: /x}]}", "watch"),
+    "build-ssh": ("build: {context: ., ssh: [default]}", "log in as you"),
+    "build-secret": ("build: {context: ., secrets: [file]}", "/etc/shadow"),
+    "build-context": ("build: /etc", "/etc"),
+    "build-url": ("build: 'https://example.org/x.git'", "example.org"),
+    "build-more-contexts": ("build: {context: ., additional_contexts: {x: /root}}", "/root"),
+    "build-dockerfile": ("build: {context: ., dockerfile: ../../../../../../etc/hostname}", "etc/hostname"),
+    "build-network": ("build: {context: ., network: host}", "network"),
+    "build-tag": ("build: {context: ., tags: ['python:3.11-slim-bookworm']}", "python:3.11"),
+    "build-image": ("build: .\n    image: python:3.11-slim-bookworm", "names the image"),
+    "build-entitlements": ("build: {context: ., entitlements: [network.host]}", "network.host"),
+    "build-git": ("build: github.com/evil/x", "github.com/evil"),
+    "build-privileged": ("build: {context: ., privileged: true}", "build.privileged"),
+    "gateway": ("extra_hosts: ['h:host-gateway']", "host-gateway"),
+    "log-driver": ("logging: {driver: syslog, options: {syslog-address: 'tcp://e:1'}}", "syslog"),
+    "sysctl": ("sysctls: {kernel.msgmax: 1}", "kernel.msgmax"),
+    "storage": ("storage_opt: {size: 1G}", "storage_opt"),
+    "runtime": ("runtime: evil", "evil"),
+    "dns": ("dns: 8.8.8.8", "8.8.8.8"),
+    "killer": ("oom_score_adj: -1000", "oom_score_adj"),
+    "x-service": ("pid: host", "sees and ends every process"),
+    "dotted.name": ("pid: host", "sees and ends every process"),
+}  # fmt: skip
+TOP = """\
+x-merged: &merged
+  cap_add: [SYS_ADMIN]
+volumes:
+  bound: {driver_opts: {type: none, o: bind, device: /}}
+  foreign: {external: true}
+  taken: {name: another-project_data}
+networks:
+  wide: {driver: macvlan}
+  foreign: {external: true}
+  routed: {ipam: {config: [{subnet: 8.8.8.0/24}]}}
+secrets:
+  file: {file: /etc/shadow}
+  variable: {environment: TOKEN_OF_MINE}
+configs:
+  file: {file: /etc/passwd}
+services:
+"""
+#: What stays inside, in the forms of ordinary projects.
+ORDINARY = """\
+x-any: {of: any}
+services:
+  prep:
+    build: {context: ., args: {A: b}}
+    command: python prep.py --of '$$HOME'
+    volumes: ['handed:/handed', '.:/app', './data:/data:ro', {type: tmpfs, target: /t}]
+    environment: {A: "${UNSET_HERE:-1}", B: c}
+    env_file: [own.env]
+    x-own: [1]
+    mem_reservation: 1g
+  train:
+    image: python:3.11-slim-bookworm
+    depends_on: {prep: {condition: service_completed_successfully}}
+    deploy: {resources: {limits: {cpus: '2', memory: 1G}, reservations: {devices: [{count: 1, capabilities: [gpu]}]}}}
+    ports: ['127.0.0.1:8080:80', '[::1]:8080:80']
+    networks: [own, default]
+    ipc: private
+    security_opt: ['no-new-privileges:true']
+    shm_size: 2g
+    ulimits: {memlock: -1}
+    restart: 'no'
+    healthcheck: {test: ['CMD', 'true'], interval: 5s}
+    logging: {driver: json-file, options: {max-size: 1m}}
+    secrets: [own]
+    configs: [own]
+    init: true
+    read_only: true
+    cap_drop: [ALL]
+    user: '1000'
+    working_dir: /app
+    pid: 'service:prep'
+volumes: {handed: {}}
+networks: {own: {internal: true}}
+secrets: {own: {file: ./own.env}}
+configs: {own: {content: x}}
+"""
+MINE = {"TOKEN_OF_MINE": "token-of-mine-7f3a"}
+
+Lines = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a cloned repository, with files beside its Compose file."""
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
+    ):
+        pytest.skip("docker has no Compose")
+    folder = tmp_path_factory.mktemp("around") / "clone"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner.env").write_text("A=${TOKEN_OF_MINE}\n")
+    (folder / "own.env").write_text("A=b\n# comment\n")
+    (folder / "innocent").symlink_to("/etc")
+    (folder / "Dockerfile").write_text("FROM x\nRUN --mount=type=cache,target=/root/.cache pip install x\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lines(clone: Path) -> Lines:
+    """``lines(text, **environ)``: what is asked for a Compose file in the clone."""
+
+    def ask(text: str, *names: str, **environ: str) -> list[str]:
+        (clone / "compose.yaml").write_text(text)
+        host = Host({**os.environ, **MINE, **environ})
+        found = compose_asks(read_compose([clone / "compose.yaml"], Compose(("docker", "compose"), (), host), names))
+        assert all(line.words.isprintable() for line in found)
+        return [line.words for line in found]
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def hostile(lines: Lines) -> Mapping[str, str]:
+    """Form → the lines of its service, and those of the top-level keys, for one file of all forms."""
+    services = "".join(f"  {name}:\n    image: a\n    {keys}\n" for name, (keys, _) in SERVICES.items())
+    services = re.sub(r"    image: a\n(?=    build: [^\n]*\n    image)", "", services)
+    asked = lines(TOP + services)
+    own = {
+        name: "\n".join(line for line in asked if re.search(rf"(^|\.){re.escape(name)}[.:]", line)) for name in SERVICES
+    }
+    top = "\n".join(
+        line
+        for line in asked
+        if line.startswith(("sets volumes", "sets networks", "sets secrets", "sets configs", "reads"))
+    )
+    return {name: own[name] + "\n" + top for name in SERVICES}
+
+
+@pytest.mark.parametrize("form", SERVICES)
+def test_each_form_of_reaching_out_is_a_line_of_the_question(hostile: Mapping[str, str], form: str) -> None:
+    assert SERVICES[form][1] in hostile[form]
+
+
+def test_an_ordinary_file_asks_for_nothing(lines: Lines) -> None:
+    assert lines(ORDINARY, PWD="/") == []
+
+
+#: Whole files, with others beside them: path → text. A word of the line.
+FILES = {
+    "extends a file outside": ("services: {a: {extends: {file: /etc/hostname, service: a}}}", {}, None),
+    "extends a file that reads outside": (
+        "services: {a: {extends: {file: inner/b.txt, service: b}}}",
+        {"inner/b.txt": "services: {b: {image: x, env_file: [/etc/os-release]}}"},
+        "reads /etc/os-release",
+    ),
+    "includes a file that mounts": (
+        "include: [inner/c.yaml]",
+        {"inner/c.yaml": "services: {b: {image: x, volumes: ['/:/x']}}"},
+        "mounts / read-write",
+    ),
+    "includes by an alias": (
+        "x-a: &a [{path: inner/c.yaml, env_file: /etc/os-release}]\ninclude: *a",
+        {"inner/c.yaml": "services: {b: {image: x}}"},
+        "reads /etc/os-release",
+    ),
+    "includes a folder that reads": (
+        "include: [{path: inner/c.yaml, project_directory: /etc}]",
+        {"inner/c.yaml": "services: {b: {image: x, env_file: [os-release]}}"},
+        "reads /etc for",
+    ),
+    "a link to a file outside": (
+        "services: {a: {image: x, env_file: [inner/link.env]}}",
+        {"inner/link.env": "/etc/os-release"},
+        "inner/link.env",
+    ),
+    "an .env that interpolates": (
+        "services: {a: {image: x, environment: {A: '${INNER}'}}}",
+        {".env": "INNER=${TOKEN_OF_MINE}\n"},
+        "TOKEN_OF_MINE",
+    ),
+    "another project's name": ("name: victim\nservices: {a: {image: x}}", {}, "Compose project victim"),
+    "another project's name in .env": (
+        "services: {a: {image: x}}", {".env": "COMPOSE_PROJECT_NAME=victim\n"}, "Compose project victim",
+    ),
+    "a required variable": ("services: {a: {image: 'x${TOKEN_OF_MINE:?}'}}", {}, "TOKEN_OF_MINE"),
+    "an escape": ('services: {a: {image: x, labels: {"\\e[2J": "\\e]0;x\\a"}}}', {}, "labels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_what_the_file_brings_along_counts_as_the_file(lines: Lines, clone: Path, case: str) -> None:
+    text, beside, word = FILES[case]
+    for path, content in beside.items():
+        if "link" in path:
+            (clone / path).symlink_to(content)
+        else:
+            (clone / path).write_text(content)
+    try:
+        if word is None:
+            with pytest.raises(UsageError):  # Compose refuses it, as it is no Compose file
+                lines(text)
+        else:
+            assert word in "\n".join(lines(text))
+    finally:
+        for path in beside:
+            (clone / path).unlink()
+
+
+@pytest.mark.parametrize("where", ["env_file: [pipe]", "extends: {file: pipe, service: a}", "env_file: [/dev/zero]"])
+def test_what_would_hang_compose_is_refused_before_it_starts(lines: Lines, clone: Path, where: str) -> None:
+    if not (clone / "pipe").exists():
+        os.mkfifo(clone / "pipe")
+    with pytest.raises(UsageError, match=r"is a (FIFO|device), not a file"):
+        lines(f"services: {{a: {{image: x, {where}}}}}")
+
+
+def test_nothing_is_fetched_that_a_file_includes(lines: Lines, clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "git").write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/ran\nexit 1\n")
+    (tmp_path / "git").chmod(0o755)
+    (clone / ".env").write_text("COMPOSE_EXPERIMENTAL_GIT_REMOTE=1\n")
+    try:
+        with pytest.raises(UsageError, match="git remote resource is disabled"):
+            lines("include: ['https://example.org/x.git']", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    finally:
+        (clone / ".env").unlink()
+    assert not (tmp_path / "ran").exists()
+
+
+#: A task that says that it started.
+STARTED = """\
+services:
+  task:
+    image: python:3.11-slim-bookworm
+    command: ["python", "-c", "open('/app/started', 'w')"]
+    network_mode: none
+    volumes: ['.:/app']
+"""
+
+
+@pytest.fixture
+def cloned(docker_project: Project) -> Iterator[Project]:
+    """A cloned project, on which nothing was allowed yet."""
+    made = docker_project
+    made.trusted = False
+    (made.folder / "seatrial.toml").unlink(missing_ok=True)
+    yield made
+    subprocess.run(
+        [
+            "docker",
+            "compose",
+            "-p",
+            made.folder.name,
+            "-f",
+            str(made.folder / "compose.yaml"),
+            "down",
+            "-v",
+            "--rmi",
+            "local",
+        ],
+        capture_output=True,
+    )
+
+
+@pytest.mark.docker
+def test_up_starts_nothing_without_consent_and_asks_again_when_the_file_changes(cloned: Project) -> None:
+    cloned.write("compose.yaml", STARTED + "    profiles: [own]\n")
+    cloned.write(".env", "COMPOSE_PROFILES=own\n")  # steers what is asked about, and no more
+    cloned.cli("up", "--gpus", "none")
+    started = cloned.folder / "started"
+    assert started.exists()
+    started.unlink()
+    runs = len(cloned.runs)
+
+    cloned.write("compose.yaml", STARTED + "    pid: host\n")
+    assert "#   sets services.task.pid" in cloned.cli("up", "--plan", "--gpus", "none").stdout
+    refused = cloned.cli("up", "--gpus", "none", exit_code=2).stderr
+    assert "sees and ends every process there" in refused and "seatrial up --gpus none --trust" in refused
+    cloned.cli("up", "--gpus", "none", "--detach", exit_code=2)
+    assert not started.exists() and len(cloned.runs) == runs
+
+    cloned.cli("up", "--gpus", "none", "--trust")
+    assert started.exists()
+    started.unlink()
+    cloned.cli("up", "--gpus", "none")  # allowed once, and the same
+    assert started.exists()
+    cloned.write("compose.yaml", STARTED + "    pid: host\n    ipc: host\n")
+    cloned.cli("up", "--gpus", "none", exit_code=2)
+
+
+@pytest.mark.docker
+def test_a_file_that_is_rewritten_during_its_build_starts_what_was_asked_about(cloned: Project) -> None:
+    asked = STARTED.replace("image: python:3.11-slim-bookworm", "build: .")
+    cloned.write("compose.yaml", asked)
+    cloned.write("Dockerfile", f"FROM python:3.11-slim-bookworm\nRUN sleep 2  # {cloned.folder}\n")
+    cloned.write("seatrial.toml", CONFIG)
+    rewritten, before = False, set(cloned.state.rglob("rendered.json"))
+    words = cloned.argv("up", "--gpus", "none", "--trust")
+    command = subprocess.Popen(words, cwd=cloned.folder, env=cloned.environ, stdin=subprocess.DEVNULL)
+    while command.poll() is None and not rewritten:
+        if rewritten := set(cloned.state.rglob("rendered.json")) != before:
+            more = STARTED.removeprefix("services:\n").replace("task:", "more:").replace("started", "hostile")
+            cloned.write("compose.yaml", asked + more)
+            cloned.write(".env", "COMPOSE_PROJECT_NAME=hostile\n")
+        time.sleep(0.05)
+    assert command.wait(60) == 0 and rewritten
+    assert (cloned.folder / "started").exists() and not (cloned.folder / "hostile").exists()
