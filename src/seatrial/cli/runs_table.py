@@ -10,6 +10,7 @@ from seatrial.compose.listing import Listed
 from seatrial.errors import UsageError
 from seatrial.job.units import format_seconds
 from seatrial.runs.listing import started_at
+from seatrial.system.text import one_line
 
 #: Columns of a terminal from which on every column is shown, and below which only the last part of an ID is, by which
 #: a run is found as well.
@@ -91,7 +92,8 @@ def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
     old = "" if started is None else age(now - started)
     run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
     backend = f"{line.backend} {line.engine}" if engine and line.engine else line.backend
-    return run_id, name, line.target, backend, gpus, old, seconds, status
+    cells = run_id, name, line.target, backend, gpus, old, seconds, status
+    return tuple(map(one_line, cells))
 
 
 def parse_statuses(text: str | None) -> tuple[str, ...]:
