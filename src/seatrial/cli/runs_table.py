@@ -16,6 +16,9 @@ from seatrial.system.text import one_line
 #: a run is found as well.
 WIDE, NARROWEST = 100, 60
 
+#: Of a cell: every row is as wide as the widest.
+_MOST_LETTERS = 4000
+
 #: Values of ``--status``. ``unmet``: ended well, and criteria are not met.
 STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown")
 
@@ -93,7 +96,7 @@ def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
     run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
     backend = f"{line.backend} {line.engine}" if engine and line.engine else line.backend
     cells = run_id, name, line.target, backend, gpus, old, seconds, status
-    return tuple(map(one_line, cells))
+    return tuple(one_line(cell[:_MOST_LETTERS]) for cell in cells)
 
 
 def parse_statuses(text: str | None) -> tuple[str, ...]:

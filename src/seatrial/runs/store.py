@@ -203,7 +203,7 @@ class RunStore:
     def unfinalised(self, name: str) -> Run | None:
         """Return the newest run of this name without a summary: it lives, or nobody has finalised it."""
         named = (run for run in reversed(self.all()) if run.recorded and run_name(run) == name)
-        return next((run for run in named if run.summary() is None), None)
+        return next((run for run in named if not run.ended), None)
 
 
 def is_run_id(text: str) -> bool:

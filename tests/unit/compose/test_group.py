@@ -14,6 +14,7 @@ import pytest
 from seatrial.compose.group import Group, GroupStore, Member, State, ended
 from seatrial.errors import RunNotFoundError
 from seatrial.runs.store import RunStore
+from seatrial.runs.summary import Summary
 from tables import cases
 
 
@@ -92,9 +93,9 @@ def test_a_group_runs_while_its_command_line_lives(store: GroupStore) -> None:
 
 
 def test_what_a_member_becomes_by_its_run() -> None:
-    assert ended({"exit_code": 0}) == {"state": "done", "why": "", "exit_code": 0}
-    assert ended({"exit_code": 1, "outcome": "exit code 1"})["state"] == "failed"
-    assert ended({"exit_code": 1, "cause": "stopped"})["state"] == "stopped"
+    assert ended(Summary(exit_code=0)) == {"state": "done", "why": "", "exit_code": 0}
+    assert ended(Summary(exit_code=1, outcome="exit code 1"))["state"] == "failed"
+    assert ended(Summary(exit_code=1, cause="stopped"))["state"] == "stopped"
 
 
 def test_prune_forgets_groups_that_ended_and_have_no_run_left(store: GroupStore) -> None:

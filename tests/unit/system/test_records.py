@@ -111,6 +111,6 @@ def test_a_process_is_alive_until_it_ends_and_another_of_its_pid_is_another(tmp_
         assert process is not None and process.is_alive()
         assert not Process(child.pid, process.started_ticks + 1).is_alive()
         Folder(tmp_path).write("p.json", process)
-        assert Folder(tmp_path).read("p.json", Process.from_json) == process
+        assert Folder(tmp_path).read("p.json", Process) == process
         child.kill()
     assert not process.is_alive() and Process.of(child.pid) is None and Process.this().is_alive()
