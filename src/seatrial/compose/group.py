@@ -254,4 +254,7 @@ def _from_json(loaded: Any) -> Group:
     """Raises KeyError, TypeError or ValueError for anything but a group of this version."""
     if loaded["schema_version"] != _SCHEMA_VERSION or loaded["kind"] != KIND:
         raise ValueError(loaded["kind"])
-    return typed(Group, loaded)
+    group = typed(Group, loaded)
+    for at in (group.created_at, *(at for each in group.members for at in (each.started_at, each.ended_at))):
+        time.localtime(at)  # raises OverflowError for a time that is none
+    return group

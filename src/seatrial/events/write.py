@@ -166,6 +166,8 @@ class EvidenceLog:
             start = tail.rfind(b"\n", 0, max(0, whole - 1)) + 1
             if begin == 0 or start > 0:
                 break
+            if span > _MAX_CHAINED_BYTES:
+                raise OSError(errno.EINVAL, "its last line has no end", self.path)
             span *= 4
         if whole < len(tail):
             os.ftruncate(self._fd, begin + whole)

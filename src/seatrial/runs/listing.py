@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -57,7 +58,7 @@ def started_at(run_id: str) -> float | None:
 
 
 def line_of(run: Run, host: Host) -> Line:
-    """Return one run's line; finalise it if it has ended meanwhile."""
+    """Return one run's line, also of one that cannot be read; finalise it if it has ended meanwhile."""
     try:
         if not run.recorded:
             return _unrecorded(run)
@@ -84,9 +85,10 @@ def line_of(run: Run, host: Host) -> Line:
         waiting = _waiting(handle, host) if handle else None
         status: Status = "starting" if handle is None else "waiting" if waiting else "running"
         return _live(run, status, waiting or "")
-    except EngineUnavailableError as error:
-        return _live(run, "unknown", error.message)
-    except SeatrialError as error:
+    except (SeatrialError, OSError) as error:
+        with contextlib.suppress(SeatrialError):
+            if isinstance(error, EngineUnavailableError):
+                return _live(run, "unknown", error.message)
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
 
 

@@ -199,8 +199,9 @@ def _checked(hint: Any, value: Any) -> Any:
         return typed(cast(Any, hint), value)
     elif hint is Any or (kind is Literal and value in inner):
         return value
-    elif hint is float and type(value) in (int, float) and abs(value) < _MAX_NUMBER:  # no NaN
-        return float(value)
+    elif hint is float:
+        if type(value) in (int, float) and abs(value) < _MAX_NUMBER:  # no NaN
+            return float(value)
     elif type(value) is (kind or hint) and not (hint is int and abs(value) > _MAX_INTEGER):
         return value
     raise TypeError(value)
