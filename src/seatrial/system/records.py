@@ -34,8 +34,8 @@ MAX_BYTES = 1 << 20
 #: Far above what a tool prints, where its last lines are looked at.
 MAX_OUTPUT_BYTES = 64 << 20
 
-#: Largest file that a digest is made of: a second or two.
-MAX_MEASURED_BYTES = 1 << 30
+#: Largest file that a digest is made of: a second.
+MAX_MEASURED_BYTES = 512 << 20
 
 #: Raised for a record that is missing, planted, cut off or of another version: readers see none.
 NO_RECORD = (OSError, UntrustedPathError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,

@@ -174,7 +174,7 @@ def test_an_edit_to_any_file_of_the_record_is_found(run: Run) -> None:
 def test_notes_that_are_written_after_the_judgement_are_named_as_not_covered(run: Run) -> None:
     (run.folder / "notified.txt").write_text("true: done\n")
     verdict = verify(run)
-    assert verdict.intact and verdict.sentences[1] == "not covered, as written later or above 1 GiB: notified.txt"
+    assert verdict.intact and verdict.sentences[1] == "not covered, as written later or above 512 MiB: notified.txt"
 
 
 def test_a_run_of_an_earlier_version_names_the_files_without_a_digest(run: Run) -> None:

@@ -77,8 +77,8 @@ class Typed:
 @pytest.mark.parametrize(
     "content",
     ['{"number": NaN}', '{"number": 1e999}', '{"number": true}', '{"number": null}', '{"count": 1.5}',
-     '{"count": true}', '{"count": ' + "9" * 30 + "}", '{"words": "a"}', '{"words": [1]}', '{"pair": [1]}', '{"pair": [1, 2, 3]}',
-     '{"kind": "c"}', '{"kind": []}', '{"parts": [{"size": "x"}]}', '{"parts": [{}]}', "[]", "3"],
+     '{"count": true}', '{"count": ' + "9" * 30 + "}", '{"words": "a"}', '{"words": [1]}', '{"pair": [1]}',
+     '{"pair": [1, 2, 3]}', '{"kind": "c"}', '{"kind": []}', '{"parts": [{"size": "x"}]}', '{"parts": [{}]}', "[]"],
 )  # fmt: skip
 def test_a_value_that_its_annotation_excludes_names_the_key(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
