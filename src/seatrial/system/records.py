@@ -88,9 +88,9 @@ class Folder:
         """
         data = self.load(name, max_bytes=max_bytes)
         try:
+            content = json.loads(data, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
             if (from_json := getattr(kind, "model_validate_json", None)) is not None:
                 return cast(T, from_json(data, strict=False))
-            content = json.loads(data)
             return typed(cast(Any, kind), content) if dataclasses.is_dataclass(kind) else kind(content)
         except NO_RECORD as error:
             raise UntrustedPathError(
@@ -163,6 +163,17 @@ class Folder:
             os.fchmod(made, self._mode)  # in any umask: others must be able to read it
             os.close(made)
         return open_regular(path)
+
+
+def _finite(text: str) -> float:
+    """Return a number of usable size. Raises ValueError: NaN, Infinity, 1e999."""
+    if not abs(value := float(text)) < _MAX_NUMBER:
+        raise ValueError(text)
+    return value
+
+
+def _whole(text: str) -> int:
+    return int(text) if _finite(text) else 0
 
 
 def typed(kind: Callable[..., T], data: Any) -> T:

@@ -76,7 +76,7 @@ class Typed:
 
 @pytest.mark.parametrize(
     "content",
-    ['{"number": NaN}', '{"number": 1e999}', '{"number": true}', '{"number": null}', '{"count": 1.5}',
+    ['{"number": true}', '{"number": null}', '{"count": 1.5}',
      '{"count": true}', '{"count": ' + "9" * 30 + "}", '{"words": "a"}', '{"words": [1]}', '{"pair": [1]}',
      '{"pair": [1, 2, 3]}', '{"kind": "c"}', '{"kind": []}', '{"parts": [{"size": "x"}]}', '{"parts": [{}]}', "[]"],
 )  # fmt: skip
@@ -164,3 +164,10 @@ def test_a_process_is_alive_until_it_ends_and_another_of_its_pid_is_another(tmp_
         assert Folder(tmp_path).read("p.json", Process) == process
         child.kill()
     assert not process.is_alive() and Process.of(child.pid) is None and Process.this().is_alive()
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "1" + "0" * 200])
+def test_a_number_that_nothing_can_be_measured_by_is_refused_in_a_model_too(tmp_path: Path, number: str) -> None:
+    (tmp_path / "a.json").write_text(f'{{"size": 3, "more": [{number}]}}')
+    for kind in (Model, Plain, dict):
+        assert Folder(tmp_path).read("a.json", kind) is None
