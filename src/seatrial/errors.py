@@ -215,4 +215,4 @@ class DiskError(EngineError):
 
 
 class UntrustedPathError(EngineError):
-    """A link, a pipe, a device or too large a file, in a place that a container can write."""
+    """A link, a pipe, a device, too large a file, or content of another kind, where somebody else can write."""

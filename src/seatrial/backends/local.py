@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import platform
 import shlex
@@ -15,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from seatrial import events
 from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, this_machine
@@ -23,6 +23,7 @@ from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.probe import processes
 from seatrial.system import agent_archive, command
+from seatrial.system.records import Folder
 from seatrial.system.typed_path import as_typed
 
 #: venv alone takes seconds; a slow disk may need more.
@@ -206,7 +207,7 @@ class Local:
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         if not _is_running(handle):
             raise EngineError("The run has ended: commands need a running run", run="seatrial runs ls")
-        agent = json.loads((_run_dir(handle) / "agent.json").read_text())["agent"]
+        agent: dict[str, Any] = Folder(_run_dir(handle)).get("agent.json", lambda data: dict(data["agent"]))
         env = {**os.environ, **agent["env"]}
         return command.call_interactive(argv, env=env, cwd=Path(agent["workdir"])).exit_code
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from seatrial import events, frames
 from seatrial.events import EvidenceLog, Lines
+from seatrial.system.records import Folder
 
 _NUMBERS = {frames.STDOUT: 1, frames.STDERR: 2}
 _NAMES = {1: "stdout.log", 2: "stderr.log"}
@@ -182,7 +183,7 @@ class Turn:
     """Whose turn it is to collect, among processes and threads: a lock on a file of the run's record."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / "collect.lock").open("wb")
+        self._file = Folder(folder).open_lock("collect.lock")
         self.mine = False
 
     def take(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from seatrial.cli import terminal
+from seatrial.cli import door, terminal
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
 
@@ -36,6 +36,7 @@ def main() -> None:
     sys.exit(_main(sys.argv[1:]))
 
 
+@door.opened()
 def _main(argv: list[str]) -> int:
     try:
         code = _answer(_without_colour(argv))
@@ -47,13 +48,16 @@ def _main(argv: list[str]) -> int:
             raise
         terminal.abandon()
         return EXIT_NO_READER
-    except Exception as error:  # the one place that turns every error into a sentence
+    except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
         # pydantic wraps Ctrl-C that comes while it makes a model, and keeps only its name; click makes an Abort of it.
         name = type(error).__name__
         if name == "Abort" or (name == "SchemaError" and "KeyboardInterrupt" in str(error)):
             return _interrupted()
         if os.environ.get("SEATRIAL_TRACEBACK") and not isinstance(error, (SeatrialError, OSError)):
-            raise
+            import traceback
+
+            traceback.print_exc()
+            return 1
         return _report(error, argv)
     return code
 

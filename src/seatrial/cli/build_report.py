@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seatrial.cli.door import console
 from seatrial.findings.finding import FIX
 from seatrial.images.lint.dockerfile import Remark
 from seatrial.runs.build_command import Built
@@ -24,13 +25,13 @@ def print_built(built: Built, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_as_data(built), indent=1))
         return
-    out = Console(highlight=False)
+    out = console()
     size = ""
     if built.size_bytes is not None:
         above = f", {_size(built.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
         size = f": {_size(built.size_bytes)}{above}"
     how = "already existed" if built.result.cached else f"built in {built.result.seconds:.0f} s"
-    out.print(f"[bold]{image.tag}[/] {how}{size}", soft_wrap=True)
+    out.print(Text(image.tag, style="bold").append(f" {how}{size}", style="not bold"), soft_wrap=True)
     verification = built.verification
     versions = ", ".join(f"{name} {version}" for name, version in verification.versions.items())
     imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in verification.import_s.items())
@@ -64,11 +65,11 @@ def _print_contents(built: Built, out: Console) -> None:
             table.add_row(name, _size(size), Text("━" * max(1, round(30 * size / max(1, largest))), style="cyan"))
         if rest := sum(size for _, size in rows[_ROWS:]):
             table.add_row(f"{len(rows) - _ROWS} more", _size(rest), "")
-        out.print(f"\n[bold]{title}[/]")
+        out.print(f"\n{title}", style="bold")
         out.print(table)
     _print_copies(contents["twice"], out)
     saved = contents["saved"]
-    out.print("\n[bold]Slimming would save[/]")
+    out.print("\nSlimming would save", style="bold")
     total = 0
     for level in ("files", "unused", "arch"):
         total += saved[level]
@@ -81,7 +82,7 @@ def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
     if not twice:
         return
     spare = sum(sum(copies.values()) - max(copies.values()) for copies in twice.values())
-    out.print(f"\n[bold]CUDA is installed twice[/]: {_size(spare)} wasted")
+    out.print(Text("\nCUDA is installed twice", style="bold").append(f": {_size(spare)} wasted", style="not bold"))
     for name, copies in sorted(twice.items(), key=lambda row: -sum(row[1].values()))[:_ROWS]:
         out.print(f"  lib{name}", *(f"    {_size(size):>7}  {path}" for path, size in copies.items()), sep="\n")
 
@@ -91,7 +92,7 @@ def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> 
     if as_json:
         print(json.dumps([each.to_dict() for each in findings], indent=1))
         return
-    out = Console(highlight=False, soft_wrap=True)
+    out = console(soft_wrap=True)
     for each in findings:
         colour = {"error": "red", "warning": "yellow"}.get(each.severity, "cyan")
         place = Text(f"{path}:{each.line}: ")

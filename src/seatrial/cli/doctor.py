@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from seatrial.cli import door
 from seatrial.cli.options import argument, command, importing, option, this_host
 from seatrial.errors import RunNotFoundError, UsageError
+from seatrial.system.text import one_line
 
 if TYPE_CHECKING:
     from seatrial.doctor.check import Layer
@@ -84,8 +86,6 @@ def doctor(
     seatrial doctor --report
     """
     with importing():
-        from rich.console import Console
-
         from seatrial.cli.terminal import LiveLine
         from seatrial.doctor import report
         from seatrial.doctor.examine import examine
@@ -93,7 +93,7 @@ def doctor(
         from seatrial.doctor.machine import Machine
         from seatrial.system.files import require_writable
 
-    console, host = Console(highlight=False), this_host()
+    console, host = door.console(), this_host()
     if undo_last:
         undo(console, host)
         return report.EXIT_OK
@@ -170,8 +170,6 @@ def _inspection(
 
 def _write_cdi(file: str) -> int:
     """Write the spec of this machine's GPUs, which Podman and Docker 25 and later read; "-" prints it."""
-    from rich.console import Console
-
     from seatrial.doctor import cdi_spec, fix, report
     from seatrial.doctor.machine import Machine
     from seatrial.system.files import make_folder, write_atomically
@@ -183,14 +181,12 @@ def _write_cdi(file: str) -> int:
     path = Path(file or fix.SPEC)
     make_folder(path.parent)
     write_atomically(path, text.encode())
-    Console(highlight=False).print(f"{path} written; try: podman run --device nvidia.com/gpu=all …", soft_wrap=True)
+    door.console().print(f"{path} written; try: podman run --device nvidia.com/gpu=all …", soft_wrap=True)
     return report.EXIT_OK
 
 
 def _write_report(content: Mapping[str, Any], name: str) -> None:
     """Write Markdown to a file whose name ends in .md, else JSON; "-" prints Markdown."""
-    from rich.console import Console
-
     from seatrial.doctor.report import markdown
     from seatrial.system.files import write_atomically
 
@@ -199,13 +195,13 @@ def _write_report(content: Mapping[str, Any], name: str) -> None:
         return
     text = markdown(content) if name.endswith(".md") else json.dumps(content, indent=1, default=str)
     write_atomically(Path(name), text.encode())
-    Console(stderr=True, highlight=False).print(f"report: {Path(name)}", soft_wrap=True)
+    door.console(stderr=True).print(f"report: {Path(name)}", soft_wrap=True)
 
 
 def _agrees(question: str) -> bool:
     """Return the user's answer. Raises UsageError if standard input is closed; Ctrl-C is another matter."""
     try:
-        return click.confirm(question)
+        return click.confirm(one_line(question))
     except click.Abort as error:
         if isinstance(error.__context__, EOFError):
             raise UsageError("No answer: standard input was closed", run="seatrial doctor --fix --yes") from error
@@ -230,14 +226,12 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
     seatrial explain uvm-node-missing                  the ID of a finding
     """
     with importing():
-        from rich.console import Console
-
         from seatrial.doctor import explain as explaining
         from seatrial.doctor.report import print_finding
 
     findings = _findings(list(text))
     several = [] if findings or as_json else explaining.candidates(" ".join(text))
-    console = Console(highlight=False)
+    console = door.console()
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=1))
     elif several:

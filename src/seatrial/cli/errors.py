@@ -17,6 +17,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from seatrial.cli import door
 from seatrial.cli.completion import VALUES
 from seatrial.cli.options import options_of
 from seatrial.errors import (
@@ -50,6 +51,9 @@ _IN_THE_WAY = frozenset(
 #: At a sentence's end, and not the folder "." or "..".
 _FULL_STOP = re.compile(r"(?<=[^\s./])\.+$")
 
+#: Where a further line of a cause or a command begins: indented, it is no line of ours, whatever a file's name holds.
+_LINE_START = re.compile(r"\n(?! {4})")
+
 #: Verbs that take run's words, so that advice to run applies to them under their own name.
 _LIKE_RUN = ("plan", "shell", "build", "tune", "sweep")
 
@@ -68,7 +72,7 @@ Sentence = tuple[str, str | None, str | None]
 
 def report(error: Exception, argv: list[str]) -> int:
     """Print the error to stderr; return the exit code."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = door.console(stderr=True, soft_wrap=True)
     message, cause, run = _sentence(error, argv) or _defect(error, argv)
     if isinstance(error, GpuContractError) and not isinstance(error, CapacityError | StackError):
         from seatrial.doctor.examine import first_broken  # no other error needs it
@@ -139,21 +143,13 @@ def _defect(error: Exception, argv: list[str]) -> Sentence:
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
     if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
         message = message[0].upper() + message[1:]
-    sentence = _FULL_STOP.sub("", _visible(" ".join(message.splitlines())))
+    sentence = _FULL_STOP.sub("", SECRET_TEXT.sub(REDACTED, " ".join(message.splitlines())))
     lines = Text().append("error", style="bold red").append(f": {sentence}\n")
     for name, text in ((CAUSE, cause), (FIX, run)):
         if text:
-            lines.append(f"  {name}", style="bold").append(f": {_visible(text)}\n")
+            indented = _LINE_START.sub("\n    ", SECRET_TEXT.sub(REDACTED, text))
+            lines.append(f"  {name}", style="bold").append(f": {indented}\n")
     console.print(lines, end="")
-
-
-def _visible(text: str) -> str:
-    """Return text without secrets, control characters as codes: a quoted file must not steer the terminal."""
-    text = SECRET_TEXT.sub(REDACTED, text)
-    return "".join(
-        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
 
 
 def _advice(error: SeatrialError, argv: list[str]) -> str | None:

@@ -20,6 +20,7 @@ from seatrial.job.model import Criteria, Job
 from seatrial.job.reading.modules import is_file
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore, store_of
+from seatrial.system.text import one_line
 from seatrial.system.trust import TrustStore
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
     if not job.asks or (building and not any(ask.builds for ask in job.asks)):
         return
     store = TrustStore(this_host())
-    lines, wishes = [ask.remembered for ask in job.asks], [ask.words for ask in job.asks]
+    lines, wishes = [ask.remembered for ask in job.asks], [one_line(ask.words) for ask in job.asks]
     if store.allows(job.project, lines):
         return
     if store.problem:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from seatrial.cli import door
 from seatrial.cli.options import command, importing, option, project_option, this_host
 from seatrial.errors import EXIT_DONE, UsageError
 
@@ -34,8 +35,6 @@ _INTERVAL = option(
 def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: str, name: str, project: Path) -> int:
     """GPUs, containers and runs on this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
     with importing():
-        from rich.console import Console
-
         from seatrial.monitor import top as view
         from seatrial.monitor.reading import Names, Reader
         from seatrial.monitor.top_screen import SORTS, Options
@@ -45,7 +44,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
     if sort not in SORTS:
         raise UsageError(f'There is no column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
     _check_interval(interval_s, 0.1, 3600, "seatrial top -i 1")
-    console = Console(highlight=False)
+    console = door.console()
     on_terminal = console.is_terminal and sys.stdin.isatty()
     options = Options(sort, name, interval_s, unicode=console.encoding.lower().startswith("utf"))
     names, store = Names(this_host()), store_of(project)
@@ -116,6 +115,7 @@ def dashboard(
     from seatrial.runs.store import store_of
     from seatrial.system import names
     from seatrial.system.address import is_loopback, parse_address, url
+    from seatrial.system.text import visible_in
 
     this = this_host()
     verb, port = ("dashboard --metrics-only", 9400) if metrics_only else ("dashboard", 8765)
@@ -134,7 +134,7 @@ def dashboard(
         shown = names.Names() if with_names else names.names_of(this)
         exposition = Exposition(lambda: live_runs(store), interval_s=interval_s, hostname=None if with_names else "")
         feed = Feed(
-            lambda: shown.scrub(reader.read(), keep=FIXED),
+            lambda: visible_in(shown.scrub(reader.read(), keep=FIXED)),
             interval_s=interval_s,
             on_reading=exposition.renew,
             tend=Housekeeping(projects, this),

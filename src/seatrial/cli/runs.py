@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from seatrial.cli import door
 from seatrial.cli.options import (
     AS_JSON,
     RUN,
@@ -121,7 +122,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         lines = runs_table.table(listed, width, time.time()) if listed else []
         if watch:
-            print("\x1b[H\x1b[2J", end="") if sys.stdout.isatty() else None
+            door.uncleaned().write("\x1b[H\x1b[2J") if sys.stdout.isatty() else None
         elif not listed:
             none = "No such runs" if statuses or since_s else "No runs yet. Start one: seatrial run digits"
             print(none, file=sys.stderr)
@@ -251,8 +252,6 @@ def verify(reference: str, project: Path | None) -> int:
 @_PROJECT
 def compare(references: tuple[str, ...], as_json: bool, html: Path | None, project: Path | None) -> int:
     """Runs side by side: what differs, what was measured against the first; --html adds their curves."""
-    from rich.console import Console
-
     from seatrial.monitor import compare as comparison
     from seatrial.monitor.run_view import Receipts
     from seatrial.runs.finish import finalise
@@ -269,7 +268,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     if as_json:
         print(json.dumps(comparison.to_json(found), indent=1))
     else:
-        comparison.print_table(found, Console(highlight=False))
+        comparison.print_table(found, door.console())
     return EXIT_DONE
 
 

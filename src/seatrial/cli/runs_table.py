@@ -10,6 +10,10 @@ from seatrial.compose.listing import Listed
 from seatrial.errors import UsageError
 from seatrial.job.units import format_seconds
 from seatrial.runs.listing import started_at
+from seatrial.system.text import one_line
+
+#: Letters of a cell: every row is as wide as the widest.
+_MOST_LETTERS = 4000
 
 #: Values of ``--status``. ``unmet``: ended well, and criteria are not met.
 STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown")
@@ -113,7 +117,8 @@ def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
     run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
     backend = f"{line.backend} {line.engine}" if engine and line.engine else line.backend
     target = line.target.partition(" -- ")[2] if listed.member and line.target.startswith("--image ") else line.target
-    return run_id, name, target or line.target, backend, gpus, old, seconds, status
+    cells = run_id, name, target or line.target, backend, gpus, old, seconds, status
+    return tuple(one_line(cell[:_MOST_LETTERS]) for cell in cells)
 
 
 def parse_statuses(text: str | None) -> tuple[str, ...]:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seatrial.cli import door
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file
 from seatrial.system.names import Names
+from seatrial.system.text import one_line
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ class Screen:
 
     def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
         self._whole, self._quiet, self._json = whole, quiet, json
-        # Names of files are not markup: ":fire:" stays as it is, and rich's table of emoji is not loaded.
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
-        self._out = Console(highlight=False, emoji=False)
+        self._err, self._out = door.console(stderr=True, soft_wrap=True), door.console()
         self._live: LiveLine | None = None
         self.builds = False
         self._unended: Stream | None = None
@@ -73,7 +72,7 @@ class Screen:
         with self._printing:
             if self._live is not None:
                 self._live.clear()
-            self._err.print(Text("seatrial ", style="bold cyan").append(line, style="not bold default"))
+            self._err.print(Text("seatrial ", style="bold cyan").append(one_line(line), style="not bold default"))
 
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:
@@ -205,12 +204,12 @@ class Screen:
             return
         out, public = self._out, Names().text
         gpus = _gpus_of(plan).replace("CPU", "the CPU")
-        head = f"Would run {plan.target_line} on {plan.backend}, on {gpus}"
+        head = f"Would run {one_line(plan.target_line)} on {plan.backend}, on {gpus}"
         out.print(Text(public(head), style="bold"))
         if image := _image_of(plan, built=built):
             out.print(Text(f"  image {image}"), soft_wrap=True)
         for warning in plan.warnings:
-            out.print(Text("! ", style="bold yellow").append(warning, style="not bold default"))
+            out.print(Text("! ", style="bold yellow").append(one_line(warning), style="not bold default"))
         if asks:
             out.print(_wishes(asks), end="", soft_wrap=True)
         out.print()
@@ -224,8 +223,9 @@ class Screen:
         )
         for choice in plan.choices:
             if choice not in usual:
-                table.add_row(choice.what, Text(public(choice.value)).append(f"\n{public(choice.reason)}", style="dim"))
-        if words := "; ".join(f"{choice.what} {choice.value}" for choice in usual):
+                value, reason = public(one_line(choice.value)), public(choice.reason)
+                table.add_row(choice.what, Text(value).append(f"\n{reason}", style="dim"))
+        if words := "; ".join(f"{choice.what} {one_line(choice.value)}" for choice in usual):
             table.add_row("as usual", Text(words).append("\n--verbose: each with its reason", style="dim"))
         out.print(table)
         if request and self._whole:
@@ -274,7 +274,7 @@ def _image_of(plan: Plan, *, built: bool) -> str:
 def _wishes(wishes: Sequence[str]) -> Text:
     lines = Text("This project asks for\n", style="bold")
     for wish in wishes:
-        lines.append(f"  {wish}\n", style="not bold")
+        lines.append(f"  {one_line(wish)}\n", style="not bold")
     return lines
 
 

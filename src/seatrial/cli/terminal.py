@@ -10,7 +10,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from seatrial.cli.door import uncleaned
 from seatrial.errors import SeatrialError
+from seatrial.system.text import one_line
 
 if TYPE_CHECKING:
     from seatrial.runs.following.streams import Stream
@@ -176,7 +178,7 @@ class LiveLine:
         self._shown = text
         with contextlib.suppress(OSError):  # as _print
             width = os.get_terminal_size(2).columns or 80
-            _print(f"\r\x1b[K\x1b[2m{text[: max(1, width - 1)]}\x1b[0m")
+            _print(f"\r\x1b[K\x1b[2m{one_line(text)[: max(1, width - 1)]}\x1b[0m")
 
     def _for_a_log(self, text: str, now_s: float) -> str | None:
         if not text or now_s < self._log_due_s or not self._at_line_start:
@@ -189,8 +191,9 @@ class LiveLine:
 def _print(text: str) -> None:
     """Print to the terminal, if it is still there: a closed one does not end the run."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        file = uncleaned(stderr=True)
+        file.write(text)
+        file.flush()
 
 
 def _is_terminal(number: int) -> bool:

@@ -8,22 +8,21 @@ record; the group only has its ID. Listing groups loads no models, as listing ru
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError
+from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
 from seatrial.probe import processes
 from seatrial.runs.store import CLAIMS, RunStore, is_run_id, new_run_id
+from seatrial.runs.summary import Summary
 from seatrial.system import nofollow
-from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
-from seatrial.system.records import Folder
+from seatrial.system.records import Folder, typed
 from seatrial.system.text import did_you_mean
 
 #: task: ends by itself. service: runs until it is stopped.
@@ -187,11 +186,8 @@ class GroupStore:
 
     def read(self, group_id: str) -> Group | None:
         """Return the group as it is now; None if there is none, or none that can be read."""
-        try:
-            text = nofollow.read_regular(self.folder(group_id) / _FILE, most_bytes=_MOST_BYTES)
-            return _from_json(json.loads(text), group_id)
-        except (FileNotFoundError, UntrustedPathError, ValueError, TypeError, KeyError, RecursionError):
-            return None
+        group = Folder(self.folder(group_id)).read(_FILE, _from_json, max_bytes=_MOST_BYTES)
+        return group if group is not None and group.id == group_id else None
 
     def find(self, reference: str) -> Group:
         """Return the group of this ID, unique part of one, or name (the newest of it); ``last`` is the newest.
@@ -253,16 +249,13 @@ class GroupStore:
         ]
 
     def _write(self, group: Group) -> None:
-        text = json.dumps({"schema_version": _SCHEMA_VERSION, "kind": KIND, **asdict(group)}, indent=1)
-        write_atomically(self.folder(group.id) / _FILE, text.encode("utf-8", "surrogateescape"), mode=0o600)
+        Folder(self.folder(group.id)).write(_FILE, {"schema_version": _SCHEMA_VERSION, "kind": KIND, **asdict(group)})
 
 
-def ended(summary: Mapping[str, Any]) -> dict[str, Any]:
+def ended(summary: Summary) -> dict[str, Any]:
     """Return the new values of a member whose run has this summary."""
-    code = summary.get("exit_code")
-    state = "stopped" if summary.get("cause") == "stopped" else "done" if code == 0 else "failed"
-    why = "" if state == "done" else str(summary.get("outcome") or "")
-    return {"state": state, "why": why, "exit_code": code}
+    state = "stopped" if summary.cause == "stopped" else "done" if summary.exit_code == 0 else "failed"
+    return {"state": state, "why": "" if state == "done" else summary.outcome, "exit_code": summary.exit_code}
 
 
 def refresh(store: GroupStore, group: Group, host: Host) -> Group:
@@ -274,20 +267,16 @@ def refresh(store: GroupStore, group: Group, host: Host) -> Group:
             run = store.runs.run(member.run)
             with contextlib.suppress(SeatrialError, OSError):
                 finalise(run, host)
-            if (summary := run.summary()) is not None:
-                group = store.change(group, member.name, **ended(summary))
+                if (summary := run.summary()) is not None:
+                    group = store.change(group, member.name, **ended(summary))
     return group
 
 
-def _from_json(loaded: Any, group_id: str) -> Group:
+def _from_json(loaded: Any) -> Group:
     """Raises KeyError, TypeError or ValueError for anything but a group of this version."""
-    if loaded["schema_version"] != _SCHEMA_VERSION or loaded["id"] != group_id or loaded["kind"] != KIND:
-        raise ValueError(group_id)
-    known = {each.name for each in fields(Member)}
-    members = tuple(
-        Member(**{**{key: value for key, value in each.items() if key in known}, "needs": tuple(each["needs"])})
-        for each in loaded["members"]
-    )
-    launcher = loaded.get("launcher")
-    loaded.update(members=members, launcher=tuple(launcher) if launcher else None)
-    return Group(**{key: value for key, value in loaded.items() if key in {each.name for each in fields(Group)}})
+    if loaded["schema_version"] != _SCHEMA_VERSION or loaded["kind"] != KIND:
+        raise ValueError(loaded["kind"])
+    group = typed(Group, loaded)
+    for at in (group.created_at, *(at for each in group.members for at in (each.started_at, each.ended_at))):
+        time.localtime(at)  # raises OverflowError for a time that is none
+    return group

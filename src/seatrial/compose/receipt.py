@@ -17,6 +17,7 @@ from seatrial.job.units import format_seconds
 from seatrial.runs import notify
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
+from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
@@ -150,12 +151,12 @@ def chain_of(group: Group, store: RunStore) -> Chain:
 
 def _link(group: Group, member: Member, store: RunStore) -> Link:
     run = store.run(member.run) if member.run is not None else None
-    summary = (run.summary() if run is not None else None) or {}
-    seconds = summary.get("seconds")
+    summary = run.records.read(SUMMARY, Summary) if run is not None else None
+    seconds = summary.seconds if summary else None
     if seconds is None and member.started_at is not None and member.ended_at is not None:
         seconds = member.ended_at - member.started_at
     verdict, level, findings = _verdict(member, run)
-    gpus = int(summary.get("gpus") or member.gpus)
+    gpus = (summary.gpus if summary else 0) or member.gpus
     return Link(
         name=member.name,
         role=member.role,
@@ -169,7 +170,7 @@ def _link(group: Group, member: Member, store: RunStore) -> Link:
         seconds=seconds,
         gpu_seconds=(seconds or 0.0) * gpus,
         started_s=None if member.started_at is None else max(0.0, member.started_at - group.created_at),
-        receipt=f"sha256:{summary['receipt']}" if summary.get("receipt") else None,
+        receipt=f"sha256:{summary.receipt}" if summary and summary.receipt else None,
         findings=findings,
         level=level,
     )

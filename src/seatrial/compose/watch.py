@@ -26,7 +26,7 @@ from seatrial.runs.following.watch import follow, handled, request_interrupt, re
 from seatrial.runs.run import Run
 from seatrial.system import command
 from seatrial.system.host import Host
-from seatrial.system.records import Process
+from seatrial.system.records import Folder, Process
 
 #: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
@@ -159,7 +159,8 @@ class Watch:
             follow(run, self._lines.writer(name), self._host, say=lambda line: note(f"{name}: {line}"))
             self._lines.end(name)
             finalise(run, self._host)
-            summary = run.summary() or {"exit_code": EXIT_TARGET_FAILED, "outcome": "it has no receipt"}
+            if (summary := run.summary()) is None:
+                raise SeatrialError("it has no receipt")
             self._change(name, **ended(summary), ended_at=time.time())
         except EngineUnavailableError:  # its end is recorded when the engine is back: here, or at the next up
             del self._threads[name]
@@ -336,8 +337,8 @@ def _quietly(act: Callable[..., object]) -> Callable[..., None]:
 def last_compose_line(folder: Path) -> str | None:
     """The last line of what ``docker compose up`` printed, where it is about a failure."""
     try:
-        lines = (folder / LOG).read_text(errors="replace").splitlines()
-    except OSError:
+        lines = Folder(folder).load(LOG).decode(errors="replace").splitlines()
+    except (OSError, SeatrialError):
         return None
     printed = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "time="))]
     return printed[-1] if printed else None

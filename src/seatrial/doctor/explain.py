@@ -254,7 +254,8 @@ def looks_like_a_file(words: list[str]) -> bool:
 def explain_file(path: Path) -> list[Finding]:
     """Return a receipt's findings, or the known failures in a log. Raises UsageError for a folder without either."""
     if path.is_dir():
-        inside = next((path / name for name in _IN_A_RUN if (path / name).is_file()), None)
+        files = (path / name for name in _IN_A_RUN if (path / name).is_file() and not (path / name).is_symlink())
+        inside = next((each for each in files if each.suffix != ".json" or _is_small(each)), None)
         if inside is None:
             raise UsageError(f"{path} is a folder without a receipt or a log of a run", run=f"ls {path}")
         found = explain_file(inside)
@@ -262,7 +263,7 @@ def explain_file(path: Path) -> list[Finding]:
     if path.is_char_device() or path.is_block_device() or path.is_socket():
         raise UsageError(f"{path} is a device, not a log", run="seatrial explain train.log")
     try:
-        if path.is_file() and path.stat().st_size <= _MOST_RECEIPT_BYTES:
+        if path.is_file() and _is_small(path):
             receipt = _receipt(path.read_bytes())
             if receipt is not None:
                 return receipt
@@ -270,6 +271,10 @@ def explain_file(path: Path) -> list[Finding]:
             return explain_stream(log)
     except OSError as error:
         raise DiskError(f"{path} cannot be read: {error.strerror}", run=f"ls -l {path}") from error
+
+
+def _is_small(path: Path) -> bool:
+    return path.stat().st_size <= _MOST_RECEIPT_BYTES
 
 
 def _receipt(data: bytes) -> list[Finding] | None:

@@ -1,8 +1,10 @@
 """Events written down: as lines of events.jsonl, chained or not."""
 
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -11,6 +13,9 @@ from seatrial.events.schema import Event, Step
 #: What the digest of an empty log is, in hex; and how much of SHA-256 is kept of each line's.
 CHAIN_START = "0" * 32
 _CHAIN_DIGITS = 32
+
+#: The longest line that a chain is followed over. A pod's summary repeats what matters, below a megabyte.
+_MAX_CHAINED_BYTES = 16 << 20
 
 
 def link(before: str, line: bytes) -> str:
@@ -43,8 +48,11 @@ class Chain(NamedTuple):
 def follow_chain(path: str) -> Chain:
     """Follow the chain of an events.jsonl. Raises OSError."""
     lines, digest = 0, CHAIN_START
-    with open(path, "rb") as file:
-        for line in file:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        for line in iter(lambda: file.readline(_MAX_CHAINED_BYTES), b""):
             body, stored = split_chain(line[:-1] if line.endswith(b"\n") else line)
             if stored is None or stored != link(digest, body):
                 return Chain(lines, digest, lines + 1)
@@ -158,6 +166,8 @@ class EvidenceLog:
             start = tail.rfind(b"\n", 0, max(0, whole - 1)) + 1
             if begin == 0 or start > 0:
                 break
+            if span > _MAX_CHAINED_BYTES:
+                raise OSError(errno.EINVAL, "its last line has no end", self.path)
             span *= 4
         if whole < len(tail):
             os.ftruncate(self._fd, begin + whole)

@@ -29,6 +29,11 @@ Check = Literal["torch", "tensorflow", "jax", "driver", "none"]
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin", "resource-claim"]
 
 
+#: Largest plan.json that is read: it holds the texts of a ConfigMap's script and of a Dockerfile. JSON takes up to
+#: forty times its size in memory.
+MAX_BYTES = 4 << 20
+
+
 class Choice(Value):
     """One decision and its reason, shown by ``seatrial plan``."""
 

@@ -21,6 +21,7 @@ from seatrial.receipt.store import FIXED, scrubbed
 from seatrial.runs.following.live import look
 from seatrial.runs.run import Run
 from seatrial.system.names import Names
+from seatrial.system.text import visible_in
 
 #: A receipt's page is shown in a frame: it may load and run nothing. It has our
 #: origin, so that the page around it can measure how tall it is.
@@ -116,7 +117,7 @@ class Api:
         """Answer in a thread of its own; an error becomes a sentence."""
 
         def scrubbed(request: Request) -> Any:
-            return self._names.scrub(endpoint(request), keep=FIXED)
+            return visible_in(self._names.scrub(endpoint(request), keep=FIXED))
 
         async def answer(request: Request) -> Response:
             try:

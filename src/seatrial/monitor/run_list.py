@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError
+from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.job.units import format_seconds
-from seatrial.receipt.fields import items, mapping, number
+from seatrial.receipt.fields import number
 from seatrial.receipt.formatting import figure
 from seatrial.receipt.render.pages import LEVELS, STATES
 from seatrial.receipt.reported import headline_metrics
@@ -20,8 +19,9 @@ from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore, is_run_id, project_key
+from seatrial.runs.summary import Summary
 from seatrial.system.host import Host
-from seatrial.system.nofollow import read_regular
+from seatrial.system.records import Folder
 
 #: Runs on one page of the list.
 PAGE = 50
@@ -121,19 +121,18 @@ def _line_of(run: Run) -> Line:
     summary = run.summary()
     if summary is not None:
         level = _level(summary)
-        headline = summary.get("headline") or summary.get("outcome")
         return _line(
             run,
-            target=str(summary.get("target") or "?"),
-            backend=str(summary.get("backend") or "?"),
-            gpus=summary.get("gpus"),
+            target=summary.target,
+            backend=summary.backend,
+            gpus=summary.gpus,
             ended=True,
             level=level,
-            outcome=str(summary.get("outcome") or ""),
-            headline=str(headline or "?"),
-            seconds=number(summary.get("seconds")),
-            last=mapping(summary.get("metrics")) or summary,
-            percent=items(summary.get("percent")),
+            outcome=summary.outcome,
+            headline=summary.headline or summary.outcome or "?",
+            seconds=summary.seconds,
+            last=summary.last,
+            percent=summary.percent,
         )
     try:
         plan = run.plan()
@@ -154,11 +153,11 @@ def _line_of(run: Run) -> Line:
     )
 
 
-def _level(summary: Mapping[str, Any]) -> str:
+def _level(summary: Summary) -> str:
     """Return the level of a summary; older ones have none, so their exit code decides."""
-    if (level := summary.get("level")) in LEVELS:
-        return str(level)
-    return "none" if summary.get("cause") == "stopped" else "good" if summary.get("exit_code") == 0 else "bad"
+    if summary.level in LEVELS:
+        return summary.level
+    return "none" if summary.cause == "stopped" else "good" if summary.exit_code == 0 else "bad"
 
 
 # As many parameters as a line has columns, all of them named where it is called.
@@ -293,9 +292,6 @@ def _key(record: Path) -> str:
 
 def _path_of(folder: Path) -> Path | None:
     """Return the project of a folder of records; None if it is unreadable or another's."""
-    try:
-        content = json.loads(read_regular(folder / "project.json", most_bytes=_MOST_PROJECT_BYTES))
-    except (FileNotFoundError, NotADirectoryError, UntrustedPathError, ValueError, RecursionError):
-        return None
-    path = content.get("project") if isinstance(content, dict) else None
+    content: dict[str, Any] | None = Folder(folder).read("project.json", dict, max_bytes=_MOST_PROJECT_BYTES)
+    path = content.get("project") if content else None
     return Path(path) if isinstance(path, str) and project_key(Path(path)) == folder.name else None

@@ -35,7 +35,7 @@ _PROGRESS = (("step", figure), ("epoch", figure), ("steps_per_s", rate), ("examp
 
 def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
     """Return the run for the dashboard's script, which shows all of it as text."""
-    ended = run.summary() is not None
+    ended = run.ended
     chip = LEVELS[receipt.outcome.level] if ended else STATES["running"]
     bound = receipt.diagnosis.words if receipt.diagnosis else None
     if not ended and now.diagnosis is not None:

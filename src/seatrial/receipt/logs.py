@@ -209,8 +209,8 @@ def _went_on(run_dir: Path) -> bool:
     """Return whether stdout was written to long after stderr."""
     stderr, stdout = (run_dir / name for name in STREAMS)
     try:
-        return stdout.stat().st_mtime - stderr.stat().st_mtime > _SOON_S
-    except FileNotFoundError:
+        return stdout.lstat().st_mtime - stderr.lstat().st_mtime > _SOON_S
+    except OSError:
         return False
 
 
@@ -227,10 +227,10 @@ def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
                 yield without_steering(line)
-    except FileNotFoundError:
+    except (FileNotFoundError, UntrustedPathError):
         return
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from seatrial.errors import DiskError, RunNotFoundError
+from seatrial.errors import RunNotFoundError
 from seatrial.job.model import Job
 from seatrial.receipt.model import Receipt
 from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
-from seatrial.system.nofollow import read_regular
-from seatrial.system.typed_path import as_typed
+from seatrial.system.records import Folder
 
-#: Largest receipt that is read back; one of eight GPUs and a week has 2 MB.
-MOST_BYTES = 64 << 20
+#: Largest receipt that is read back; one of eight GPUs and a week has 2 MB. JSON takes up to forty times its size.
+MOST_BYTES = 4 << 20
 
 JSON_NAME = "receipt.json"
 MARKDOWN_NAME = "receipt.md"
@@ -33,26 +29,17 @@ def load(run_dir: Path) -> Receipt:
     """Read the receipt of a run.
 
     Raises:
-        RunNotFoundError: the file is missing or not a receipt.
+        RunNotFoundError: the file is missing. UntrustedPathError: it is not a receipt.
     """
-    path = run_dir / JSON_NAME
+    verify = f"seatrial runs verify {run_dir.name}"
     try:
-        return Receipt.model_validate_json(read_regular(path, most_bytes=MOST_BYTES))
+        return Folder(run_dir).get(JSON_NAME, Receipt, max_bytes=MOST_BYTES, run=verify)
     except FileNotFoundError:
         raise RunNotFoundError(
-            f"Run {run_dir.name} has no receipt: {path.name} is missing",
+            f"Run {run_dir.name} has no receipt: {JSON_NAME} is missing",
             cause="the run has not ended, or the file was deleted",
-            run=f"seatrial runs verify {run_dir.name}",
+            run=verify,
         ) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        wrong = f"{place}: {first['msg'].lower()}" if place else "it is not JSON, or not a receipt"
-        raise RunNotFoundError(
-            f"The receipt of run {run_dir.name} cannot be read by this version of seatrial",
-            cause=f"{path}: {wrong}",
-            run=f"seatrial runs verify {run_dir.name}",
-        ) from error
 
 
 def write_receipt(run_dir: Path, receipt: Receipt) -> None:
@@ -69,16 +56,7 @@ def write_receipt(run_dir: Path, receipt: Receipt) -> None:
         JSON_NAME: receipt.model_dump_json(indent=2) + "\n",  # last: a reader that waits for it finds the others
     }
     for name, text in texts.items():
-        aside = run_dir / f".{name}.{os.getpid()}"
-        try:
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(run_dir / name)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            raise DiskError(
-                f"cannot write {run_dir / name}: {error.strerror}",
-                run=f"df -h {as_typed(run_dir)}; ls -ld {as_typed(run_dir)}",
-            ) from error
+        Folder(run_dir, mode=0o644).write(name, text)
 
 
 def without_names(receipt: Receipt, job: Job) -> Receipt:

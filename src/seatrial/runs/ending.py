@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,10 @@ from seatrial.runs.adopt import handle_of
 from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
+from seatrial.runs.seal import write_seal
+from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system.host import Host
+from seatrial.system.records import encoded
 from seatrial.system.text import without_login
 from seatrial.system.typed_path import as_typed
 
@@ -74,7 +76,9 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
         judged(receipt)
         _give_back(run, handle, host)
         # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
-        run.records.write("summary.json", _summary(run, plan, receipt))
+        summary = encoded(_summary(run, plan, receipt))
+        write_seal(run, summary)
+        run.records.write(SUMMARY, summary)
     except DiskError as error:
         how = receipt.exit_cause.words
         raise DiskError(
@@ -108,29 +112,29 @@ def _recorded_state(run: Run) -> State | None:
     return State(event["status"], **{key: event[key] for key in keys if key in event})
 
 
-def _summary(run: Run, plan: Plan, receipt: Receipt) -> dict[str, Any]:
-    """Return the keys of listings, so that thousands of receipts need not be parsed."""
+def _summary(run: Run, plan: Plan, receipt: Receipt) -> Summary:
     last = {metric.name: metric.last for metric in receipt.measurements.metrics}
     loss, accuracy = headline_metrics(last)
-    return {
-        "id": run.id,
-        "name": run_name(run),
-        "target": receipt.header.target,
-        "backend": receipt.header.backend,
-        "engine": plan.engine_endpoint,
-        "gpus": max(len(receipt.header.gpus), receipt.header.gpus_asked or 0),
-        "exit_code": receipt.exit_code,
-        "outcome": receipt.exit_cause.words,
-        "cause": receipt.exit_cause.id,
-        "headline": receipt.outcome.brief,
-        "level": receipt.outcome.level,
-        "seconds": receipt.measurements.wall_s,
-        "loss": last.get(loss),
-        "accuracy": last.get(accuracy),
-        "metrics": last,
-        "percent": [metric.name for metric in receipt.measurements.metrics if metric.unit == "%"],
-        "receipt": hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest(),
-    }
+    return Summary(
+        id=run.id,
+        name=run_name(run),
+        target=receipt.header.target,
+        backend=receipt.header.backend,
+        engine=plan.engine_endpoint,
+        gpus=max(len(receipt.header.gpus), receipt.header.gpus_asked or 0),
+        exit_code=receipt.exit_code,
+        outcome=receipt.exit_cause.words,
+        cause=receipt.exit_cause.id,
+        headline=receipt.outcome.brief,
+        level=receipt.outcome.level,
+        seconds=receipt.measurements.wall_s,
+        loss=last.get(loss),
+        accuracy=last.get(accuracy),
+        metrics=last,
+        percent=tuple(metric.name for metric in receipt.measurements.metrics if metric.unit == "%"),
+        receipt=run.records.measure(JSON_NAME)[1],
+        sealed=True,
+    )
 
 
 def with_discovered_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:

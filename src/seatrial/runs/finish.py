@@ -33,7 +33,7 @@ def finalise(
     if not run.recorded:
         return load(run.folder)
     with run.lock("finalise"):
-        if run.summary() is not None:
+        if run.ended:
             return load(run.folder)
         from seatrial.runs.ending import end
 

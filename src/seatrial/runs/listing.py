@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
-from seatrial.receipt.fields import mapping, number, text, whole
+from seatrial.receipt.fields import number
 from seatrial.runs.run import Run, run_name
+from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system.host import Host
 
 if TYPE_CHECKING:
@@ -59,10 +61,10 @@ def started_at(run_id: str) -> float | None:
 
 
 def line_of(run: Run, host: Host) -> Line:
-    """Return one run's line; finalise it if it has ended meanwhile."""
-    if not run.recorded:
-        return _unrecorded(run)
+    """Return one run's line, also of one that cannot be read; finalise it if it has ended meanwhile."""
     try:
+        if not run.recorded:
+            return _unrecorded(run)
         if (summary := run.summary()) is None:
             from seatrial.runs.finish import finalise  # most have ended, and need none of its models
 
@@ -71,25 +73,26 @@ def line_of(run: Run, host: Host) -> Line:
         if summary is not None:
             return Line(
                 id=run.id,
-                name=summary.get("name"),
-                target=summary["target"],
-                backend=summary["backend"],
-                gpus=summary["gpus"],
+                name=summary.name,
+                target=summary.target,
+                backend=summary.backend,
+                gpus=summary.gpus,
                 status=_status(summary),
-                outcome=summary["outcome"],
-                exit_code=summary["exit_code"],
-                seconds=summary["seconds"],
-                headline=text(summary.get("headline")),
-                engine=text(summary.get("engine")),
-                metrics=mapping(summary.get("metrics")),
+                outcome=summary.outcome,
+                exit_code=summary.exit_code,
+                seconds=summary.seconds,
+                headline=summary.headline,
+                engine=summary.engine,
+                metrics=summary.metrics,
             )
         handle = run.handle()
         waiting = _waiting(handle, host) if handle else None
         status: Status = "starting" if handle is None else "waiting" if waiting else "running"
         return _live(run, status, waiting or "")
-    except EngineUnavailableError as error:
-        return _live(run, "unknown", error.message)
-    except (SeatrialError, KeyError) as error:
+    except (SeatrialError, OSError) as error:
+        with contextlib.suppress(SeatrialError):
+            if isinstance(error, EngineUnavailableError):
+                return _live(run, "unknown", error.message)
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
 
 
@@ -132,23 +135,23 @@ def _seconds_so_far(run: Run) -> float | None:
     return None
 
 
-def _status(summary: Mapping[str, Any]) -> Status:
+def _status(summary: Summary) -> Status:
     """A stopped run is neither done nor failed, however its target handled the signal."""
-    if summary.get("cause") == "stopped":
+    if summary.cause == "stopped":
         return "stopped"
-    return "done" if summary["exit_code"] == 0 else "failed"
+    return "done" if summary.exit_code == 0 else "failed"
 
 
 def _unrecorded(run: Run) -> Line:
-    """Return the line of a run without a record, from its own summary, whose values may have any type."""
-    claim = run.summary() or {}
+    """Return the line of a run without a record, from its own summary."""
+    claim = run.records.read(SUMMARY, Summary)
     return Line(
         run.id,
         run_name(run),
-        text(claim.get("target")) or "?",
-        text(claim.get("backend")) or "?",
-        whole(claim.get("gpus")),
+        claim.target if claim else "?",
+        claim.backend if claim else "?",
+        claim.gpus if claim else None,
         "unknown",
-        f"no record on this machine; it claims: {text(claim.get('outcome')) or 'nothing'}",
-        seconds=number(claim.get("seconds")),
+        f"no record on this machine; it claims: {claim.outcome if claim else 'nothing'}",
+        seconds=claim.seconds if claim else None,
     )

@@ -30,6 +30,9 @@ REQUEST, MESSAGE = "notify.json", "notify-message.json"
 #: In a record: a line for each command and its result.
 NOTES = "notified.txt"
 
+#: Lines of them that are shown; a job has a handful of commands.
+_MOST_NOTES = 100
+
 #: A command may upload a model; one that hangs must end.
 COMMAND_TIMEOUT_S = 600.0
 
@@ -146,4 +149,4 @@ def notes(folder: Path) -> list[str]:
         text = Folder(folder).load(NOTES)
     except (OSError, SeatrialError):
         return []
-    return text.decode(errors="replace").splitlines()
+    return text.decode(errors="replace").splitlines()[:_MOST_NOTES]

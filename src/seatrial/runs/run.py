@@ -7,7 +7,7 @@ Its **record**, in the user's state folder, is the host's alone and the run's wh
     events.jsonl    evidence, append-only and chained
     stdout.log, stderr.log, output.idx, agent.out
     home/           HOME of the container, which alone writes there
-    receipt.json, receipt.md, receipt.html, summary.json     once it has ended
+    receipt.json, receipt.md, receipt.html, seal.json, summary.json     once it has ended
 
 Its **place**, ``.seatrial/runs/<id>`` in the project, holds what the container writes (``outputs``) and, for people,
 copies of the receipt and links to the logs and to ``home``. Nothing in it is believed.
@@ -29,8 +29,10 @@ from seatrial import events
 from seatrial.errors import SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
+from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system import nofollow
 from seatrial.system.records import Folder, Process
+from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
@@ -45,8 +47,8 @@ COPIED = ("receipt.html", "receipt.md", "receipt.json")
 #: Records that come before the plan.
 _CLAIM = ("launcher.json", "name")
 
-#: A plan holds the texts of a ConfigMap's script and of a Dockerfile.
-_MOST_PLAN_BYTES = 32 << 20
+#: A receipt's page that is copied.
+_MOST_PAGE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,13 @@ class Run:
         return self.folder / "events.jsonl"
 
     def events(self) -> tuple[list[dict[str, Any]], int]:
-        """Return (events so far, lines that were none). Raises OSError."""
-        return events.read(str(self.events_path))
+        """Return (events so far, lines that were none). Raises UntrustedPathError."""
+        try:
+            return events.read(str(self.events_path))
+        except OSError as error:
+            raise UntrustedPathError(
+                f"{self.events_path} cannot be read: {error.strerror}", run=f"ls -ld {as_typed(self.events_path)}"
+            ) from error
 
     def has(self, kind: type[Event]) -> bool:
         """Return whether an event of this kind has been written."""
@@ -111,24 +118,13 @@ class Run:
 
     def plan(self) -> Plan:
         """Read the plan it was started with. Raises SeatrialError when plan.json is missing or of another version."""
-        from pydantic import ValidationError
+        from seatrial.job.plan import MAX_BYTES, Plan
 
-        from seatrial.job.plan import Plan
-
-        path = self.folder / "plan.json"
+        forget = f"seatrial runs rm {self.id}"
         try:
-            return Plan.model_validate_json(self.records.load("plan.json", max_bytes=_MOST_PLAN_BYTES), strict=False)
+            return self.records.get("plan.json", Plan, max_bytes=MAX_BYTES, run=forget)
         except FileNotFoundError:
-            raise SeatrialError(
-                f"Run {self.id} has no plan.json: it was never started", run=f"seatrial runs rm {self.id}"
-            ) from None
-        except ValidationError as error:
-            first = error.errors()[0]["loc"]
-            raise SeatrialError(
-                f"{path} cannot be read by this version of seatrial",
-                cause=f"its key {'.'.join(map(str, first))} is invalid" if first else "it is not JSON, or not a plan",
-                run=f"seatrial runs rm {self.id}",
-            ) from error
+            raise SeatrialError(f"Run {self.id} has no plan.json: it was never started", run=forget) from None
 
     def trusted_plan(self) -> Plan:
         """Read the plan, to act on. Raises UsageError for a run without a record of this machine's."""
@@ -150,7 +146,7 @@ class Run:
         """Return whether it has not started, and the process that should start it lives."""
         if not self.recorded or self.handle() is not None:
             return False
-        launcher = self.records.read("launcher.json", Process.from_json)
+        launcher = self.records.read("launcher.json", Process)
         return launcher is not None and launcher.is_alive()
 
     def is_abandoned(self) -> bool:
@@ -187,14 +183,17 @@ class Run:
     def save_handle(self, handle: Handle) -> None:
         self.records.write("handle.json", handle)
 
-    def summary(self) -> dict[str, Any] | None:
-        """Read a few keys for listings; None while it has not been finalised."""
-        return self.records.read("summary.json", _table)
+    def summary(self) -> Summary | None:
+        """Read a few keys for listings; None while it has not been finalised. Raises UntrustedPathError."""
+        try:
+            return self.records.get(SUMMARY, Summary, run=f"seatrial runs rm {self.id}")
+        except FileNotFoundError:
+            return None
 
     @property
     def ended(self) -> bool:
         """True if it has been finalised; faster than reading the summary."""
-        return not self.recorded or (self.folder / "summary.json").exists()
+        return not self.recorded or self.records.has(SUMMARY)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold an exclusive lock of this run, so that two processes do not finalise it at once."""
@@ -208,18 +207,12 @@ class Run:
             nofollow.folder(project, *PLACE_FOLDER, self.id) as descriptor,
         ):
             for name in COPIED:
-                data = (self.folder / name).read_bytes()
+                data = self.records.load(name, max_bytes=_MOST_PAGE_BYTES)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=descriptor)
                 with os.fdopen(os.open(name, flags, 0o644, dir_fd=descriptor), "wb") as file:
                     file.write(data)
-
-
-def _table(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise TypeError(data)
-    return data
 
 
 def run_name(run: Run) -> str | None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Freed, Handle
-from seatrial.errors import EngineUnavailableError, SeatrialError, UsageError
-from seatrial.events import follow_chain
+from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.events import Chain, follow_chain
 from seatrial.images.plan import slug
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.watch import request_stop
 from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.run import Run
+from seatrial.runs.seal import SEAL, changes, not_covered, seal_of
 from seatrial.runs.store import RunStore
+from seatrial.runs.summary import Summary
 from seatrial.system.host import Host
 from seatrial.system.nofollow import tree_bytes
 from seatrial.system.typed_path import as_typed
@@ -95,7 +96,7 @@ def remove(store: RunStore, run: Run, host: Host, *, force: bool = False) -> Non
                 f"Run {run.id} has not ended", run=f"seatrial runs stop {run.id}   # or: seatrial runs rm -f {run.id}"
             )
         stop(run, host, kill=True)
-    elif run.recorded and run.summary() is None and (handle := run.handle()) is not None:
+    elif not run.ended and (handle := run.handle()) is not None:
         backend_of(handle, host).remove(handle)
     store.remove(run)
 
@@ -139,19 +140,25 @@ def _live(run: Run, host: Host) -> tuple[Backend, Handle]:
 
 
 def verify(run: Run) -> Verdict:
-    """Follow the chain, compare its end with the receipt's seal, and the receipt with the summary's digest.
+    """Follow the chain, compare its end with the receipt's seal, and every file with its digest in seal.json.
 
     Raises UsageError: the run has no record, or its evidence is not chained.
     """
-    from seatrial.receipt.store import JSON_NAME, load  # not loaded before a run has started
-
     if not run.recorded:
         raise UsageError(
             f"Run {run.id} predates seatrial's own records: it cannot be verified", run=f"seatrial runs show {run.id}"
         )
-    summary = run.summary()
+    try:
+        return _verify(run, run.summary())
+    except UntrustedPathError as error:  # a file that is none, or has other content
+        return _broken(error.message)
+
+
+def _verify(run: Run, summary: Summary | None) -> Verdict:
+    from seatrial.receipt.store import JSON_NAME, MOST_BYTES, load  # not loaded before a run has started
+
     receipt = run.folder / JSON_NAME
-    if summary is not None and _digest(receipt) != summary.get("receipt"):
+    if summary is not None and _digest(run, JSON_NAME, MOST_BYTES) != summary.receipt:
         return _broken(f"{receipt} {'was changed after it was written' if receipt.exists() else 'is missing'}")
     seal = load(run.folder).seal if summary is not None else None
     try:
@@ -162,6 +169,8 @@ def verify(run: Run) -> Verdict:
         raise UsageError(
             f"Run {run.id} has no evidence: it never started", run=f"seatrial runs show {run.id}"
         ) from None
+    except OSError as error:
+        return _broken(f"{run.events_path} cannot be read: {error.strerror}")
     if chain.broken_at is not None:
         return _broken(f"line {chain.broken_at} of {run.events_path} was changed after it was written")
     if summary is None:
@@ -169,18 +178,37 @@ def verify(run: Run) -> Verdict:
     if seal is None or seal.digest != chain.digest:
         closed = f"{seal.lines} lines, digest {seal.digest}" if seal else "nothing"
         return _broken(f"the receipt covers {closed}, but there are {chain.lines} lines, digest {chain.digest}")
-    return Verdict(True, (f"intact: {chain.lines} lines, digest {chain.digest}",))
+    return _verify_files(run, summary, chain)
 
 
-def _digest(path: Path) -> str | None:
+def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verdict:
+    """Compare every file of the record with the seal."""
+    intact = f"intact: {chain.lines} lines, digest {chain.digest}"
+    sealed = seal_of(run)
+    if sealed is None and summary.sealed:
+        return _broken(f"{run.folder / SEAL} is missing")
+    if sealed is None:
+        names = ", ".join(not_covered(run, {"events.jsonl": (0, chain), "receipt.json": (0, chain)}))
+        return Verdict(True, (intact, f"not covered, as an earlier version kept no digest: {names}"))
+    entries, digest = sealed
+    if found := changes(run, entries):
+        return _broken(*found)
+    later = not_covered(run, entries)
+    sentences = [f"{intact}; {len(entries)} files, seal {digest}"]
+    sentences += [f"not covered, as written later or above 512 MiB: {', '.join(later)}"] if later else []
+    return Verdict(True, tuple(sentences))
+
+
+def _digest(run: Run, name: str, most_bytes: int) -> str | None:
+    """Return the digest of a file of the record; None if there is none that can be believed, or it is larger."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except FileNotFoundError:
+        return run.records.measure(name, max_bytes=most_bytes)[1]
+    except (FileNotFoundError, UntrustedPathError):
         return None
 
 
-def _broken(sentence: str) -> Verdict:
-    return Verdict(False, (f"broken: {sentence}",))
+def _broken(*sentences: str) -> Verdict:
+    return Verdict(False, tuple(f"broken: {sentence}" for sentence in sentences))
 
 
 #: A cached step that no build has used for so long belongs to an older state of some project.

@@ -220,7 +220,7 @@ class RunStore:
 
     def unfinalised(self, name: str) -> Run | None:
         """Return the newest run of this name without a summary: it lives, or nobody has finalised it."""
-        named = (run for run in map(self.run, sorted(_folders(self.root), reverse=True)) if run_name(run) == name)
+        named = (run for run in reversed(self.all()) if run.recorded and run_name(run) == name)
         return next((run for run in named if not run.ended and not run.is_abandoned()), None)
 
 

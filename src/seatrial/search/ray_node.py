@@ -29,6 +29,7 @@ from seatrial.search.search import Search
 from seatrial.search.space import Space
 from seatrial.search.trial import Trial
 from seatrial.system.host import Host
+from seatrial.system.records import MAX_OUTPUT_BYTES
 
 #: Origin and reason of the stop when the searcher or the Ray worker has gone.
 GONE = ("search", "its searcher, or its worker of Ray, has gone")
@@ -161,7 +162,7 @@ def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], h
             study.send("again")
             return
         names = (*COPIED, "plan.json", "summary.json") if order["copied"] else ()
-        files = {name: (run.folder / name).read_text() for name in names}
+        files = {name: run.records.load(name, max_bytes=MAX_OUTPUT_BYTES).decode() for name in names}
         ending = asdict(ending_as_read(receipt, search.objective, reading))
         study.send("end", run_id=run.id, ending=ending, files=files)
     except SeatrialError as error:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from seatrial.errors import RunNotFoundError, SeatrialError, UsageError
+from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import NAME
 from seatrial.job.model import Job
@@ -31,6 +31,7 @@ from seatrial.search.trial import Ending, Trial
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder
 from seatrial.system.host import Host
+from seatrial.system.records import MAX_OUTPUT_BYTES
 from seatrial.system.text import nearest
 
 Note = Callable[[str], None]
@@ -170,9 +171,10 @@ class Search:
     def _last_line(self, trial: Trial) -> str:
         run = RunStore(self.job.project, self.host).run(trial.run_id or "")
         try:
-            lines = (run.folder / "stdout.log").read_text("utf-8", "replace").strip().splitlines()
-        except OSError:
+            data = run.records.load("stdout.log", max_bytes=MAX_OUTPUT_BYTES)
+        except (OSError, UntrustedPathError):
             return ""
+        lines = data.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:200] if lines else ""
 
     def not_started(self, trial: Trial, error: SeatrialError) -> None:

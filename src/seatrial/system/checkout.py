@@ -15,7 +15,7 @@ from pathlib import Path
 
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError, UntrustedPathError
 from seatrial.system import command
-from seatrial.system.nofollow import read_regular
+from seatrial.system.records import Folder
 
 _TIMEOUT_S = 10.0
 
@@ -70,9 +70,9 @@ def _is_readable(project: Path) -> bool:
     try:
         found = next(path for folder in (project, *project.parents) if os.path.lexists(path := folder / ".git"))
         if not found.is_dir():
-            found = found.parent / read_regular(found, most_bytes=_MOST_BYTES).decode().removeprefix("gitdir: ").strip()
+            found = found.parent / _load(found).decode().removeprefix("gitdir: ").strip()
         common = found / "commondir"
-        shared = found / read_regular(common, most_bytes=_MOST_BYTES).decode().strip() if common.exists() else found
+        shared = found / _load(common).decode().strip() if common.exists() else found
         walks = (os.walk(top) for top in dict.fromkeys((found, shared)))
         files = (os.path.join(at, name) for walk in walks for at, _, names in walk for name in names)  # noqa: PTH118
         return all(os.path.isfile(path) or not os.path.exists(path) for path in islice(files, _MOST_FILES))  # noqa: PTH110, PTH113
@@ -86,3 +86,7 @@ def _git(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> str
     except (EngineUnavailableError, CommandTimeoutError):
         return None
     return ended.stdout.strip() if ended.exit_code == 0 else None
+
+
+def _load(path: Path) -> bytes:
+    return Folder(path.parent).load(path.name, max_bytes=_MOST_BYTES)

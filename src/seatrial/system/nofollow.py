@@ -28,25 +28,6 @@ MOST_ENTRIES = 200_000
 NO_RESULTS = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
 
 
-def read_regular(path: Path, *, most_bytes: int) -> bytes:
-    """A small regular file, whole.
-
-    Raises:
-        FileNotFoundError: there is none.
-        UntrustedPathError: a link, a folder, a pipe, a device, or more than ``most_bytes``.
-    """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most_bytes:
-            raise UntrustedPathError(f"{path} has {size} bytes, more than expected", run=f"ls -l {as_typed(path)}")
-        try:
-            return file.read(most_bytes)
-        except OSError as error:
-            raise UntrustedPathError(
-                f"{path} cannot be read: {error.strerror}", run=f"ls -ld {as_typed(path)}"
-            ) from error
-
-
 def open_regular(path: Path) -> BinaryIO:
     """A regular file, to be read.
 
@@ -60,6 +41,11 @@ def open_regular(path: Path) -> BinaryIO:
         raise
     except OSError as error:
         raise UntrustedPathError(f"{path} cannot be read: {error.strerror}", run=f"ls -ld {as_typed(path)}") from error
+    return require_regular(descriptor, path)
+
+
+def require_regular(descriptor: int, path: Path) -> BinaryIO:
+    """Return the open file. Raises UntrustedPathError: it is a folder, a pipe or a device, and closed."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UntrustedPathError(f"{path} is not a regular file", run=f"ls -ld {as_typed(path)}")

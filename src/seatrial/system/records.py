@@ -10,17 +10,20 @@ import contextlib
 import dataclasses
 import fcntl
 import fnmatch
+import hashlib
 import json
 import os
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from seatrial.errors import DiskError, UntrustedPathError
 from seatrial.probe import processes
 from seatrial.system.files import write_atomically
-from seatrial.system.nofollow import open_regular
+from seatrial.system.nofollow import open_regular, require_regular
 from seatrial.system.typed_path import as_typed
 
 T = TypeVar("T")
@@ -28,8 +31,18 @@ T = TypeVar("T")
 #: Far above what any record but a plan has.
 MAX_BYTES = 1 << 20
 
+#: Far above what a tool prints, where its last lines are looked at.
+MAX_OUTPUT_BYTES = 64 << 20
+
+#: Largest file that a digest is made of: a second.
+MAX_MEASURED_BYTES = 512 << 20
+
 #: Raised for a record that is missing, planted, cut off or of another version: readers see none.
-NO_RECORD = (OSError, UntrustedPathError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+NO_RECORD = (OSError, UntrustedPathError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+             RecursionError)  # fmt: skip
+
+#: No time, size or measurement of a record is larger.
+_MAX_NUMBER, _MAX_INTEGER = 1e100, 1 << 63
 
 
 class Folder:
@@ -62,22 +75,51 @@ class Folder:
             raise UntrustedPathError(f"{path} is larger than {max_bytes} bytes", run=f"ls -l {as_typed(path)}")
         return data
 
-    def read(self, name: str, kind: Callable[..., T], *, max_bytes: int = MAX_BYTES) -> T | None:
-        """Return a record; None if there is none, or none that can be believed.
+    def get(self, name: str, kind: Callable[..., T], *, max_bytes: int = MAX_BYTES, run: str | None = None) -> T:
+        """Return a record, checked.
 
         Args:
-            kind: a pydantic model, or a callable that makes the value from decoded JSON.
+            kind: a pydantic model, a dataclass, or a callable that makes the value from decoded JSON.
+            run: the command that goes on where it cannot be read.
+
+        Raises:
+            FileNotFoundError: there is none.
+            UntrustedPathError: as ``load``, or it is not of this kind.
         """
+        data = self.load(name, max_bytes=max_bytes)
         try:
-            data = self.load(name, max_bytes=max_bytes)
-            from_json: Callable[[bytes], T] | None = getattr(kind, "model_validate_json", None)
-            return from_json(data) if from_json is not None else kind(json.loads(data))
+            content = json.loads(data, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+            if (from_json := getattr(kind, "model_validate_json", None)) is not None:
+                return cast(T, from_json(data, strict=False))
+            return typed(cast(Any, kind), content) if dataclasses.is_dataclass(kind) else kind(content)
+        except NO_RECORD as error:
+            raise UntrustedPathError(
+                f"{self.path / name} cannot be read by this version of seatrial",
+                cause=_cause(error),
+                run=run or f"ls -l {as_typed(self.path / name)}",
+            ) from error
+
+    def read(self, name: str, kind: Callable[..., T], *, max_bytes: int = MAX_BYTES) -> T | None:
+        """Return a record as ``get`` does; None if there is none, or none that can be believed."""
+        try:
+            return self.get(name, kind, max_bytes=max_bytes)
         except NO_RECORD:
             return None
 
+    def measure(self, name: str, *, max_bytes: int = MAX_MEASURED_BYTES) -> tuple[int, str | None]:
+        """Return size and SHA-256 of a file; of a larger one the size alone. Raises as ``load``."""
+        found, size = hashlib.sha256(), 0
+        with open_regular(self.path / name) as file:
+            if (whole := os.fstat(file.fileno()).st_size) > max_bytes:
+                return whole, None
+            while size <= max_bytes and (piece := file.read(MAX_BYTES)):
+                found.update(piece)
+                size += len(piece)
+        return size, found.hexdigest()
+
     def write(self, name: str, value: Any) -> None:
         """Replace a record: bytes, text, a pydantic model, a dataclass or JSON data. Raises DiskError."""
-        write_atomically(self.path / name, _encoded(value), mode=self._mode)
+        write_atomically(self.path / name, encoded(value), mode=self._mode)
 
     def names(self, pattern: str) -> list[str]:
         """Return the sorted names of files here that match; none where the folder is missing."""
@@ -100,19 +142,22 @@ class Folder:
 
         Raises DiskError; UntrustedPathError for something other than a file in its place.
         """
-        path = self.path / name
-        try:
-            file = self._open_lock(path)
-        except OSError as error:
-            raise DiskError(f"Cannot lock {path}: {error.strerror}", run=f"ls -la {as_typed(path.parent)}") from error
-        with file:
+        with self.open_lock(name) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def open_lock(self, name: str) -> BinaryIO:
+        """Open a file to lock, made if there is none. Raises as ``lock``."""
+        path = self.path / name
+        try:
+            return self._open_lock(path)
+        except OSError as error:
+            raise DiskError(f"Cannot lock {path}: {error.strerror}", run=f"ls -la {as_typed(path.parent)}") from error
 
     def _open_lock(self, path: Path) -> BinaryIO:
         flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         if not self._shared:  # a network file system locks only what is open for writing
-            return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | flags, self._mode), "rb")
+            return require_regular(os.open(path, os.O_RDWR | os.O_CREAT | flags, self._mode), path)
         with contextlib.suppress(FileExistsError):
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
             os.fchmod(made, self._mode)  # in any umask: others must be able to read it
@@ -120,7 +165,69 @@ class Folder:
         return open_regular(path)
 
 
-def _encoded(value: Any) -> bytes:
+def _finite(text: str) -> float:
+    """Return a number of usable size. Raises ValueError: NaN, Infinity, 1e999."""
+    if not abs(value := float(text)) < _MAX_NUMBER:
+        raise ValueError(text)
+    return value
+
+
+def _whole(text: str) -> int:
+    return int(text) if _finite(text) else 0
+
+
+def typed(kind: Callable[..., T], data: Any) -> T:
+    """Make a dataclass of decoded JSON, each value checked by its annotation. Unknown keys are left out.
+
+    Raises TypeError: a value of another type, out of range, or missing.
+    """
+    if not isinstance(data, dict):
+        raise TypeError(data)
+    values = {}
+    for key, hint in _hints(kind).items():
+        if key in data:
+            try:
+                values[key] = _checked(hint, data[key])
+            except (TypeError, ValueError):
+                raise TypeError(f"its key {key} is invalid") from None
+    return kind(**values)
+
+
+_hints = cache(get_type_hints)
+
+
+def _checked(hint: Any, value: Any) -> Any:
+    """Return a value of this type; of an array a tuple. Raises TypeError."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        for each in inner:
+            with contextlib.suppress(TypeError):
+                return _checked(each, value)
+    elif kind is tuple and isinstance(value, list):
+        hints = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        return tuple(_checked(*pair) for pair in zip(hints, value, strict=True))
+    elif dataclasses.is_dataclass(hint):
+        return typed(cast(Any, hint), value)
+    elif hint is Any or (kind is Literal and value in inner):
+        return value
+    elif hint is float:
+        if type(value) in (int, float) and abs(value) < _MAX_NUMBER:  # no NaN
+            return float(value)
+    elif type(value) is (kind or hint) and not (hint is int and abs(value) > _MAX_INTEGER):
+        return value
+    raise TypeError(value)
+
+
+def _cause(error: BaseException) -> str:
+    """Return what is wrong with the content; of pydantic's errors the first."""
+    errors: list[Any] = getattr(error, "errors", list)()
+    if errors and errors[0]["loc"]:
+        return f"its key {'.'.join(map(str, errors[0]['loc']))} is invalid"
+    return str(error) if str(error).startswith("its key") else "it is not JSON, or of another kind"
+
+
+def encoded(value: Any) -> bytes:
+    """Return the bytes that ``write`` writes."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -152,11 +259,6 @@ class Process:
         """Return the process that has this PID now; None if there is none."""
         found = processes.read(pid)
         return None if found is None else cls(found.pid, found.started_ticks)
-
-    @classmethod
-    def from_json(cls, data: Any) -> Process:
-        """Return a recorded process. Raises TypeError, KeyError, ValueError."""
-        return cls(int(data["pid"]), int(data["started_ticks"]))
 
     def is_alive(self) -> bool:
         """Return True if it still runs; a zombie does not."""

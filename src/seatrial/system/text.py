@@ -1,10 +1,44 @@
-"""Text for messages: suggestions for mistyped names, short forms of values, URLs without logins."""
+"""Text for messages: characters made visible, suggestions for mistyped names, short forms, URLs without logins."""
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any
+
+#: Characters that steer a terminal or cannot be seen: controls but tab and line end, separators of lines, half
+#: characters, and what turns the direction of writing or has no width (Unicode's categories Cc, Cf, Cs, Zl, Zp, and the
+#: property Default_Ignorable_Code_Point). Variation selectors stay: they choose between a sign and a picture of it.
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    r"\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
+    r"\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
+
+def visible(text: str) -> str:
+    """Return text with each character that steers a terminal, or cannot be seen, as the escape of a JSON string."""
+    return _UNSEEN.sub(_escape, text)
+
+
+def one_line(text: str) -> str:
+    """Return a name or a value as part of a line: it cannot begin another one."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def visible_in(value: Any) -> Any:
+    """Return JSON data with every text in it visible, keys too."""
+    if isinstance(value, dict):
+        return {visible_in(key): visible_in(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [visible_in(item) for item in value]
+    return visible(value) if isinstance(value, str) else value
+
+
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -188,8 +188,8 @@ def test_data_that_is_there_is_found(project: Path, capsys: pytest.CaptureFixtur
 
 #: What spoils a file of an ended run's record → words, sentence, with RUN for the run's ID.
 SPOILT = {
-    ("receipt.json", "no json"): ("runs show RUN", "The receipt of run RUN cannot be read by this version of seatrial"),
-    ("receipt.json", "{}"): ("open RUN", "The receipt of run RUN cannot be read by this version of seatrial"),
+    ("receipt.json", "no json"): ("runs show RUN", "FOLDER/receipt.json cannot be read by this version of seatrial"),
+    ("receipt.json", "{}"): ("open RUN", "FOLDER/receipt.json cannot be read by this version of seatrial"),
     ("receipt.json", None): ("runs show RUN", "Run RUN has no receipt: receipt.json is missing"),
     ("plan.json", "no json"): ("runs exec RUN -- true", "FOLDER/plan.json cannot be read by this version of seatrial"),
 }
@@ -236,9 +236,8 @@ def test_help_with_a_command_is_that_commands(capsys: pytest.CaptureFixture[str]
 def test_evidence_that_is_a_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunStore(project).create(new_run_id(time.time()), None)
     run.events_path.mkdir()
-    assert cli._main(["runs", "verify", run.id]) == 5
-    sentence, command = message(capsys)
-    assert sentence == f"{run.events_path} cannot be used: Is a directory" and command.startswith("ls -ld ")
+    assert cli._main(["runs", "verify", run.id]) == 1
+    assert capsys.readouterr().out == f"{run.id} broken: {run.events_path} cannot be read: Is a directory\n"
 
 
 def test_a_program_that_is_not_there_keeps_its_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

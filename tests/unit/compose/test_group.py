@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from seatrial.compose.group import Group, GroupStore, Member, State, ended
 from seatrial.errors import NameInUseError, RunNotFoundError
 from seatrial.runs.store import RunStore
+from seatrial.runs.summary import Summary
 from tables import cases
 
 
@@ -107,9 +109,9 @@ def test_a_group_runs_while_its_command_line_lives(store: GroupStore) -> None:
 
 
 def test_what_a_member_becomes_by_its_run() -> None:
-    assert ended({"exit_code": 0}) == {"state": "done", "why": "", "exit_code": 0}
-    assert ended({"exit_code": 1, "outcome": "exit code 1"})["state"] == "failed"
-    assert ended({"exit_code": 1, "cause": "stopped"})["state"] == "stopped"
+    assert ended(Summary(exit_code=0)) == {"state": "done", "why": "", "exit_code": 0}
+    assert ended(Summary(exit_code=1, outcome="exit code 1"))["state"] == "failed"
+    assert ended(Summary(exit_code=1, cause="stopped"))["state"] == "stopped"
 
 
 def test_prune_forgets_groups_that_ended_and_have_no_run_left(store: GroupStore) -> None:
@@ -122,3 +124,17 @@ def test_prune_forgets_groups_that_ended_and_have_no_run_left(store: GroupStore)
     assert [group.id for group in store.without_runs()] == [without.id]
     store.remove(without)
     assert {group.id for group in store.all()} == {kept.id, live.id}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("created_at", 1e99), ("created_at", "x"), ("members", [1]), ("members", [{"name": "a", "gpus": "x"}]),
+     ("members", [{"name": "a", "started_at": -1e99}]), ("launcher", [1]), ("details", []), ("id", 3)],
+)  # fmt: skip
+def test_a_group_with_a_value_of_another_type_is_none_and_hides_no_other(
+    store: GroupStore, key: str, value: object
+) -> None:
+    bad, good = store.create((Member("a"),)), store.create((Member("b"),))
+    path = store.folder(bad.id) / "group.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), key: value}))
+    assert store.read(bad.id) is None and store.all() == [good]

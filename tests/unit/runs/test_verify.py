@@ -43,7 +43,12 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def run(ended: Run, tmp_path: Path) -> Run:
     """A copy of it."""
     shutil.copytree(ended.folder, tmp_path / ended.id)
-    return Run(tmp_path / ended.id, ended.place)
+    place = tmp_path / "project" / ".seatrial" / "runs" / ended.id
+    shutil.copytree(ended.place, place, symlinks=True)
+    for link in (each for each in place.iterdir() if each.is_symlink()):
+        link.unlink()
+        link.symlink_to(tmp_path / ended.id / link.name)
+    return Run(tmp_path / ended.id, place)
 
 
 def lines_of(run: Run) -> list[bytes]:
@@ -99,6 +104,21 @@ def _other_seal(run: Run) -> None:
     _receipt(run)
 
 
+def _fifo(run: Run, name: str = "plan.json") -> None:
+    (run.folder / name).unlink()
+    os.mkfifo(run.folder / name)
+
+
+def _edit_copy(run: Run) -> None:
+    with (run.place / "receipt.html").open("a") as file:
+        file.write(" ")
+
+
+def _lead_elsewhere(run: Run) -> None:
+    (run.place / "stdout.log").unlink()
+    (run.place / "stdout.log").write_text("Done.\n")
+
+
 HANDS: dict[str, tuple[Callable[[Run], None], str]] = {
     "a line is edited": (_edit, "was changed after it was written"),
     "a line is taken out": (_take_out, "line 3 of"),
@@ -111,6 +131,14 @@ HANDS: dict[str, tuple[Callable[[Run], None], str]] = {
     "the receipt is edited": (_receipt, "receipt.json"),
     "the receipt is gone": (lambda run: (run.folder / "receipt.json").unlink(), "receipt.json is missing"),
     "both are edited": (_other_seal, "receipt.json"),
+    "a file is added": (lambda run: (run.folder / "more.log").touch(), "more.log was added"),
+    "a link is added": (lambda run: (run.folder / "more.log").symlink_to("name"), "more.log was added"),
+    "a file becomes a FIFO": (_fifo, "plan.json"),
+    "the evidence becomes a FIFO": (lambda run: _fifo(run, "events.jsonl"), "events.jsonl cannot be read"),
+    "the summary has other content": (lambda run: (run.folder / "summary.json").write_text("[]"), "summary.json"),
+    "the seal is gone": (lambda run: (run.folder / "seal.json").unlink(), "seal.json is missing"),
+    "the copy in the project is edited": (_edit_copy, "receipt.html differs from the record"),
+    "the log's link in the project leads elsewhere": (_lead_elsewhere, "stdout.log does not lead to the record"),
 }
 
 
@@ -129,3 +157,31 @@ def test_a_run_that_goes_on_is_intact_so_far(run: Run) -> None:
     assert verdict.intact and "has not ended" in verdict.sentences[0]
     _edit(run)
     assert not verify(run).intact
+
+
+def test_an_edit_to_any_file_of_the_record_is_found(run: Run) -> None:
+    names = sorted(each.name for each in run.folder.iterdir() if not each.name.endswith(".lock"))
+    assert {"receipt.html", "receipt.md", "stdout.log", "stderr.log", "plan.json", "summary.json"} <= {*names}
+    for name in names:
+        before = (run.folder / name).read_bytes()
+        (run.folder / name).write_bytes(before + b" ")
+        verdict = verify(run)
+        assert not verdict.intact and any(name in sentence for sentence in verdict.sentences), name
+        (run.folder / name).write_bytes(before)
+    assert verify(run).intact
+
+
+def test_notes_that_are_written_after_the_judgement_are_named_as_not_covered(run: Run) -> None:
+    (run.folder / "notified.txt").write_text("true: done\n")
+    verdict = verify(run)
+    assert verdict.intact and verdict.sentences[1] == "not covered, as written later or above 512 MiB: notified.txt"
+
+
+def test_a_run_of_an_earlier_version_names_the_files_without_a_digest(run: Run) -> None:
+    (run.folder / "seal.json").unlink()
+    summary = json.loads((run.folder / "summary.json").read_bytes())
+    del summary["sealed"]
+    (run.folder / "summary.json").write_text(json.dumps(summary))
+    verdict = verify(run)
+    assert verdict.intact and "not covered, as an earlier version kept no digest: " in verdict.sentences[1]
+    assert "plan.json" in verdict.sentences[1] and "stdout.log" in verdict.sentences[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import BaseModel
@@ -56,7 +58,55 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 def test_a_record_that_cannot_be_believed_is_none(tmp_path: Path, name: str) -> None:
     (tmp_path / "theirs.json").write_text('{"size": 3}')
     HOSTILE[name](tmp_path / "a.json")
-    assert Folder(tmp_path).read("a.json", Model) is None
+    for kind in (Model, Plain):
+        assert Folder(tmp_path).read("a.json", kind) is None
+        with pytest.raises(UntrustedPathError, match=r"a\.json"):
+            Folder(tmp_path).get("a.json", kind)
+
+
+@dataclass
+class Typed:
+    number: float = 0.0
+    count: int | None = None
+    words: tuple[str, ...] = ()
+    pair: tuple[int, int] | None = None
+    kind: Literal["a", "b"] = "a"
+    parts: tuple[Plain, ...] = ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"number": true}', '{"number": null}', '{"count": 1.5}',
+     '{"count": true}', '{"count": ' + "9" * 30 + "}", '{"words": "a"}', '{"words": [1]}', '{"pair": [1]}',
+     '{"pair": [1, 2, 3]}', '{"kind": "c"}', '{"kind": []}', '{"parts": [{"size": "x"}]}', '{"parts": [{}]}', "[]"],
+)  # fmt: skip
+def test_a_value_that_its_annotation_excludes_names_the_key(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(UntrustedPathError) as refused:
+        Folder(tmp_path).get("a.json", Typed)
+    key = content.partition('"')[2].partition('"')[0]
+    assert refused.value.cause == (f"its key {key} is invalid" if key else "it is not JSON, or of another kind")
+
+
+def test_a_dataclass_is_made_of_json_and_further_keys_are_left_out(tmp_path: Path) -> None:
+    made = Typed(3.0, None, ("a",), (1, 2), "b", (Plain(3),))
+    Folder(tmp_path).write("a.json", made)
+    assert Folder(tmp_path).get("a.json", Typed) == made
+    Folder(tmp_path).write("a.json", {"number": 3, "carbon_g": []})
+    assert Folder(tmp_path).get("a.json", Typed) == Typed(3.0)
+
+
+def test_a_file_above_the_limit_is_measured_by_its_size_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"12345")
+    assert Folder(tmp_path).measure("a.log") == (5, hashlib.sha256(b"12345").hexdigest())
+    assert Folder(tmp_path).measure("a.log", max_bytes=4) == (5, None)
+
+
+@pytest.mark.parametrize("kind", [os.mkfifo, Path.mkdir])
+def test_a_lock_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, kind: Callable[[Path], object]) -> None:
+    kind(tmp_path / ".lock")
+    with pytest.raises((UntrustedPathError, DiskError)), Folder(tmp_path).lock(".lock"):
+        raise AssertionError
 
 
 def test_another_users_file_is_not_read_where_that_matters(tmp_path: Path) -> None:
@@ -111,6 +161,13 @@ def test_a_process_is_alive_until_it_ends_and_another_of_its_pid_is_another(tmp_
         assert process is not None and process.is_alive()
         assert not Process(child.pid, process.started_ticks + 1).is_alive()
         Folder(tmp_path).write("p.json", process)
-        assert Folder(tmp_path).read("p.json", Process.from_json) == process
+        assert Folder(tmp_path).read("p.json", Process) == process
         child.kill()
     assert not process.is_alive() and Process.of(child.pid) is None and Process.this().is_alive()
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "1" + "0" * 200])
+def test_a_number_that_nothing_can_be_measured_by_is_refused_in_a_model_too(tmp_path: Path, number: str) -> None:
+    (tmp_path / "a.json").write_text(f'{{"size": 3, "more": [{number}]}}')
+    for kind in (Model, Plain, dict):
+        assert Folder(tmp_path).read("a.json", kind) is None

@@ -39,6 +39,7 @@ from seatrial.job.in_container import (
 )
 from seatrial.job.plan import ContainerPlan, EngineAddress, Plan
 from seatrial.system import command
+from seatrial.system.records import Folder
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -224,7 +225,7 @@ class ContainerEngine(ABC):
         try:
             yield id_file
         except BaseException:
-            container_id = id_file.read_text().strip() if id_file.exists() else ""
+            container_id = Folder(run_dir).load(id_file.name).decode().strip() if id_file.exists() else ""
             if container_id:
                 # Killed first: Podman's forced removal would wait as long as for a stop.
                 self.client.ask("container", "kill", container_id)
@@ -248,7 +249,7 @@ def _container(plan: Plan) -> tuple[ContainerPlan, str]:
 def _agent_plan(handle: Handle) -> dict[str, Any]:
     """Read the agent's plan: a command in the container gets the target's working directory and variables."""
     assert handle.run_dir is not None, "a started run has a record"
-    agent: dict[str, Any] = json.loads((Path(handle.run_dir) / "agent.json").read_bytes())["agent"]
+    agent: dict[str, Any] = Folder(Path(handle.run_dir)).get("agent.json", lambda data: dict(data["agent"]))
     return agent
 
 

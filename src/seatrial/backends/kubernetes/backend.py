@@ -11,8 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, State, Traits
 from seatrial.backends.kubernetes.client import configured
@@ -23,9 +21,10 @@ from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest
 from seatrial.backends.kubernetes.pods import Pod, end_of, newest, state_of, workload_state
 from seatrial.errors import EngineError, EngineUnavailableError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
-from seatrial.job.plan import EngineAddress, Plan
+from seatrial.job.plan import MAX_BYTES, EngineAddress, Plan
 from seatrial.system import agent_archive, command
 from seatrial.system.host import Host
+from seatrial.system.records import Folder
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster
@@ -242,14 +241,8 @@ def _run_dir(handle: Handle) -> Path:
 
 def _read_plan(run_dir: Path) -> Plan:
     """Raises EngineError for a plan of another version of seatrial."""
-    try:
-        return Plan.model_validate_json((run_dir / "plan.json").read_bytes(), strict=False)
-    except ValidationError as error:
-        raise EngineError(
-            f"{run_dir / 'plan.json'} cannot be read by this version of seatrial",
-            cause=f"its key {error.errors()[0]['loc']} is invalid",
-            run=f"kubectl delete job,configmap,service -l {RUN_LABEL}={run_dir.name}",
-        ) from error
+    delete = f"kubectl delete job,configmap,service -l {RUN_LABEL}={run_dir.name}"
+    return Folder(run_dir).get("plan.json", Plan, max_bytes=MAX_BYTES, run=delete)
 
 
 def _reported_by_agents(run_dir: Path) -> State:

@@ -9,6 +9,7 @@ from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.section import Bars, Block, FindingRecord, Links, Notices, Rows, Table, Times, Verdicts
 from seatrial.receipt.summary import exit_words, headline, warnings
+from seatrial.system.text import one_line
 
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "warning": "⚠️ warning", "not judged": "➖ not judged"}
 _LEVELS = {"good": "✅", "bad": "❌", "warning": "⚠️", "none": "⏳"}
@@ -53,7 +54,7 @@ def _block(block: Block) -> Iterable[str] | None:
     if isinstance(block, Bars):
         return _table((block.title, block.unit), [(str(size), str(amount)) for size, amount in block.pairs])
     if isinstance(block, Links):
-        return [f"- {_text(name)}: <{url}>" for name, url in block.pages]
+        return [f"- {_text(name)}: <{one_line(url)}>" for name, url in block.pages]
     if isinstance(block, Times):
         return _table(("", ""), [(f"{at_s:.2f} s", words) for at_s, words in block.entries])
     return None
@@ -77,4 +78,4 @@ def _finding(finding: FindingRecord) -> Iterator[str]:
 
 
 def _text(words: str) -> str:
-    return _SPECIAL.sub(r"\\\1", words)
+    return one_line(_SPECIAL.sub(r"\\\1", words))

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.render.svg import draw, draw_bars, draw_stack, legend
 from seatrial.receipt.section import Plot
+from seatrial.system.text import visible
 
 #: The package of this module: its templates are part of every other package's pages.
 PACKAGE = "seatrial.receipt.render"
@@ -57,7 +58,7 @@ OTHER = Chip("none", "")
 
 def render_page(package: str, name: str, **values: Any) -> str:
     """Return the page of a package's template: ``render_page("seatrial.monitor", "compare.html", …)``."""
-    return _environment(package).get_template(name).render(**values)
+    return visible(_environment(package).get_template(name).render(**values))
 
 
 def compile_pages(package: str) -> None:

@@ -48,6 +48,7 @@ def _print(lines: Iterable[Text], console: Console) -> None:
     """Print each on a line of its own, with ASCII marks if the terminal has no others."""
     unicode = console.encoding.lower().startswith("utf")
     for line in lines:
+        line.plain = line.plain.replace("\n", " ")  # a name cannot begin a line of the receipt
         if not unicode:
             plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
             line = Text(plain, style=line.style)

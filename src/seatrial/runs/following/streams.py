@@ -14,6 +14,7 @@ import signal
 import termios
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,9 @@ if TYPE_CHECKING:  # those who only read output import no models
 Stream = Literal["stdout", "stderr"]
 
 _STREAMS: dict[bytes, Stream] = {b"1": "stdout", b"2": "stderr"}
+
+#: Of a chunk's size; a longer one is none.
+_MOST_DIGITS = 16
 
 #: One read of a log; a run may have printed gigabytes.
 _CHUNK_BYTES = 1 << 20
@@ -56,10 +60,12 @@ class OutputReader:
 
     def skip_to_last(self, chunks: int) -> None:
         """Skip to the last ``chunks`` chunks; the agent writes about one a line."""
-        every = list(self._new_chunks())
-        kept = every[-chunks:] if chunks > 0 else []
-        for stream, count, _ in every[: len(every) - len(kept)]:
-            self._offsets[stream] += count
+        kept: deque[tuple[Stream, int, int]] = deque()
+        for chunk in self._new_chunks():
+            kept.append(chunk)
+            if len(kept) > chunks:
+                stream, count, _ = kept.popleft()
+                self._offsets[stream] += count
         if kept:
             self._index.offset = kept[0][2]
 
@@ -68,14 +74,14 @@ class OutputReader:
         begin = self._index.offset
         for line in self._index.new():
             fields = line.split()
-            if len(fields) == 3 and fields[1] in _STREAMS and fields[2].isdigit():
+            if len(fields) == 3 and fields[1] in _STREAMS and fields[2].isdigit() and len(fields[2]) < _MOST_DIGITS:
                 yield _STREAMS[fields[1]], int(fields[2]), begin
             begin = self._index.offset
 
     def _take(self, stream: Stream, count: int | None) -> Iterator[tuple[Stream, bytes]]:
         try:
             with open_regular(self._folder / f"{stream}.log") as file:
-                file.seek(self._offsets[stream])
+                self._offsets[stream] = file.seek(min(self._offsets[stream], os.fstat(file.fileno()).st_size))
                 while count is None or count > 0:
                     data = file.read(_CHUNK_BYTES if count is None else min(count, _CHUNK_BYTES))
                     if not data:

@@ -76,7 +76,7 @@ def follow(
         reader.skip_to_last(tail)
     if handle is None:
         return None
-    if run.summary() is not None:  # its folder is all; the engine, or the cluster, may be long gone
+    if run.ended:  # its folder is all; the engine, or the cluster, may be long gone
         for stream, data in (*reader.new(), *reader.rest()):
             write(stream, data)
         return State("gone")

@@ -1,0 +1,200 @@
+"""The one door to the terminal: names, arguments and files that steer a terminal, through every verb."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+import rich.console
+
+from seatrial import cli
+from seatrial.cli import door
+from seatrial.cli.screen import Screen
+from seatrial.system.text import one_line, visible
+
+#: Conceals what follows, erases the screen (in 7 and 8 bits), turns the direction of writing, and is not seen.
+HOSTILE = "\x1b[8m\x9b2J\x07\x7f\u202e\u200b\u2066\u2028\xad[bold]"
+
+#: Hides no letter but begins a line: a verdict, or a command to paste.
+FORGED = "\n[✓] Done. GPUs used\n  fix: rm -rf ~"
+
+SOURCE = Path(cli.__file__).parent.parent
+
+#: Rooms of the host's side whose text reaches a terminal.
+ROOMS = ("cli", "compose", "search", "monitor", "runs", "planning", "doctor", "receipt", "web", "system", "job")
+
+
+def steering(text: str) -> set[str]:
+    """Characters of the categories that steer a terminal or cannot be seen; colours of ours are taken out."""
+    kinds = {"Cc", "Cf", "Zl", "Zp", "Cs"}
+    return {letter for letter in text if unicodedata.category(letter) in kinds and letter not in "\n\t"}
+
+
+def past_the_door(path: Path) -> list[str]:
+    """Calls that reach a standard stream without the door; ``print`` and ``sys.stdout.write`` go through it."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        text = ast.unparse(node) if isinstance(node, (ast.Attribute, ast.Call)) else ""
+        console = re.match(r"(rich\.)?(console\.)?Console\((?!note=)", text)  # a Person of compose has a note
+        if console or re.fullmatch(r"sys\.(__stdout__|__stderr__|(stdout|stderr)\.buffer)", text):
+            found.append(f"{path.relative_to(SOURCE)}:{node.lineno}: {text}")
+        if re.match(r"os\.(write|fdopen)\([12]\b|open\('/dev/(tty|stdout|stderr)|.*\.markup\b", text):
+            found.append(f"{path.relative_to(SOURCE)}:{node.lineno}: {text}")
+    return found
+
+
+#: The target's own output, and that of a program that ``runs exec`` starts.
+OUTPUT = {"system/command.py": "sys.stderr.buffer"}
+
+
+def test_no_code_of_the_host_prints_past_the_door() -> None:
+    found = [each for room in ROOMS for path in sorted((SOURCE / room).rglob("*.py")) for each in past_the_door(path)]
+    others = [each for each in found if OUTPUT.get(each.partition(":")[0], "-") not in each]
+    assert not others, others
+
+
+def test_a_console_or_a_raw_stream_is_found_by_that_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    (tmp_path / "verb.py").write_text("Console(highlight=False)\nsys.stdout.buffer.write(b'')\nos.write(1, b'')\n")
+    assert len(past_the_door(tmp_path / "verb.py")) == 3
+
+
+def test_every_letter_that_steers_is_visible_and_a_json_text_stays_one() -> None:
+    unseen = [chr(code) for code in range(sys.maxunicode + 1) if steering(chr(code))]
+    assert not steering(visible("".join(unseen)))
+    for letter in (each for each in unseen if each > "\x9f"):
+        assert json.loads(visible(json.dumps(letter, ensure_ascii=False))) == letter
+    assert visible("naïve ⚠️ 日本 é\n\t|") == "naïve ⚠️ 日本 é\n\t|"
+    assert one_line("a\nb\tc") == "a\\nb\\tc"
+
+
+def test_a_console_colours_its_own_text_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    text = HOSTILE.replace("\x07", "")  # rich takes out the bell itself
+    door.console().print(f"a{text}b", style="bold")
+    assert capsys.readouterr().out == f"\x1b[1ma{visible(text)}b\x1b[0m\n"
+
+
+def test_a_console_of_a_library_is_cleaned_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with door.opened():
+        rich.console.Console(force_terminal=True, color_system="standard").print("a", style="bold")
+        print(HOSTILE, file=sys.stderr)
+        sys.stdout.writelines([HOSTILE])
+    shown = capsys.readouterr()
+    assert not steering(shown.out) and not steering(shown.err)
+    assert not isinstance(sys.stdout, door.Door)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in a folder, with files and with a run whose names and arguments steer a terminal."""
+    folder = tmp_path_factory.mktemp("door") / f"project{HOSTILE}"
+    folder.mkdir()
+    script = "import sys\nprint('a\\x1b[8mb')\nsys.exit('error: a\\x1b[8mb')\n"
+    (folder / f"train{HOSTILE}.py").write_text(script)
+    config = f'secrets = ["KEY"]\n[env]\nA = {json.dumps(HOSTILE + FORGED)}\n'
+    (folder / "seatrial.toml").write_text(config)
+    lines = (f"FROM python{HOSTILE}", f"RUN pip install torch {HOSTILE}", f"COPY {HOSTILE} .", f"FOO {HOSTILE}")
+    (folder / "Dockerfile").write_text("\n".join(lines))
+    service = {"image": f"a{HOSTILE}", "command": [HOSTILE + FORGED], "labels": {HOSTILE: HOSTILE}}
+    (folder / "compose.yaml").write_text(json.dumps({"services": {"a": service}}))
+    (folder / "train.log").write_text(f"{HOSTILE} CUDA error: no kernel image is available {HOSTILE}\n")
+    return folder
+
+
+TARGET = [f"train{HOSTILE}.py", "--on", "local", "--gpus", "none"]
+ARGUMENTS = ["--", f"{HOSTILE}{FORGED}"]
+
+#: Every verb, with what it can act on here; each may refuse, in a sentence.
+COMMANDS: list[list[str]] = [
+    ["run", *TARGET, *ARGUMENTS],
+    ["run", "--trust", *TARGET, "--name", "one", *ARGUMENTS],
+    ["run", f"missing{HOSTILE}{FORGED}.py"],
+    ["run", "--trust", *TARGET, "--name", f"n{HOSTILE}{FORGED}"],
+    ["run", "--trust", *TARGET, f"--{HOSTILE}"],
+    ["run", "--trust", *TARGET, "--image", HOSTILE],
+    ["run", "--trust", *TARGET, "--env", HOSTILE],
+    ["plan", *TARGET, *ARGUMENTS],
+    ["plan", "--verbose", *TARGET, *ARGUMENTS],
+    ["plan", "--json", *TARGET, *ARGUMENTS],
+    ["plan", "--as", "docker", *TARGET, *ARGUMENTS],
+    ["plan", "--as", "compose", *TARGET, *ARGUMENTS],
+    ["shell", f"{HOSTILE}"],
+    ["build", "--check", "Dockerfile"],
+    ["build", "--check", f"Dockerfile{HOSTILE}"],
+    ["init", "--show"],
+    ["init", f"{HOSTILE}/x.py"],
+    ["init", "--devcontainer", "--show", f"train{HOSTILE}.py"],
+    ["up", "--plan", "--gpus", "none"],
+    ["up", "-f", f"c{HOSTILE}{FORGED}.yaml", "--plan"],
+    ["runs", "ls"],
+    ["runs", "ls", "--json"],
+    ["runs", "ls", "--status", HOSTILE],
+    ["runs", "show", "one"],
+    ["runs", "show", "one", "--json"],
+    ["runs", "show", HOSTILE + FORGED],
+    ["runs", "verify", "one"],
+    ["runs", "attach", HOSTILE],
+    ["runs", "compare", "one", "one", "--html", "c.html"],
+    ["runs", "compare", "one", "one", "--json"],
+    ["runs", "exec", "one", "--", HOSTILE],
+    ["runs", "stop", HOSTILE],
+    ["runs", "cp", f"one:{HOSTILE}", "x"],
+    ["runs", "rm", HOSTILE],
+    ["runs", "prune", "--dry-run", "--keep", "9"],
+    ["open", "one", "--print"],
+    ["top", "--once", "--filter", HOSTILE],
+    ["top", "--sort", HOSTILE],
+    ["dashboard", "--print-config", HOSTILE],
+    ["dashboard", "--listen", HOSTILE],
+    ["explain", "train.log"],
+    ["explain", HOSTILE],
+    ["explain", f"missing{HOSTILE}.log"],
+    ["doctor", "--only", HOSTILE],
+    ["tune", "--trust", f"{HOSTILE}.py"],
+    ["sweep", "--trust", *TARGET, "--set", f"{HOSTILE}=1,2"],
+    ["export", HOSTILE, "--to", "onnx"],
+    ["serve", HOSTILE],
+    [HOSTILE],
+    ["help", HOSTILE],
+]
+
+
+def test_no_verb_prints_a_letter_that_steers_or_a_line_that_is_forged(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("state", "leases", "cache"):
+        variable = {"state": "SEATRIAL_STATE", "leases": "SEATRIAL_LEASES", "cache": "XDG_CACHE_HOME"}[name]
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    monkeypatch.setenv("KEY", "a secret of some length")
+    monkeypatch.chdir(project)
+    failed, codes = [], []
+    for words in COMMANDS:
+        codes.append(cli._main(words))
+        shown = capsys.readouterr()
+        text = (shown.out + shown.err).replace("a\x1b[8mb", "")  # the target's own output
+        lines = [line for line in text.splitlines() if line.startswith(("[✓] Done. GPUs", "  fix: rm"))]
+        if steering(text) or lines or "Internal error" in text:
+            failed.append((words[:3], sorted(map(ascii, steering(text))), lines))
+    assert not failed, failed
+    assert codes[0] != 0 and codes[1] == 1, "the run that nobody allowed, and the one that was"
+    pages = [*(project / ".seatrial").rglob("receipt.*"), project / "c.html"]
+    assert len(pages) >= 4
+    assert not [page for page in pages if page.suffix != ".json" and steering(page.read_text())]
+
+
+def test_a_request_of_a_project_cannot_hide_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen().asks([f"mounts {HOSTILE}{FORGED}", "runs on this machine"])
+    head, first, second = capsys.readouterr().err.splitlines()
+    assert head == "This project asks for" and second == "  runs on this machine"
+    assert first == "  " + one_line(f"mounts {HOSTILE}{FORGED}")
