@@ -44,7 +44,7 @@ def _load() -> None:
     _RE.hint = re.compile("|".join(_WORDS["metric"] | _WORDS["exact"]).encode())
 
 
-class Value(NamedTuple):
+class Figure(NamedTuple):
     """A printed number. ``unit``: ``%`` or nothing."""
 
     name: str
@@ -66,7 +66,7 @@ class Series:
     unit: str = ""
     ended_as: str | None = None
 
-    def add(self, value: Value, line: int) -> None:
+    def add(self, value: Figure, line: int) -> None:
         self.line, self.ended_as = line, None if math.isfinite(value.value) else str(value.value)
         if number(value.value) is not None and self.ended_as is None:
             self.unit, self.count = value.unit, self.count + 1
@@ -75,7 +75,7 @@ class Series:
 
 
 @dataclass
-class Progress:
+class Position:
     """The position in the whole training, of a script that prints it: ``epoch 46/60``, ``step 100/500``.
 
     Attributes:
@@ -123,9 +123,9 @@ class Printed:
         self._columns: list[str] = []
         self._shapes: dict[str, list[tuple[int, str, str]]] = {}
         self.series: dict[str, Series] = {}
-        self.progress = Progress()
+        self.progress = Position()
 
-    def add(self, raw: bytes, line: int = 0, stream: str = "stdout") -> list[Value]:
+    def add(self, raw: bytes, line: int = 0, stream: str = "stdout") -> list[Figure]:
         """Read a line of a stream; return its values."""
         found, lower = [], raw.lower()
         hinted = bool(self._columns) or _RE.hint.search(lower) is not None
@@ -145,7 +145,7 @@ class Printed:
                     known.add(value, line)
         return found
 
-    def values(self, text: str) -> list[Value]:
+    def values(self, text: str) -> list[Figure]:
         """Return the metrics of one state of a line. A name that has two values there has none."""
         if self._columns and (cells := self._cells(text)) is not None:
             return cells
@@ -156,15 +156,15 @@ class Printed:
         if shape not in self._shapes:
             self._shapes = self._shapes if len(self._shapes) < _MOST_SHAPES else {}
             self._shapes[shape] = list(_named(text, numbers))
-        kept: dict[str, Value | None] = {}
+        kept: dict[str, Figure | None] = {}
         for place, name, unit in self._shapes[shape]:
-            value = Value(name, float(numbers[place][1]), unit)
+            value = Figure(name, float(numbers[place][1]), unit)
             if (whole := numbers[place][2]) is not None:  # 9812/10000
-                value = Value(name, 100 * value.value / max(1.0, float(whole)), "%")
+                value = Figure(name, 100 * value.value / max(1.0, float(whole)), "%")
             kept[name] = value if kept.get(name, value) == value else None
         return [value for name, value in kept.items() if value is not None and name not in self.patterns]
 
-    def _cells(self, text: str) -> list[Value] | None:
+    def _cells(self, text: str) -> list[Figure] | None:
         """Return the metrics of a row below a table's head; None if the table has ended."""
         if _RE.rule.match(text):
             return []
@@ -178,7 +178,7 @@ class Printed:
             if value is not None and value[2] is not None and name.lower() == "epoch":
                 self.progress.read(f"epoch {cell}", ended=False)
             elif value is not None and value[2] is None and is_metric(name.split(), cell):
-                found.append(Value(name.lower().replace(" ", "_"), float(value[1]), "%" if cell[-1] == "%" else ""))
+                found.append(Figure(name.lower().replace(" ", "_"), float(value[1]), "%" if cell[-1] == "%" else ""))
         return found
 
     def beside(self, steps: ReportedSteps, *, own: bool) -> dict[str, Series]:
@@ -187,13 +187,13 @@ class Printed:
         return {name: each for name, each in self.series.items() if name in names and each.points}
 
 
-def _matched(name: str, pattern: re.Pattern[str], text: str) -> Iterator[Value]:
+def _matched(name: str, pattern: re.Pattern[str], text: str) -> Iterator[Figure]:
     """Yield the first group of each match as a number, with its exponent, without a full stop or percent sign."""
     for match in pattern.finditer(text):
         digits = (match[1] or "").strip().rstrip("%.,;)")
         exponent = _RE.exponent.match(text, match.end(1)) if digits[-1:].isdigit() else None
         with suppress(ValueError):
-            yield Value(name, float(digits + (exponent[0] if exponent is not None else "")))
+            yield Figure(name, float(digits + (exponent[0] if exponent is not None else "")))
 
 
 def is_metric(words: Sequence[str], figure: str) -> bool:
