@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from fakes import untold
+from seatrial.errors import UntrustedPathError
 from seatrial.events import EvidenceLog, Note
 from seatrial.job.model import Job, Target
+from seatrial.monitor.run_view import Receipts
 from seatrial.runs.finish import finalise
 from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
@@ -185,3 +187,12 @@ def test_a_run_of_an_earlier_version_names_the_files_without_a_digest(run: Run) 
     verdict = verify(run)
     assert verdict.intact and "not covered, as an earlier version kept no digest: " in verdict.sentences[1]
     assert "plan.json" in verdict.sentences[1] and "stdout.log" in verdict.sentences[1]
+
+
+def test_a_receipt_that_was_changed_is_not_shown(run: Run) -> None:
+    assert finalise(run, Host({})) is not None
+    _receipt(run)
+    with pytest.raises(UntrustedPathError, match=r"receipt\.json was changed after it was written"):
+        finalise(run, Host({}))
+    with pytest.raises(UntrustedPathError, match=r"receipt\.json was changed after it was written"):
+        Receipts().of(run)
