@@ -21,8 +21,8 @@ from seatrial.receipt.render.svg import legend
 from seatrial.receipt.section import Plot
 from seatrial.receipt.sections.curves import values_in_window, window_note
 from seatrial.receipt.sections.steps import stacked_plot
-from seatrial.receipt.store import load
 from seatrial.receipt.summary import headline, tiles, warnings
+from seatrial.runs.finish import receipt_of
 from seatrial.runs.following.live import Live
 from seatrial.runs.following.streams import Stream
 from seatrial.runs.listing import started_at
@@ -120,7 +120,7 @@ class Receipts:
         """Return the final receipt once the run was finalised. Raises SeatrialError if its plan cannot be read."""
         if run.ended:
             self._made.pop(run.folder, None)
-            return load(run.folder)
+            return receipt_of(run)
         with self._lock:
             kept = self._made.get(run.folder)
             began_s = time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from seatrial.errors import UntrustedPathError
 from seatrial.runs.run import Run
 from seatrial.system.host import Host
 
@@ -28,13 +29,22 @@ def finalise(
     Raises:
         EngineUnavailableError: the engine does not answer, so nobody knows whether the run has ended.
     """
-    from seatrial.receipt.store import load
-
     if not run.recorded:
-        return load(run.folder)
+        return receipt_of(run)
     with run.lock("finalise"):
         if run.ended:
-            return load(run.folder)
+            return receipt_of(run)
         from seatrial.runs.ending import end
 
         return end(run, host, ended=ended, judged=judged)
+
+
+def receipt_of(run: Run) -> Receipt:
+    """Return the receipt of an ended run. Raises SeatrialError: it is none, or not the one that was written."""
+    from seatrial.receipt.store import JSON_NAME, MOST_BYTES, load
+
+    receipt, summary = load(run.folder), run.summary() if run.recorded else None
+    if summary is not None and summary.receipt not in (None, run.records.measure(JSON_NAME, max_bytes=MOST_BYTES)[1]):
+        changed = f"{run.folder / JSON_NAME} was changed after it was written"
+        raise UntrustedPathError(changed, run=f"seatrial runs verify {run.id}")
+    return receipt

@@ -44,8 +44,11 @@ PLACE_FOLDER = (".seatrial", "runs")
 #: Receipts that people look at in the project; the record has them first.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
 
+#: HOME of the container, which alone writes there.
+HOME = "home"
+
 #: Records that come before the plan.
-_CLAIM = ("launcher.json", "name")
+_CLAIM = ("launcher.json", "name", HOME)
 
 #: A receipt's page that is copied.
 _MOST_PAGE_BYTES = 32 << 20

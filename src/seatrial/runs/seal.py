@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.run import COPIED, Run
+from seatrial.runs.run import COPIED, HOME, Run
 from seatrial.runs.store import LINKED
 from seatrial.runs.summary import SUMMARY
 from seatrial.system.nofollow import files_below
@@ -80,8 +80,9 @@ def not_covered(run: Run, entries: Entries) -> list[str]:
 
 
 def _names(run: Run) -> list[str]:
-    """Return every file of the record but locks and the seal, links too."""
-    names = sorted(os.path.relpath(each.path, run.folder) for each in files_below(run.folder, hidden=True, links=True))
+    """Return every file of the record but locks, the seal and the container's HOME; links too."""
+    found = files_below(run.folder, skip={HOME}, hidden=True, links=True)
+    names = sorted(os.path.relpath(each.path, run.folder) for each in found)
     return [name for name in names if name != SEAL and not name.endswith(".lock")]
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from fakes import untold
+from seatrial.errors import UntrustedPathError
 from seatrial.events import EvidenceLog, Note
 from seatrial.job.model import Job, Target
+from seatrial.monitor.run_view import Receipts
 from seatrial.runs.finish import finalise
 from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
@@ -160,7 +162,7 @@ def test_a_run_that_goes_on_is_intact_so_far(run: Run) -> None:
 
 
 def test_an_edit_to_any_file_of_the_record_is_found(run: Run) -> None:
-    names = sorted(each.name for each in run.folder.iterdir() if not each.name.endswith(".lock"))
+    names = sorted(each.name for each in run.folder.iterdir() if each.is_file() and each.suffix != ".lock")
     assert {"receipt.html", "receipt.md", "stdout.log", "stderr.log", "plan.json", "summary.json"} <= {*names}
     for name in names:
         before = (run.folder / name).read_bytes()
@@ -185,3 +187,12 @@ def test_a_run_of_an_earlier_version_names_the_files_without_a_digest(run: Run) 
     verdict = verify(run)
     assert verdict.intact and "not covered, as an earlier version kept no digest: " in verdict.sentences[1]
     assert "plan.json" in verdict.sentences[1] and "stdout.log" in verdict.sentences[1]
+
+
+def test_a_receipt_that_was_changed_is_not_shown(run: Run) -> None:
+    assert finalise(run, Host({})) is not None
+    _receipt(run)
+    with pytest.raises(UntrustedPathError, match=r"receipt\.json was changed after it was written"):
+        finalise(run, Host({}))
+    with pytest.raises(UntrustedPathError, match=r"receipt\.json was changed after it was written"):
+        Receipts().of(run)

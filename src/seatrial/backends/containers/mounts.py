@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_MODELS, CONTAINE
 from seatrial.job.plan import ContainerPlan, Mount, Tmpfs
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.records import Folder
 from seatrial.system.typed_path import as_typed, from_here
 
 #: What a mount may neither be nor lie in: ours, and what the engine itself fills.
@@ -114,6 +114,10 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     return real
 
 
+#: The agent's plan holds the script's arguments and variables.
+_MOST_PLAN_BYTES = 32 << 20
+
+
 @contextlib.contextmanager
 def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[None]:
     """Open the source of every mount, through no link, and hand device and inode of each to the agent in its plan.
@@ -132,8 +136,8 @@ def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[Non
                 status = os.fstat(descriptor)
                 identities[mount.target] = (status.st_dev, status.st_ino)
         for plan in [mount.source for mount in container.mounts if mount.target == CONTAINER_PLAN]:
-            whole = {**json.loads(plan.read_bytes()), "mounts": identities}
-            write_atomically(plan, json.dumps(whole).encode(), mode)
+            records = Folder(plan.parent, mode=mode)
+            records.write(plan.name, {**records.get(plan.name, dict, max_bytes=_MOST_PLAN_BYTES), "mounts": identities})
         yield
 
 
