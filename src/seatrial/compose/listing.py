@@ -10,12 +10,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from seatrial.compose.group import KIND, Group, GroupStore, Member
+from seatrial.errors import UntrustedPathError
 from seatrial.runs.listing import Line, line_of, started_at
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
+from seatrial.system.records import Folder
 
 #: The number of a trial and its run, in a line of a study's journal (search/study.py).
 _TRIAL = re.compile(rb'"trial_id": ?([0-9]+), ?"user_attr": ?\{"run": ?"([0-9a-z-]+)"')
+
+#: A journal has some 200 bytes for each report of a trial.
+_MOST_JOURNAL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,11 @@ def _sweeps(store: RunStore, ids: Mapping[str, bool]) -> dict[str, dict[int, str
     """Return study → number of each trial that has a run → the run's ID."""
     found = {}
     for journal in (store.record / "sweeps").glob("*/study.journal"):
-        trials = {int(number): run_id.decode() for number, run_id in _TRIAL.findall(journal.read_bytes())}
+        try:
+            text = Folder(journal.parent).load(journal.name, max_bytes=_MOST_JOURNAL_BYTES)
+        except (OSError, UntrustedPathError):
+            continue
+        trials = {int(number): run_id.decode() for number, run_id in _TRIAL.findall(text)}
         found[journal.parent.name] = {number: run_id for number, run_id in sorted(trials.items()) if run_id in ids}
     return {name: trials for name, trials in found.items() if trials}
 
