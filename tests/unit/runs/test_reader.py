@@ -14,16 +14,16 @@ ROOMS = ("runs", "receipt", "monitor", "compose", "cli", "backends", "search", "
 
 #: Reads of other files, by their function: of the package, of the machine, of the project, of what a run saves.
 OTHERS = frozenset((
-    "backends/base.py: this_machine",
-    "backends/kubernetes/manifests.py: cluster_manifests", "backends/local.py: ensure_venv",
-    "cli/completion.py: _information", "cli/completion.py: answer", "cli/monitor.py: _print_config",
-    "cli/terminal.py: prepare", "compose/client.py: _wake", "compose/client.py: docker_compose",
-    "doctor/explain.py: explain_file", "monitor/app.py: _static", "monitor/prometheus.py: families",
-    "monitor/top.py: __init__", "receipt/printed.py: _load", "receipt/render/pages.py: style_sheet", "runs/model_jobs.py: _weights",
-    "runs/models.py: _whole_safetensors", "runs/models.py: _whole_zip", "search/ray_tuner.py: _check_nodes",
-    "search/ray_tuner.py: _node_check", "search/ray_tuner.py: check", "search/runner.py: _belongs",
-    "search/search.py: _joined", "search/set_values.py: _sources", "search/study.py: _changing",
-    "search/study.py: _this_host", "search/study.py: acquire",
+    "backends/base.py: this_machine", "backends/kubernetes/manifests.py: cluster_manifests",
+    "backends/local.py: ensure_venv", "cli/completion.py: _information", "cli/completion.py: answer",
+    "cli/monitor.py: _print_config", "cli/terminal.py: prepare", "compose/client.py: _wake",
+    "compose/client.py: docker_compose", "doctor/explain.py: explain_file", "monitor/app.py: _static",
+    "monitor/prometheus.py: families", "monitor/top.py: __init__", "receipt/printed.py: _load",
+    "receipt/render/pages.py: style_sheet", "runs/model_jobs.py: _weights", "runs/models.py: _whole_safetensors",
+    "runs/models.py: _whole_zip", "search/ray_tuner.py: _check_nodes", "search/ray_tuner.py: _node_check",
+    "search/ray_tuner.py: check", "search/runner.py: _belongs", "search/search.py: _joined",
+    "search/set_values.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
+    "search/study.py: acquire",
 ))  # fmt: skip
 
 
