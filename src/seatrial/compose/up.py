@@ -115,9 +115,10 @@ def _refuse_taken_ports(context: ComposeContext) -> None:
             if not published.isdecimal() or port.get("protocol", "tcp") != "tcp":
                 continue
             error = taken(host, int(published))
-            if error is None or error.errno != errno.EADDRINUSE:
-                continue
-            if name not in containers(context.backend, context.file.name):  # its own, of an earlier Compose
+            is_taken = error is not None and error.errno == errno.EADDRINUSE
+            if is_taken and name not in containers(
+                context.backend, context.file.name
+            ):  # else its own, of an earlier up
                 message = f"{context.file.place(name, 'ports')}: port {published} of this machine is taken"
                 raise UsageError(message, run=f"ss -ltnp 'sport = :{published}'   # shows the program that has it")
 
