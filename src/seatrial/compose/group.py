@@ -115,16 +115,12 @@ class Group:
             return "interrupted"
         return "failed" if "failed" in states else "stopped"
 
-    @property
-    def lives(self) -> bool:
-        """Compose has started it, or its command line prepares it, and a member has not ended."""
-        begun = self.details.get("compose") is not None or self.followed
-        return begun and not all(member.ended for member in self.members)
-
     def is_in_the_way_of(self, other: Group) -> bool:
-        """Return whether it lives, and has the other's name or Compose project."""
-        names = {key for key in (self.name, self.details.get("project")) if key is not None}
-        return self.lives and not names.isdisjoint((other.name, other.details.get("project")))
+        """Return whether it is prepared or started, has not ended, and has the other's name or Compose project."""
+        if all(member.ended for member in self.members) or not (self.followed or self.details.get("compose")):
+            return False
+        names = {self.name, self.details.get("project")} & {other.name, other.details.get("project")}
+        return bool(names - {None})
 
     def changed(self, name: str, **changes: Any) -> Group:
         """Return it with other values of one member."""

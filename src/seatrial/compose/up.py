@@ -117,12 +117,9 @@ def _refuse_taken_ports(context: ComposeContext) -> None:
     for name, service in context.file.services.items():
         for port in service.ports:
             host, published = str(port.get("host_ip") or "0.0.0.0"), str(port.get("published"))
-            if not published.isdecimal() or port.get("protocol", "tcp") != "tcp":
-                continue
-            error = taken(host, int(published))
-            if error is None or error.errno != errno.EADDRINUSE:
-                continue
-            if name not in containers(context.backend, context.file.name):  # its own, of an earlier Compose
+            is_one = published.isdecimal() and port.get("protocol", "tcp") == "tcp"
+            error = taken(host, int(published)) if is_one else None
+            if error and error.errno == errno.EADDRINUSE and name not in containers(context.backend, context.file.name):
                 message = f"{context.file.place(name, 'ports')}: port {published} of this machine is taken"
                 raise UsageError(message, run=f"ss -ltnp 'sport = :{published}'   # shows the program that has it")
 

@@ -57,7 +57,6 @@ class Search:
         building: context manager whose value receives build and pull output; None sends it to ``note``.
         page_s, page_trials: when the page was written last, and with how many ended trials.
         tick: called at each ``look``.
-        by_ctrl_c: the interruption was SIGINT, which trials get first, too.
         over: once set, no trial begins and running ones are stopped.
         killed: once set, running trials are killed.
         problem: error that ended the search early; raised at its end.
@@ -75,7 +74,7 @@ class Search:
     ends_at: float | None = None
     over: threading.Event = field(default_factory=threading.Event)
     interrupted: bool = False
-    by_ctrl_c: bool = False
+    by_ctrl_c: bool = False  # then trials get SIGINT first, too
     killed: threading.Event = field(default_factory=threading.Event)
     building: Callable[[], AbstractContextManager[Note]] | None = None
     tick: Callable[[], None] = lambda: None

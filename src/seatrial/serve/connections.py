@@ -40,10 +40,6 @@ _CLOSE = (b"connection", b"close")
 Headers = list[tuple[bytes, bytes]]
 
 
-class _LimitError(Exception):
-    """A request goes beyond a limit; the parser passes it on as its own error."""
-
-
 class Limited(HttpToolsProtocol):
     """A connection. ``protocol`` makes a class of it for each server.
 
@@ -144,7 +140,7 @@ class Limited(HttpToolsProtocol):
         self._in_head, self._in_body, self._head_bytes, self._body_bytes, self._pieces = False, True, 0, 0, 0
         super().on_headers_complete()
         if len(self.pipeline) > _MOST_PIPELINED:
-            raise _LimitError
+            raise ValueError("too many pieces")  # which the parser passes on as an error of its own
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # with a key of ours
         scope[_OWN] = self, self.cycle
 
@@ -156,7 +152,7 @@ class Limited(HttpToolsProtocol):
         self._pieces += 1
         self._body_bytes += len(piece)
         if self._pieces > _MOST_PIECES and self._body_bytes < _PIECE_BYTES * self._pieces:
-            raise _LimitError
+            raise ValueError("too many pieces")  # which the parser passes on as an error of its own
 
     def on_message_complete(self) -> None:
         self._in_head, self._in_body = True, False

@@ -24,8 +24,7 @@ from seatrial.system.address import cannot_listen
 #: A request's head must be here after so long, however the bytes trickle in.
 PATIENCE_S = 10.0
 
-#: Connections at a time. With one more, the client that has most of them loses its oldest that waits for a request, or
-#: else its oldest; the newest stays.
+#: Connections at a time. With one more, the client with most of them loses its oldest idle one, or else its oldest.
 MOST_CLIENTS = 256
 
 #: A client that does not read its last bytes does not delay the end.
@@ -111,9 +110,9 @@ def _protocol(patience_s: float, most: int | None) -> type[H11Protocol]:
             super().connection_made(transport)
             connected[self] = None
             if len(connected) > limit:
-                held = Counter(each.address for each in connected if each is not self)
-                most = held.most_common(1)[0][0]
-                theirs = [each for each in connected if each is not self and each.address == most]
+                addresses = {each: each.client and each.client[0] for each in connected if each is not self}
+                most = Counter(addresses.values()).most_common(1)[0][0]
+                theirs = [each for each, address in addresses.items() if address == most]
                 next((each for each in theirs if each.is_waiting()), theirs[0]).transport.abort()
             self._watch()
 
@@ -125,11 +124,6 @@ def _protocol(patience_s: float, most: int | None) -> type[H11Protocol]:
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             self._watch()
-
-        @property
-        def address(self) -> str:
-            """The client's, without its port."""
-            return self.client[0] if self.client else ""
 
         def is_waiting(self) -> bool:
             """Return whether none of its requests is being answered."""
