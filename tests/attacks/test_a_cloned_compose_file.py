@@ -64,10 +64,6 @@ SERVICES = {
         "gpus: [{driver: cdi, device_ids: [evil.com/x=y], capabilities: [x]}]",
         "evil.com/x=y",
     ),
-    "ports": ("ports: ['8080:80']", "open to the network"),
-    "ports-of-all": ("ports: ['0.0.0.0:8081:81']", "0.0.0.0"),
-    "labels": ("labels: {'traefik.enable': 'true'}", "traefik.enable"),
-    "watch": ("develop: {watch: [{path: ., action: sync, target: /x}]}", "watch"),
     "build-ssh": ("build: {context: ., ssh: [default]}", "log in as you"),
     "build-secret": ("build: {context: ., secrets: [file]}", "/etc/shadow"),
     "build-context": ("build: /etc", "/etc"),
@@ -124,7 +120,9 @@ services:
     image: python:3.11-slim-bookworm
     depends_on: {prep: {condition: service_completed_successfully}}
     deploy: {resources: {limits: {cpus: '2', memory: 1G}, reservations: {devices: [{count: 1, capabilities: [gpu]}]}}}
-    ports: ['127.0.0.1:8080:80', '[::1]:8080:80']
+    ports: ['127.0.0.1:8080:80', '[::1]:8080:80', '8081:81']
+    labels: {'traefik.enable': 'true'}
+    develop: {watch: [{path: ., action: sync, target: /x}]}
     networks: [own, default]
     ipc: private
     security_opt: ['no-new-privileges:true']

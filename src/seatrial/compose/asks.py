@@ -26,7 +26,6 @@ _MEANINGS = {
     "network_mode": ": reaches every port listening there",
     "network": ": reaches every port listening there",
     "ssh": ": the build may log in as you",
-    "ports": ": open to the network",
     "name": ": another project may have it too",
     "environment": ": your variable of that name",
     "tags": ": another project's image may have the name",
@@ -113,11 +112,6 @@ def _beyond(value: Mapping[str, Any], inside: Inside, where: Keys, file: Compose
                 yield Ask(words=words, apart=digest_text(text))
 
 
-def _is_loopback(port: Any, path: Keys, file: ComposeFile) -> bool:
-    at = str(port.get("host_ip"))
-    return (at.startswith("127.") or at in ("::1", "localhost")) and port.keys() <= _PORT
-
-
 def _is_gpu(request: Any, path: Keys, file: ComposeFile) -> bool:
     """A device node, or a request for devices, which ``gpus:`` has without the capability."""
     if len(path) == 3 and path[-1] == "devices":
@@ -149,7 +143,6 @@ def _names(words: str) -> dict[str, Any]:
 
 
 _OWN_NAMESPACES = ("none", "bridge", "default", "private", "shareable")
-_PORT = {"name", "mode", "host_ip", "target", "published", "protocol", "app_protocol"}
 _DEVICE = {"source", "target", "permissions"}
 _RESOURCES = {**_names("cpus memory pids"), "devices": _is_gpu}
 _MOUNT = {
@@ -172,9 +165,9 @@ _DEPLOY = {
 _SERVICE = {
     **_names(
         "attach blkio_config cap_drop command configs container_name cpu_count cpu_percent cpu_period cpu_quota "
-        "cpu_shares cpus cpuset depends_on domainname entrypoint env_file environment expose group_add healthcheck "
-        "hostname image init links mem_limit mem_reservation mem_swappiness memswap_limit pids_limit platform "
-        "profiles pull_policy pull_refresh_after read_only restart scale secrets shm_size stdin_open "
+        "cpu_shares cpus cpuset depends_on develop domainname entrypoint env_file environment expose group_add "
+        "healthcheck hostname image init labels links mem_limit mem_reservation mem_swappiness memswap_limit "
+        "pids_limit platform ports profiles pull_policy pull_refresh_after read_only restart scale secrets shm_size stdin_open "
         "stop_grace_period stop_signal tmpfs tty ulimits user working_dir"
     ),
     **dict.fromkeys(("ipc", "network_mode", "pid", "volumes_from"), _is_own_namespace),
@@ -184,12 +177,11 @@ _SERVICE = {
     "gpus": _is_gpu,
     "logging": {"driver": ("json-file", "local", "none", "journald"), "options": _names("max-size max-file")},
     "networks": {"*": _names("aliases ipv4_address ipv6_address priority gw_priority")},
-    "ports": _is_loopback,
     "runtime": ("nvidia", "runc", "crun"),
     "security_opt": ("no-new-privileges:true", "no-new-privileges"),
     "volumes": _MOUNT,
 }
-_VOLUME = {"name": _is_own_name, "driver": ("local", "bridge", "default")}
+_VOLUME = {"labels": True, "name": _is_own_name, "driver": ("local", "bridge", "default")}
 _FILE = {"*": {**_names("name content"), "file": _is_inside}}
 _INSIDE: Inside = {
     **_names("name version"),
