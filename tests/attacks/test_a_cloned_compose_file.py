@@ -244,7 +244,7 @@ FILES = {
         "services: {a: {image: x}}", {".env": "COMPOSE_PROJECT_NAME=victim\n"}, "Compose project victim",
     ),
     "a required variable": ("services: {a: {image: 'x${TOKEN_OF_MINE:?}'}}", {}, "TOKEN_OF_MINE"),
-    "an escape": ('services: {a: {image: x, labels: {"\\e[2J": "\\e]0;x\\a"}}}', {}, "labels"),
+    "an escape": ('services: {a: {image: x, annotations: {"\\e[2J": "\\e]0;x\\a"}}}', {}, "annotations"),
 }  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def test_up_starts_nothing_without_consent_and_asks_again_when_the_file_changes(
     runs = len(cloned.runs)
 
     cloned.write("compose.yaml", STARTED + "    pid: host\n")
-    assert "#   sets services.task.pid" in cloned.cli("up", "--plan", "--gpus", "none").stdout
+    assert "sets services.task.pid" in cloned.cli("up", "--plan", "--gpus", "none").stdout
     refused = cloned.cli("up", "--gpus", "none", exit_code=2).stderr
     assert "sees and ends every process there" in refused and "seatrial up --gpus none --trust" in refused
     cloned.cli("up", "--gpus", "none", "--detach", exit_code=2)

@@ -167,8 +167,8 @@ _SERVICE = {
         "attach blkio_config cap_drop command configs container_name cpu_count cpu_percent cpu_period cpu_quota "
         "cpu_shares cpus cpuset depends_on develop domainname entrypoint env_file environment expose group_add "
         "healthcheck hostname image init labels links mem_limit mem_reservation mem_swappiness memswap_limit "
-        "pids_limit platform ports profiles pull_policy pull_refresh_after read_only restart scale secrets shm_size stdin_open "
-        "stop_grace_period stop_signal tmpfs tty ulimits user working_dir"
+        "pids_limit platform ports profiles pull_policy pull_refresh_after read_only restart scale secrets shm_size "
+        "stdin_open stop_grace_period stop_signal tmpfs tty ulimits user working_dir"
     ),
     **dict.fromkeys(("ipc", "network_mode", "pid", "volumes_from"), _is_own_namespace),
     "build": _BUILD,
