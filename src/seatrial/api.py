@@ -66,7 +66,7 @@ class Run:
         return run_name(self._run)
 
     @property
-    def line(self) -> listing.Line:
+    def line(self) -> listing.RunLine:
         """Its line in ``seatrial runs ls``: target, backend, status, seconds, headline."""
         return listing.line_of(self._run, Host())
 

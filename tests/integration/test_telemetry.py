@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from seatrial.monitor.reading import Names, Reader
+from seatrial.monitor.reading import ContainerNames, Reader
 from seatrial.probe import machine
 from seatrial.system.host import Host
 
@@ -34,7 +34,7 @@ def test_a_container_is_found_named_and_measured(engine):
     assert ended.returncode == 0, ended.stderr
     identity = ended.stdout.strip()
     try:
-        names = Names(Host({f"SEATRIAL_{engine.name.upper()}": " ".join(call)}))
+        names = ContainerNames(Host({f"SEATRIAL_{engine.name.upper()}": " ".join(call)}))
         reader = Reader(names)
         names.look_up([identity], wait=True)
         reader.read()

@@ -219,7 +219,7 @@ def _place_agent(run_dir: Path) -> None:
     agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
 
 
-def _handle(process: processes.Process, run_id: str, run_dir: Path) -> Handle:
+def _handle(process: processes.GpuProcess, run_id: str, run_dir: Path) -> Handle:
     started = str(process.started_ticks)
     return Handle(
         backend="local",

@@ -132,7 +132,7 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
         from seatrial.job.units import parse_bytes
-        from seatrial.runs.model_jobs import Options, serving_job
+        from seatrial.runs.model_jobs import ServeOptions, serving_job
         from seatrial.runs.models import SERVE, check_model_file, find_model
         from seatrial.runs.store import store_of
 
@@ -155,7 +155,7 @@ def serve(
     typed += _given({"--port": port if port != 8000 else None, "--host": host if host != "127.0.0.1" else None})
     typed += ["--token"] if token is not None else []
     typed += _given({f"--{key}": flags.get(key) for key in ("gpus", "on", "name", "models")})
-    options = Options(
+    options = ServeOptions(
         port=port, address=host, token=token is not None, program=tuple(_given(words)), typed=shlex.join(typed)
     )
     served = serving_job(job, found, options, given)

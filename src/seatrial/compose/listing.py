@@ -11,7 +11,7 @@ from typing import Any
 
 from seatrial.compose.group import KIND, Group, GroupStore, Member
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.listing import Line, line_of, started_at
+from seatrial.runs.listing import RunLine, line_of, started_at
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 from seatrial.system.records import Folder
@@ -24,7 +24,7 @@ _MOST_JOURNAL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class MemberLine(Line):
+class MemberLine(RunLine):
     """A group, a sweep, or a member without a run, in the form of a run's line."""
 
     status: str  # type: ignore[assignment]
@@ -39,7 +39,7 @@ class Listed:
         member: its name in the group; None if it is not a member.
     """
 
-    line: Line
+    line: RunLine
     group: str | None = None
     member: str | None = None
 
@@ -105,7 +105,7 @@ def _sweeps(store: RunStore, ids: Mapping[str, bool]) -> dict[str, dict[int, str
     return {name: trials for name, trials in found.items() if trials}
 
 
-def _sweep(name: str, trials: Mapping[int, str], lines: list[Line]) -> list[Listed]:
+def _sweep(name: str, trials: Mapping[int, str], lines: list[RunLine]) -> list[Listed]:
     states = Counter(line.status for line in lines)
     live = next((state for state in ("running", "starting", "waiting") if states[state]), None)
     status = live or ", ".join(f"{count} {state}" for state, count in states.items())

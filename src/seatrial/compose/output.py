@@ -25,7 +25,7 @@ _MOST_BYTES = 64 * 1024
 _INTERVAL_S = 0.3
 
 
-class Lines:
+class MemberOutput:
     """The outputs of several members on one terminal: whole lines, each behind the name of its member.
 
     Args:
@@ -73,7 +73,7 @@ def follow_group(
     """Print the outputs of a group's runs; with ``until_end`` also of those that start later."""
     from seatrial.runs.following.watch import follow  # listings do without
 
-    lines = Lines(console, [member.name for member in group.members])
+    lines = MemberOutput(console, [member.name for member in group.members])
     followers: dict[str, threading.Thread] = {}
 
     def follow_one(run_id: str, name: str) -> None:

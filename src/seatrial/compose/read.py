@@ -14,7 +14,7 @@ from typing import Any
 
 from seatrial.compose.client import Compose, unescaped
 from seatrial.compose.lines import Lines, Place, named_files, read_lines
-from seatrial.compose.service import COMPLETED, Service, Volume
+from seatrial.compose.service import COMPLETED, Service, ServiceMount
 from seatrial.errors import UsageError
 from seatrial.job.target import instead_of_manifest, manifest_refused
 from seatrial.system import command
@@ -167,7 +167,7 @@ def _hands_over(writer: Service, reader: Service) -> bool:
     )
 
 
-def _same(one: Volume, other: Volume) -> bool:
+def _same(one: ServiceMount, other: ServiceMount) -> bool:
     """Return whether both are one volume, or folders of which one holds the other."""
     if one.kind == "volume":
         return one.source == other.source

@@ -71,7 +71,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Chain:
+class ServiceChain:
     """All members of a group.
 
     Attributes:
@@ -119,7 +119,7 @@ class Chain:
         """Return the object that JSON has."""
         return {**asdict(self), "passed": self.passed}
 
-    def without_names(self, names: Names) -> Chain:
+    def without_names(self, names: Names) -> ServiceChain:
         """Return it without names of people and machines in what a target, a person or a path contains."""
         links = tuple(
             replace(
@@ -133,11 +133,11 @@ class Chain:
         return replace(self, project=names.text(self.project), links=links)
 
 
-def chain_of(group: Group, store: RunStore) -> Chain:
+def chain_of(group: Group, store: RunStore) -> ServiceChain:
     """Return the chain of a group from its records as they are now."""
     links = tuple(_link(group, member, store) for member in group.members)
     ends = [member.ended_at for member in group.members if member.ended_at is not None]
-    return Chain(
+    return ServiceChain(
         id=group.id,
         name=group.name,
         project=store.project.name,
@@ -212,7 +212,7 @@ def show_receipt(
         notify.begin(folder, ended_group(clean, exit_code, page.with_name("receipt.json")), host)
 
 
-def write(chain: Chain, project: Path) -> Path:
+def write(chain: ServiceChain, project: Path) -> Path:
     """Write receipt.html, .md and .json; return the page's path. Raises DiskError, UntrustedPathError."""
     folder = project.joinpath(*PAGES, chain.id)
     with nofollow.folder(project, *PAGES, chain.id, make=True):
@@ -223,7 +223,7 @@ def write(chain: Chain, project: Path) -> Path:
     return folder / "receipt.html"
 
 
-def terminal(chain: Chain) -> Iterator[str]:
+def terminal(chain: ServiceChain) -> Iterator[str]:
     """Yield lines of about 100 characters at most."""
     yield f"{'[✓]' if chain.passed else '[✗]'} {chain.headline}: {chain.summary}"
     width = max((len(link.name) for link in chain.links), default=0)
@@ -234,7 +234,7 @@ def terminal(chain: Chain) -> Iterator[str]:
         yield f"{mark} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
 
 
-def markdown(chain: Chain) -> str:
+def markdown(chain: ServiceChain) -> str:
     """Return the receipt for an issue or a wiki."""
     lines = [f"# {chain.headline}", "", chain.summary, ""]
     lines += ["| service | state | verdict | wall | GPU-seconds | run |", "|---|---|---|---|---|---|"]
@@ -244,7 +244,7 @@ def markdown(chain: Chain) -> str:
     return "\n".join([*lines, ""])
 
 
-def html(chain: Chain) -> str:
+def html(chain: ServiceChain) -> str:
     """Return the page."""
     from seatrial.receipt.render.pages import render_page
 
@@ -288,7 +288,7 @@ def request_notify(request: UpRequest, folder: Path, console: Console, host: Hos
         notify.keep_request(folder, request.project, wanted)
 
 
-def ended_group(chain: Chain, exit_code: int | None, receipt: Path) -> notify.Ended:
+def ended_group(chain: ServiceChain, exit_code: int | None, receipt: Path) -> notify.Ended:
     """Return the notification of a group's end, from its chain without names."""
     outcome = "unmet" if chain.state == "done" and not chain.passed else chain.state
     bad = next((link for link in chain.links if link.state == "failed"), None)

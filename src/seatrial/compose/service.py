@@ -30,7 +30,7 @@ _WATCHERS = re.compile(
 
 
 @dataclass(frozen=True)
-class Volume:
+class ServiceMount:
     """A mount of a service.
 
     Attributes:
@@ -100,9 +100,9 @@ class Service:
         return {name: str(each.get("condition")) for name, each in self._mapping("depends_on").items()}
 
     @cached_property
-    def volumes(self) -> tuple[Volume, ...]:
+    def volumes(self) -> tuple[ServiceMount, ...]:
         return tuple(
-            Volume(
+            ServiceMount(
                 str(each.get("type")),
                 str(each.get("source") or ""),
                 str(each.get("target")),

@@ -14,7 +14,7 @@ from types import FrameType
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose.client import Compose, Container, containers
 from seatrial.compose.group import ENDED, Group, GroupStore, Member, ended, this_process
-from seatrial.compose.output import Lines
+from seatrial.compose.output import MemberOutput
 from seatrial.compose.request import Console
 from seatrial.compose.up import LOG, hand_over, launch
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
@@ -60,7 +60,7 @@ class Watch:
         self._store, self._group = store, store.change_group(group, launcher=this_process())
         self._compose, self._backend, self._console, self._host = compose, backend, console, host
         self._project = str(group.details["project"])
-        self._lines = Lines(console, [member.name for member in group.members])
+        self._lines = MemberOutput(console, [member.name for member in group.members])
         self._threads: dict[str, threading.Thread] = {}
         self._presses = 0
         self._end_task: Callable[..., None] = request_stop

@@ -39,7 +39,7 @@ from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_whee
 from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.stack.machine import Machine, parse_target
+from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS, Stack
 
 
@@ -48,7 +48,7 @@ def plan_image(
     *,
     script: ScriptFacts,
     cpu_only: bool,
-    machine: Machine | None = None,
+    machine: TargetMachine | None = None,
     multi_gpu: bool = False,
     resolver: PackageResolver | None = None,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
@@ -106,7 +106,7 @@ def plan_image(
 
 
 def _with_packages(
-    job: Job, script: ScriptFacts, needs: Needs, machine: Machine | None, resolver: PackageResolver | None
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
     barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
@@ -202,7 +202,7 @@ def _to_build(
 
 
 def plan_packages(
-    job: Job, *, script: ScriptFacts, cpu_only: bool, machine: Machine | None = None, python: str | None = None
+    job: Job, *, script: ScriptFacts, cpu_only: bool, machine: TargetMachine | None = None, python: str | None = None
 ) -> Resolved:
     """Return the requirements for a virtual environment of this Python, where no image is chosen."""
     needs = image_needs(job, script, gpus=not cpu_only)
@@ -221,11 +221,11 @@ def plan_packages(
     return replace(resolved, choices=(needs.choice, *choices), warnings=warnings)
 
 
-def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | None:
+def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetMachine | None:
     """Return the machine to build for, a named target first; None for the CPU."""
     if job.image.target is not None:
         return parse_target(job.image.target)
-    return None if cpu_only else machine or Machine()
+    return None if cpu_only else machine or TargetMachine()
 
 
 def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
@@ -238,7 +238,7 @@ def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
 
 
 def _base_and_stack(
-    job: Job, needs: Needs, machine: Machine | None, barred: Mapping[str, str]
+    job: Job, needs: Needs, machine: TargetMachine | None, barred: Mapping[str, str]
 ) -> tuple[Base, Resolved]:
     """Choose base image and stack together: the base has one Python, and the stack may need a base."""
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from seatrial.errors import ConfigError
-from seatrial.images.resolve.indexes import Source
+from seatrial.images.resolve.indexes import PackageSource
 from seatrial.job.model import ImageOptions, Job
 from seatrial.system.project_files import read_bytes
 
@@ -82,7 +82,7 @@ def digest_of_sources(job: Job, wheels: Iterable[Path]) -> tuple[str | None, str
     the same address may hold other packages for another login, so with a login it is the project's own.
     """
     urls = [url for url in (job.image.index_url, job.image.find_links) if url and _is_url(url)]
-    shown, files = [Source(url).shown for url in urls], digest_of_wheels(wheels)
+    shown, files = [PackageSource(url).shown for url in urls], digest_of_wheels(wheels)
     sources = [*shown, *([files] if files else [])]
     bundle = (
         [read_bytes(ca_bundle(job), inside=None, limit_bytes=_MAX_BUNDLE_BYTES).hex()] if job.image.ca_bundle else []

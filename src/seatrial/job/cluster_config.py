@@ -25,7 +25,7 @@ from pydantic import WithJsonSchema as Schema
 
 from seatrial.job.cluster import Kind, Toleration, Volume
 from seatrial.job.engine_grammar import is_host, matching
-from seatrial.job.keys import TEXT, Listed, Table, read_duration, typed
+from seatrial.job.keys import TEXT, KeyTable, Listed, read_duration, typed
 from seatrial.system.text import shown
 
 #: DNS-1123 subdomain: kubernetes.io/docs/concepts/overview/working-with-objects/names.
@@ -147,7 +147,7 @@ def _stored(old: Any, new: Any) -> BeforeValidator:
     return BeforeValidator(lambda value, info: new if info.context is None and value == old else value)
 
 
-class ClusterOptions(Table):
+class ClusterOptions(KeyTable):
     """Where and how a run is placed on a cluster."""
 
     kind: Annotated[Kind, _stored("auto", "job")] = Field(

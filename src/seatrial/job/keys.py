@@ -31,7 +31,7 @@ from seatrial.job.value import Value
 from seatrial.system.text import shown, without_login
 
 
-class Table(Value):
+class KeyTable(Value):
     """A table of seatrial.toml, and what a Job holds of it. Unknown keys and wrong types are errors.
 
     The file's keys are the fields' aliases; everywhere else a field goes by its name, which has the unit.

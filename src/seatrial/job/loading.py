@@ -20,7 +20,7 @@ from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import Ask, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS
-from seatrial.job.keys import Table, typed_keys
+from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, WatchOptions, file_keys
 from seatrial.job.notify import Notify, from_flags
 from seatrial.job.retired import replaced_key
@@ -31,7 +31,7 @@ from seatrial.system.text import shown
 from seatrial.system.toml_file import read_toml
 from seatrial.system.typed_path import as_typed, from_here
 
-_TABLES: dict[str, type[Table]] = {
+_TABLES: dict[str, type[KeyTable]] = {
     "image": ImageOptions,
     "criteria": Criteria,
     "watch": WatchOptions,
@@ -201,9 +201,9 @@ def _known(table: str) -> list[str]:
     return [key for key in typed_keys(_TABLES[table]) if key != "metrics"] if table in _TABLES else []
 
 
-def _set(table: Table) -> dict[str, Any]:
+def _set(table: KeyTable) -> dict[str, Any]:
     values = {name: getattr(table, name) for name in type(table).model_fields if name in table.model_fields_set}
-    return {name: _set(value) if isinstance(value, Table) else value for name, value in values.items()}
+    return {name: _set(value) if isinstance(value, KeyTable) else value for name, value in values.items()}
 
 
 def _file_source(project: Path) -> _Source:

@@ -27,7 +27,7 @@ from seatrial.job.cluster_config import ClusterOptions, Nodes, Restarts
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers
-from seatrial.job.keys import Listed, Table, typed_keys
+from seatrial.job.keys import KeyTable, Listed, typed_keys
 from seatrial.job.notify import Notify
 from seatrial.job.tables import Changes, Serving, SweepTable, Tuning
 
@@ -37,7 +37,7 @@ SlimLevel = Literal["auto", "none", "files", "unused", "arch"]
 TargetKind = Literal["script", "module", "recipe", "image"]
 
 
-class Target(Table):
+class Target(KeyTable):
     """Target of a run.
 
     Attributes:
@@ -57,7 +57,7 @@ class Target(Table):
         return Target(kind=self.kind, value=self.value, args=args, typed=self.typed)
 
 
-class ImageOptions(Table):
+class ImageOptions(KeyTable):
     """Options for making the image."""
 
     base: keys.Image = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
@@ -94,7 +94,7 @@ def _metrics_in_table(schema: dict[str, Any]) -> None:
     schema["additionalProperties"] = schema["properties"].pop("metrics")["additionalProperties"]
 
 
-class Criteria(Table):
+class Criteria(KeyTable):
     """Criteria for a good run. Any other key is a metric that the script reports, its value a condition.
 
     Those that were set (``model_fields_set``) were requested; a miss of the others is a warning in the receipt.
@@ -143,7 +143,7 @@ class Criteria(Table):
         return {**own, "metrics": metrics} if metrics else own
 
 
-class WatchOptions(Table):
+class WatchOptions(KeyTable):
     """Options of the watchdog: what it looks for during a run, and where it reports."""
 
     hang_after_s: Annotated[
@@ -159,7 +159,7 @@ class WatchOptions(Table):
     webhook: keys.Webhook | None = Field(default=None, description="URL that each finding is posted to.")
 
 
-class Requests(Table):
+class Requests(KeyTable):
     """Options that a file and a Job have in common."""
 
     model_config = ConfigDict(defer_build=True)  # nothing is read as Requests alone

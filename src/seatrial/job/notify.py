@@ -22,7 +22,7 @@ Commands = Annotated[
 ]
 
 
-class Notify(keys.Table):
+class Notify(keys.KeyTable):
     """The commands to run at the end. A plan has their programs alone: arguments may be secrets."""
 
     command: Commands = Field(default=(), description="Shell commands run on this machine, in the project.")

@@ -8,7 +8,7 @@ from pydantic import Field, StrictBool, create_model
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.common.contract.tunables import TUNABLES, Tunable, in_words
-from seatrial.job.keys import Duration, Table, text, typed
+from seatrial.job.keys import Duration, KeyTable, text, typed
 from seatrial.system.text import shown
 
 #: Where the server listens in a container of its own network; published under the requested port.
@@ -21,7 +21,7 @@ TOKEN = "SEATRIAL_SERVE_TOKEN"
 CALLED = ("load", "predict", "example")
 
 
-class Weights(Table):
+class Weights(KeyTable):
     """A file that the model is loaded from.
 
     Attributes:
@@ -34,7 +34,7 @@ class Weights(Table):
     bytes: int
 
 
-class Serving(Table):
+class Serving(KeyTable):
     """A model that is served.
 
     Attributes:
@@ -81,7 +81,7 @@ class Serving(Table):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-class ScriptChanges(Table):
+class ScriptChanges(KeyTable):
     """Changes that are made to a torch script from outside. Source: common/contract/tunables.py."""
 
     script: str | None = Field(default=None, description="The one script that the changes are for; default: any.")
@@ -120,7 +120,7 @@ else:
     )
 
 
-class Tuning(Table):
+class Tuning(KeyTable):
     """The request of a tune.
 
     Attributes:
@@ -148,7 +148,7 @@ def _settings(value: Any) -> Any:
     return value
 
 
-class SweepTable(Table):
+class SweepTable(KeyTable):
     """The space and method of a search."""
 
     search: str | None = Field(default=None, description="Engine: grid, random or tpe.")

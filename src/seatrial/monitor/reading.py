@@ -39,9 +39,9 @@ class Reader:
         service: also read what only an exporter wants (Gpu.service); slow, so as seldom as the energy.
     """
 
-    def __init__(self, names: Names, *, pynvml: Any = None, service: bool = False) -> None:
+    def __init__(self, names: ContainerNames, *, pynvml: Any = None, service: bool = False) -> None:
         self._names, self._pynvml, self._service = names, pynvml, service
-        self._machine = machine.Machine()
+        self._machine = machine.MachineSampler()
         self._cpu: dict[Owner, tuple[float, float]] = {}
         self._xids: dict[str, int] = {}
         self._slow: dict[str, dict[str, Any]] = {}
@@ -198,7 +198,7 @@ class Named:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-class Names:
+class ContainerNames:
     """Asks the engines in the background: one that hangs must not stop the clock of a view.
 
     Args:
@@ -249,13 +249,13 @@ class Names:
         text = command.check(argv, timeout_s=_TIMEOUT_S).stdout
         for line in (loaded for each in text.splitlines() if isinstance(loaded := _loads(each), dict)):
             labels = dict(pair.partition("=")[::2] for pair in str(line.get("Labels") or "").split(","))
-            found[str(line.get("ID"))] = Named(str(line.get("Names")), line.get("Image"), labels)
+            found[str(line.get("ID"))] = Named(str(line.get("ContainerNames")), line.get("Image"), labels)
         return found
 
     def _podman(self) -> dict[str, Named]:
         found = {}
         for entry in _json([*self._calls["podman"], "ps", "--format", "json"], []):
-            names = entry.get("Names") or [""]
+            names = entry.get("ContainerNames") or [""]
             found[str(entry.get("Id"))] = Named(names[0], entry.get("Image"), entry.get("Labels") or {})
         return found
 

@@ -22,7 +22,7 @@ from rich.live import Live
 from seatrial.errors import DiskError, UsageError
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.monitor.reading import Read
-from seatrial.monitor.top_screen import SORTS, History, Options, render
+from seatrial.monitor.top_screen import SORTS, History, TopOptions, render
 from seatrial.system.files import in_the_way
 from seatrial.system.typed_path import as_typed
 
@@ -34,7 +34,9 @@ WARM_UP_S = 1.0
 _INTERVALS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-def once(read: Read, runs: Runs, console: Console, options: Options, sink: ReadingLog | None, *, as_json: bool) -> None:
+def once(
+    read: Read, runs: Runs, console: Console, options: TopOptions, sink: ReadingLog | None, *, as_json: bool
+) -> None:
     """Print one reading as a plain screen or as JSON, and write it into the sink."""
     read()
     time.sleep(WARM_UP_S)
@@ -57,7 +59,7 @@ def log_only(read: Read, sink: ReadingLog, interval_s: float) -> None:
         sink.write(read())
 
 
-def watch(read: Read, runs: Runs, console: Console, options: Options, sink: ReadingLog | None) -> None:
+def watch(read: Read, runs: Runs, console: Console, options: TopOptions, sink: ReadingLog | None) -> None:
     """Show the live view until q, Ctrl-C or the end of the terminal."""
     history, reading, listed = History(), read(), runs()
     due_s = time.monotonic() + min(options.interval_s, WARM_UP_S)
@@ -79,7 +81,7 @@ def watch(read: Read, runs: Runs, console: Console, options: Options, sink: Read
             due_s = max(due_s + options.interval_s, time.monotonic())
 
 
-def _press(key: str, options: Options) -> str | None:
+def _press(key: str, options: TopOptions) -> str | None:
     """Act on a key; return ``quit`` if it ends the view."""
     if options.typing:
         _type(key, options)
@@ -99,7 +101,7 @@ def _press(key: str, options: Options) -> str | None:
     return None
 
 
-def _type(key: str, options: Options) -> None:
+def _type(key: str, options: TopOptions) -> None:
     if key in ("\r", "\n"):
         options.typing = False
     elif key == "\x1b":

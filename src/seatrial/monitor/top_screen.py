@@ -33,7 +33,7 @@ _SHORT = {
 
 
 @dataclass
-class Options:
+class TopOptions:
     """The choices of the person at the terminal. ``filter`` keeps containers and runs that have it in a name."""
 
     sort: str = "gpu"
@@ -51,7 +51,7 @@ def render(
     reading: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
     history: History | None,
-    options: Options,
+    options: TopOptions,
     width: int,
     height: int | None,
 ) -> RenderableType:
@@ -96,7 +96,7 @@ def _title(reading: Mapping[str, Any], width: int) -> Text:
     return text
 
 
-def _gpu(gpu: Mapping[str, Any], history: History | None, options: Options, width: int) -> list[Text]:
+def _gpu(gpu: Mapping[str, Any], history: History | None, options: TopOptions, width: int) -> list[Text]:
     """Return two lines of a GPU: numbers, then utilisation and SM activity over time."""
     reasons = [_SHORT.get(reason, reason.replace("_", " ")) for reason in gpu["throttle_reasons"] or []]
     facts = [
@@ -123,7 +123,7 @@ def _gpu(gpu: Mapping[str, Any], history: History | None, options: Options, widt
 _NO_GRAPHS = len("  util  100%   SM  100%  T 100% D 100%")
 
 
-def _graphs(gpu: Mapping[str, Any], history: History, options: Options, width: int) -> Text:
+def _graphs(gpu: Mapping[str, Any], history: History, options: TopOptions, width: int) -> Text:
     graph_width = max(4, (width - _NO_GRAPHS) // 2)
     line = Text("  util ").append(f"{_percent(gpu['utilization_pct']):>5} ", style="bold")
     graph = history.graph(gpu["uuid"], "utilization_pct", graph_width, 100.0, unicode=options.unicode)
@@ -193,14 +193,14 @@ def _plain(words: str) -> Text:
     return Text("".join(letter if letter.isprintable() else "?" for letter in words))
 
 
-def _keys(options: Options) -> Text:
+def _keys(options: TopOptions) -> Text:
     if options.typing:
         return Text(f"filter: {options.filter}█  Enter keeps it, Esc clears it")
     chosen = f"  filter: {options.filter}" if options.filter else ""
     return Text(f"q quit  s sort ({options.sort})  / filter  + - interval ({options.interval_s:g} s){chosen}", "dim")
 
 
-def _fits(options: Options, *names: str | None) -> bool:
+def _fits(options: TopOptions, *names: str | None) -> bool:
     return not options.filter or any(options.filter.lower() in name.lower() for name in names if name)
 
 

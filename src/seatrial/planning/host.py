@@ -14,7 +14,7 @@ from seatrial.job.plan import Choice, Gpu
 from seatrial.probe import driver_files, nvml
 from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.nvml import Inventory
-from seatrial.stack.machine import Machine, parse_target, same_machine, this_machine
+from seatrial.stack.machine import TargetMachine, parse_target, same_machine, this_machine
 from seatrial.system import checkout
 from seatrial.system.host import Host
 
@@ -49,7 +49,7 @@ class HostFacts(Host):
             for gpu in self.inventory.gpus
         }
 
-    def machine(self, gpus: Sequence[Gpu] | None = None) -> Machine:
+    def machine(self, gpus: Sequence[Gpu] | None = None) -> TargetMachine:
         """Driver and GPUs for the resolver: of these GPUs, or of all that are here."""
         chosen = self.gpus if gpus is None else gpus
         return this_machine(self.inventory.driver_version, [(gpu.name, gpu.compute_capability) for gpu in chosen])
@@ -100,7 +100,7 @@ def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
     return _request_of(job, target)
 
 
-def _request_of(job: Job, target: Machine) -> AnotherMachine:
+def _request_of(job: Job, target: TargetMachine) -> AnotherMachine:
     request = job.gpus
     count = request.count or max(1, len(request.devices))
     one = f"one GPU of {target.described}; name a count for more: --gpus 2"

@@ -14,7 +14,7 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.units import format_bytes
 from seatrial.planning.site import GpuPlan
-from seatrial.stack.machine import Machine, this_machine
+from seatrial.stack.machine import TargetMachine, this_machine
 
 #: NVIDIA's device classes. Source: github.com/kubernetes-sigs/dra-driver-nvidia-gpu v25, deployments/helm.
 GPU_CLASS, MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
@@ -150,7 +150,7 @@ def _single(name: str, nodes: tuple[Node, ...]) -> str:
 # ----------------------------------------------------------------------------------- the nodes as a machine
 
 
-def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> Machine:
+def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> TargetMachine:
     """Return the kinds of GPUs on the nodes that the pods may land on, and the oldest driver there.
 
     Nodes without the labels of GPU feature discovery add nothing; without any, no rule about GPUs is applied.
@@ -158,7 +158,7 @@ def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> Ma
     nodes = _eligible(facts, node_selector)
     kinds = sorted({(node.labels[_PRODUCT], _capability(node)) for node in nodes if _PRODUCT in node.labels}, key=str)
     machine = this_machine(_oldest(_driver(node) for node in nodes), kinds)
-    return Machine(machine.driver, machine.gpus, "the cluster")
+    return TargetMachine(machine.driver, machine.gpus, "the cluster")
 
 
 def gpu_memory_warnings(job: Job, facts: ClusterFacts) -> tuple[str, ...]:

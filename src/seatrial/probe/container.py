@@ -247,7 +247,7 @@ class _Look(NamedTuple):
     read_s: float
     cpu_seconds: float
     memory_bytes: int
-    tree: Dict[int, processes.Process]
+    tree: Dict[int, processes.GpuProcess]
     cpu_periods: Optional[Tuple[int, int]]
 
 

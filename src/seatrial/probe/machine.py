@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class Machine:
+class MachineSampler:
     """Reads /proc/stat, /proc/meminfo and /proc/loadavg; CPU is the mean since the last reading."""
 
     def __init__(self, proc: str = "/proc") -> None:

@@ -14,7 +14,7 @@ _GPU_NODE = re.compile(r"/dev/nvidia(\d+)$")
 _CONTEXT_DESCRIPTORS = 8
 
 
-class Process(NamedTuple):
+class GpuProcess(NamedTuple):
     """One line of /proc/PID/stat. ``started_ticks`` distinguishes a reused PID from the old one."""
 
     pid: int
@@ -26,7 +26,7 @@ class Process(NamedTuple):
     started_ticks: int
 
 
-def read(pid: int, proc: str = "/proc") -> Optional[Process]:
+def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
     """The process, or None once it is gone."""
     try:
         descriptor = os.open("%s/%d/stat" % (proc, pid), os.O_RDONLY | os.O_CLOEXEC)
@@ -40,7 +40,7 @@ def read(pid: int, proc: str = "/proc") -> Optional[Process]:
         os.close(descriptor)
     # The command name is in parentheses and may hold anything, parentheses too: fields begin behind the last.
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return Process(
+    return GpuProcess(
         pid,
         int(fields[1]),
         int(fields[3]),
@@ -51,23 +51,23 @@ def read(pid: int, proc: str = "/proc") -> Optional[Process]:
     )
 
 
-def everyone(proc: str = "/proc") -> Dict[int, Process]:
+def everyone(proc: str = "/proc") -> Dict[int, GpuProcess]:
     """PID → process, for all that are visible."""
     found = (read(int(name), proc) for name in os.listdir(proc) if name.isdigit())
     return {process.pid: process for process in found if process is not None}
 
 
-def descendants(pid: int) -> List[Process]:
+def descendants(pid: int) -> List[GpuProcess]:
     """All processes under this one, itself not counted, parents before children. Zombies are left out."""
     return under(pid, everyone())
 
 
-def under(pid: int, processes: Mapping[int, Process]) -> List[Process]:
+def under(pid: int, processes: Mapping[int, GpuProcess]) -> List[GpuProcess]:
     """Those of ``processes`` that are below this one, itself not counted, parents before children, without zombies."""
-    children: Dict[int, List[Process]] = {}
+    children: Dict[int, List[GpuProcess]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
-    found: List[Process] = []
+    found: List[GpuProcess] = []
     queue = [pid]
     while queue:
         below = children.get(queue.pop(0), [])
@@ -148,7 +148,7 @@ class Tree:
         self._rescan_at_s = 0.0
         self._newest = b""
 
-    def read(self) -> Dict[int, Process]:
+    def read(self) -> Dict[int, GpuProcess]:
         """PID → process, parents before children; without zombies."""
         if time.monotonic() >= self._rescan_at_s:
             self._rescan_at_s = time.monotonic() + RESCAN_S

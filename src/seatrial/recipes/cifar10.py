@@ -56,7 +56,7 @@ from seatrial.train.kernels.cifar10 import (
     whitening_module,
 )
 from seatrial.train.kernels.multi_tensor import muon_module, size_of
-from seatrial.train.kernels.ops import FORMATS, Module, module
+from seatrial.train.kernels.ops import FORMATS, KernelModule, module
 from seatrial.train.loop import Settings, fit
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
@@ -237,7 +237,7 @@ def views(model: nn.Module, images_BCHW: Tensor) -> Tensor:
     return logits_BK
 
 
-def modules(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[Module]:
+def modules(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[KernelModule]:
     """The kernels that a training runs by, the longest texts first, to compile them all at once."""
     model = Network(classes, widths)
     filters, inputs, size, _ = model.whitening.weight.shape

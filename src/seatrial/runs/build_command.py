@@ -24,7 +24,7 @@ from seatrial.job.plan import Plan
 from seatrial.job.script import python_path, script_facts
 from seatrial.planning.host import read_host
 from seatrial.runs.launch import plan_only
-from seatrial.stack.machine import Machine, parse_target
+from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.system import command
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
@@ -94,7 +94,7 @@ def build_image(job: Job, host: Host, echo: Say, *, explain: bool = False, lock:
     return built
 
 
-def _machine(plan: Plan, host: Host) -> Machine | None:
+def _machine(plan: Plan, host: Host) -> TargetMachine | None:
     """Return the machine that the image is for."""
     if plan.job.image.target is not None:
         return parse_target(plan.job.image.target)
@@ -132,7 +132,7 @@ def _write_lock(built: Built, store: ImageStore) -> Path:
     return path
 
 
-def _check_budget(built: Built, store: ImageStore, machine: Machine | None) -> None:
+def _check_budget(built: Built, store: ImageStore, machine: TargetMachine | None) -> None:
     """Raises ImageError with the three largest reasons."""
     options, size = built.plan.job.image, built.size_bytes
     assert built.plan.image is not None

@@ -25,7 +25,7 @@ Status = Literal["starting", "waiting", "running", "done", "stopped", "failed", 
 
 
 @dataclass(frozen=True)
-class Line:
+class RunLine:
     """One run in a listing.
 
     Attributes:
@@ -60,7 +60,7 @@ def started_at(run_id: str) -> float | None:
         return None
 
 
-def line_of(run: Run, host: Host) -> Line:
+def line_of(run: Run, host: Host) -> RunLine:
     """Return one run's line, also of one that cannot be read; finalise it if it has ended meanwhile."""
     try:
         if not run.recorded:
@@ -71,7 +71,7 @@ def line_of(run: Run, host: Host) -> Line:
             finalise(run, host)
             summary = run.summary()
         if summary is not None:
-            return Line(
+            return RunLine(
                 id=run.id,
                 name=summary.name,
                 target=summary.target,
@@ -93,15 +93,15 @@ def line_of(run: Run, host: Host) -> Line:
         with contextlib.suppress(SeatrialError):
             if isinstance(error, EngineUnavailableError):
                 return _live(run, "unknown", error.message)
-        return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
+        return RunLine(run.id, run_name(run), "?", "?", None, "unknown", str(error))
 
 
-def _live(run: Run, status: Status, outcome: str) -> Line:
+def _live(run: Run, status: Status, outcome: str) -> RunLine:
     """Return the line of a run without a summary, from its plan, once it is made."""
     if not run.records.has("plan.json") and run.is_starting():
-        return Line(run.id, run_name(run), "", "", None, status, "its plan is being made")
+        return RunLine(run.id, run_name(run), "", "", None, status, "its plan is being made")
     plan = run.plan()
-    return Line(
+    return RunLine(
         run.id,
         run_name(run),
         plan.target_line,
@@ -142,10 +142,10 @@ def _status(summary: Summary) -> Status:
     return "done" if summary.exit_code == 0 else "failed"
 
 
-def _unrecorded(run: Run) -> Line:
+def _unrecorded(run: Run) -> RunLine:
     """Return the line of a run without a record, from its own summary."""
     claim = run.records.read(SUMMARY, Summary)
-    return Line(
+    return RunLine(
         run.id,
         run_name(run),
         claim.target if claim else "?",

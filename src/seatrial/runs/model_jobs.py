@@ -131,7 +131,7 @@ def _inside(project: Path, out: str) -> str:
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeOptions:
     """A server's options; ``program`` are those of ``python -m seatrial.serve``."""
 
     port: int = 8000
@@ -147,7 +147,7 @@ _OF_TRAINING = {"data": "data", "timeout_s": "timeout", "restarts": "restarts", 
 _CHUNK_BYTES = 1 << 20
 
 
-def serving_job(job: Job, found: TrainedModel, options: Options, given: Collection[str] = ()) -> Job:
+def serving_job(job: Job, found: TrainedModel, options: ServeOptions, given: Collection[str] = ()) -> Job:
     """Make the server the job's target: GPUs, mounts, variables and image options are the project's.
 
     Args:

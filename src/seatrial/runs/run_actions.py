@@ -36,7 +36,7 @@ class Pruned:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """The result of ``verify``: whether all is as it was written, and sentences about it."""
 
     intact: bool
@@ -139,7 +139,7 @@ def _live(run: Run, host: Host) -> tuple[Backend, Handle]:
     return backend_of(handle, host), handle
 
 
-def verify(run: Run) -> Verdict:
+def verify(run: Run) -> Verification:
     """Follow the chain, compare its end with the receipt's seal, and every file with its digest in seal.json.
 
     Raises UsageError: the run has no record, or its evidence is not chained.
@@ -154,7 +154,7 @@ def verify(run: Run) -> Verdict:
         return _broken(error.message)
 
 
-def _verify(run: Run, summary: Summary | None) -> Verdict:
+def _verify(run: Run, summary: Summary | None) -> Verification:
     from seatrial.receipt.store import JSON_NAME, MOST_BYTES, load  # not loaded before a run has started
 
     receipt = run.folder / JSON_NAME
@@ -174,14 +174,16 @@ def _verify(run: Run, summary: Summary | None) -> Verdict:
     if chain.broken_at is not None:
         return _broken(f"line {chain.broken_at} of {run.events_path} was changed after it was written")
     if summary is None:
-        return Verdict(True, (f"intact so far: {chain.lines} lines, digest {chain.digest}; the run has not ended",))
+        return Verification(
+            True, (f"intact so far: {chain.lines} lines, digest {chain.digest}; the run has not ended",)
+        )
     if seal is None or seal.digest != chain.digest:
         closed = f"{seal.lines} lines, digest {seal.digest}" if seal else "nothing"
         return _broken(f"the receipt covers {closed}, but there are {chain.lines} lines, digest {chain.digest}")
     return _verify_files(run, summary, chain)
 
 
-def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verdict:
+def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verification:
     """Compare every file of the record with the seal."""
     intact = f"intact: {chain.lines} lines, digest {chain.digest}"
     sealed = seal_of(run)
@@ -189,14 +191,14 @@ def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verdict:
         return _broken(f"{run.folder / SEAL} is missing")
     if sealed is None:
         names = ", ".join(not_covered(run, {"events.jsonl": (0, chain), "receipt.json": (0, chain)}))
-        return Verdict(True, (intact, f"not covered, as an earlier version kept no digest: {names}"))
+        return Verification(True, (intact, f"not covered, as an earlier version kept no digest: {names}"))
     entries, digest = sealed
     if found := changes(run, entries):
         return _broken(*found)
     later = not_covered(run, entries)
     sentences = [f"{intact}; {len(entries)} files, seal {digest}"]
     sentences += [f"not covered, as written later or above 512 MiB: {', '.join(later)}"] if later else []
-    return Verdict(True, tuple(sentences))
+    return Verification(True, tuple(sentences))
 
 
 def _digest(run: Run, name: str, most_bytes: int) -> str | None:
@@ -207,8 +209,8 @@ def _digest(run: Run, name: str, most_bytes: int) -> str | None:
         return None
 
 
-def _broken(*sentences: str) -> Verdict:
-    return Verdict(False, tuple(f"broken: {sentence}" for sentence in sentences))
+def _broken(*sentences: str) -> Verification:
+    return Verification(False, tuple(f"broken: {sentence}" for sentence in sentences))
 
 
 #: A cached step that no build has used for so long belongs to an older state of some project.

@@ -68,7 +68,7 @@ _LAST = ("end", "problem", "again")
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """A living node with its resources by Ray's names."""
 
     id: str
@@ -139,14 +139,14 @@ def connection_error(where: str, text: str) -> SeatrialError:
     )
 
 
-def _nodes() -> list[Node]:
+def _nodes() -> list[RayNode]:
     alive = [each for each in ray.nodes() if each["Alive"]]
     return [
-        Node(each["NodeID"], each.get("NodeName") or each["NodeManagerAddress"], each["Resources"]) for each in alive
+        RayNode(each["NodeID"], each.get("NodeName") or each["NodeManagerAddress"], each["Resources"]) for each in alive
     ]
 
 
-def needs_of(job: Job, nodes: Sequence[Node]) -> dict[str, float]:
+def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
     """Return the resources that a trial takes, by Ray's names.
 
     Raises UsageError for GPUs by name, or all; CapacityError if no node has as many.
@@ -172,7 +172,7 @@ def needs_of(job: Job, nodes: Sequence[Node]) -> dict[str, float]:
     return needs
 
 
-def _check_nodes(able: Sequence[Node], job: Job, gpus_wanted: bool, marker: Path) -> bool:
+def _check_nodes(able: Sequence[RayNode], job: Job, gpus_wanted: bool, marker: Path) -> bool:
     """Return True if every node sees this disk: it can read the marker file.
 
     Raises EngineUnavailableError, naming the first node that cannot run a trial.

@@ -138,7 +138,7 @@ def seconds_left(trials: Sequence[Trial], most: int | None, parallel: int, ends_
 
 
 @dataclass(frozen=True)
-class Links:
+class RunLinks:
     """The parts of an address before and after a run's ID; ``target``: the frame that links lead."""
 
     before: str = "../../runs/"
@@ -147,7 +147,7 @@ class Links:
 
 
 #: Links of the page in the project to its receipts.
-BESIDE = Links()
+BESIDE = RunLinks()
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _clean(trial: Trial, names: Names) -> Trial:
     return Trial(**clean)
 
 
-def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = BESIDE) -> str:
+def page(search: Search, trials: Sequence[Trial], names: Names, links: RunLinks = BESIDE) -> str:
     """Return the HTML. It runs no script and loads nothing, as a receipt."""
     from seatrial.receipt.render.pages import STATES, render_page
 

@@ -35,7 +35,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Choice:
+class OneOf:
     """One of a few values, of any kind."""
 
     name: str
@@ -87,7 +87,7 @@ class Range:
         return f"{self.name}={self.typed}"
 
 
-Dimension = Choice | Range
+Dimension = OneOf | Range
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Space:
     def values(self) -> dict[str, Sequence[str]]:
         """Name → some of what it may be: all values of a choice, the ends of a range."""
         return {
-            one.name: one.values if isinstance(one, Choice) else (one.text(one.low), one.text(one.high))
+            one.name: one.values if isinstance(one, OneOf) else (one.text(one.low), one.text(one.high))
             for one in self.dimensions
         }
 
@@ -175,7 +175,7 @@ def parse_dimension(text: str) -> Dimension:
         raise UsageError(f"--set {text!r} has an empty value between its commas", run=_EXAMPLE)
     if len(set(values)) < len(values):
         raise UsageError(f"--set {text!r} names a value twice", run=_EXAMPLE)
-    return Choice(name, values)
+    return OneOf(name, values)
 
 
 def _range(name: str, spec: str, whole: bool, log: bool, match: re.Match[str]) -> Range:
@@ -214,7 +214,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 def _distribution(dimension: Dimension) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if isinstance(dimension, Choice):
+    if isinstance(dimension, OneOf):
         order = _in_order(dimension)
         return IntDistribution(0, len(order) - 1) if order else CategoricalDistribution(dimension.values)
     if not dimension.whole:
@@ -225,7 +225,7 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return IntDistribution(low, low + (high - low) // step * step, step=step, log=dimension.log)
 
 
-def _in_order(choice: Choice) -> list[str] | None:
+def _in_order(choice: OneOf) -> list[str] | None:
     """Return a list of numbers from the smallest to the largest, between which a better one may lie; None for words."""
     try:
         ordered = sorted(choice.values, key=float)
@@ -236,14 +236,14 @@ def _in_order(choice: Choice) -> list[str] | None:
 
 def as_text(dimension: Dimension, value: Any) -> str:
     """Return a value of Optuna's as the script gets it."""
-    if not isinstance(dimension, Choice):
+    if not isinstance(dimension, OneOf):
         return dimension.text(value)
     order = _in_order(dimension)
     return order[value] if order else str(value)
 
 
 def as_value(dimension: Dimension, text: str) -> Any:
-    if isinstance(dimension, Choice):
+    if isinstance(dimension, OneOf):
         order = _in_order(dimension)
         return order.index(text) if order else text
     value = min(max(float(text), dimension.low), dimension.high)  # six digits may lie just outside

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from seatrial.errors import DiskError, UsageError
 from seatrial.search.request import Objective, parse_objective
 from seatrial.search.space import Settings, Space, as_text, as_value, distributions, parse_space
-from seatrial.search.trial import Ending, Report, Trial
+from seatrial.search.trial import Ending, Trial, TrialReport
 from seatrial.system.records import Process
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ def _trial(frozen: FrozenTrial) -> Trial:
         run_id=kept.get("run"),
         begun_at=kept.get("begun_at"),
         ended_at=kept.get("ended_at"),
-        reports=tuple(Report(step, value) for step, value in sorted(frozen.intermediate_values.items())),
+        reports=tuple(TrialReport(step, value) for step, value in sorted(frozen.intermediate_values.items())),
         ending=ending,
     )
 

@@ -13,7 +13,7 @@ State = Literal["waiting", "running", "done", "pruned", "failed", "stopped", "no
 
 
 @dataclass(frozen=True)
-class Report:
+class TrialReport:
     """A value of the objective that the script reported.
 
     Attributes:
@@ -62,7 +62,7 @@ class Trial:
     run_id: str | None = None
     begun_at: float | None = None
     ended_at: float | None = None
-    reports: tuple[Report, ...] = ()
+    reports: tuple[TrialReport, ...] = ()
     ending: Ending | None = None
 
     @property

@@ -36,7 +36,7 @@ _STATUS_INDEX = {status: index for index, status in enumerate(STATUSES)}
 
 
 @dataclass(frozen=True)
-class Totals:
+class CounterTotals:
     """Sums over all places.
 
     Attributes:
@@ -154,7 +154,7 @@ class Counters:
         """Remove the waiting rows and connections of a process that is gone."""
         self._all[place * _PLACE + _IN_FLIGHT_AT] = self._all[place * _PLACE + _CONNECTIONS_AT] = 0
 
-    def totals(self) -> Totals:
+    def totals(self) -> CounterTotals:
         """Add up all places."""
         sums = [sum(self._all[index::_PLACE]) for index in range(_PLACE)]
         peaks = [self._all[place * _PLACE + _PEAK_AT] for place in range(self.places)]
@@ -164,7 +164,7 @@ class Counters:
             for s, status in enumerate(STATUSES)
             if sums[k * len(STATUSES) + s]
         }
-        return Totals(
+        return CounterTotals(
             requests=requests,
             latencies=sums[_LATENCY_AT:_LATENCY_SUM_AT],
             latency_sum_s=sums[_LATENCY_SUM_AT] / 1e9,

@@ -26,7 +26,7 @@ class TargetGpu:
 
 
 @dataclass(frozen=True)
-class Machine:
+class TargetMachine:
     """Driver and GPUs.
 
     Attributes:
@@ -45,7 +45,7 @@ class Machine:
         return tuple(sorted({gpu.cc for gpu in self.gpus}, key=Version))
 
 
-def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> Machine:
+def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> TargetMachine:
     """From NVML's own facts: (name, compute capability) a GPU; the table helps if NVML does not report the latter."""
     found = []
     for name, cc in gpus:
@@ -53,10 +53,10 @@ def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> 
         if cc or model:
             kind = None if model is None else model.kind == "datacenter"
             found.append(TargetGpu(name, cc or (model.cc if model else ""), kind))
-    return Machine(driver, tuple(found))
+    return TargetMachine(driver, tuple(found))
 
 
-def same_machine(target: Machine, here: Machine) -> bool:
+def same_machine(target: TargetMachine, here: TargetMachine) -> bool:
     """Return True if a described machine may be this one: it has each named GPU and the driver."""
     present = [(_model_of(gpu.name), gpu.cc) for gpu in here.gpus]
     for gpu in target.gpus:
@@ -66,7 +66,7 @@ def same_machine(target: Machine, here: Machine) -> bool:
     return target.driver in (None, here.driver)
 
 
-def parse_target(text: str) -> Machine:
+def parse_target(text: str) -> TargetMachine:
     """``--target``: a GPU's name or capability, or ``driver=…,gpu=…`` with ``gpu`` as often as there are kinds.
 
     Raises UsageError naming the part and similar names.
@@ -85,7 +85,7 @@ def parse_target(text: str) -> Machine:
             raise UsageError(f"--target {text}: {part!r} is neither driver=VERSION nor gpu=NAME", run=_EXAMPLE)
     if not gpus:
         raise UsageError(f"--target {text}: does not name a GPU", run=_EXAMPLE)
-    return Machine(driver, tuple(gpus), f"the target {text}")
+    return TargetMachine(driver, tuple(gpus), f"the target {text}")
 
 
 def _checked_driver(value: str) -> str:

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_index, wheels
-from seatrial.stack.machine import Machine
+from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import Candidate, Constraints, Violation, violations
 
 #: Pythons to choose from where nothing fixes one, best first. 3.11 first: every framework of the last three years has
@@ -75,7 +75,7 @@ class Conflict:
         return f"{first.needs}, but {first.has}"
 
 
-def resolve(constraints: Constraints, machine: Machine) -> Stack | Conflict:
+def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflict:
     """The best stack that breaks no rule. See rules.RULES for what that means."""
     if constraints.framework is None:
         python = _python_alone(constraints)
@@ -124,7 +124,7 @@ def _descending(version: str) -> tuple[int, ...]:
     return tuple(-part for part in (*Version(version).release, 0, 0, 0)[:4])
 
 
-def _stack(chosen: Candidate, constraints: Constraints, machine: Machine) -> Stack:
+def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) -> Stack:
     wheel = chosen.wheel
     own_index = wheel.framework == "torch" and not chosen.cpu and not wheel.default
     build = "cpu" if chosen.cpu else wheel.variant
@@ -176,7 +176,7 @@ def _why_version(chosen: Candidate, constraints: Constraints) -> str:
     return "the newest that fits"
 
 
-def _why_build(chosen: Candidate, constraints: Constraints, machine: Machine) -> str:
+def _why_build(chosen: Candidate, constraints: Constraints, machine: TargetMachine) -> str:
     wheel = chosen.wheel
     if chosen.cpu:
         return "no GPU in this run" if not constraints.gpu else f"{constraints.source} names it"
@@ -224,7 +224,7 @@ def _python_alone(constraints: Constraints) -> str | None:
     return next((each for each in fitting if each not in constraints.barred), None)
 
 
-def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
+def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
     """Take the reason from the candidate that breaks least; then let each side give way in turn.
 
     A CPU build that nobody named does not explain why there is none for the GPU.
@@ -267,7 +267,7 @@ def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
     return Conflict(tuple(broken), tuple(nearest.values())[:4])
 
 
-def resolve_once(constraints: Constraints, machine: Machine) -> Stack | None:
+def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | None:
     """The stack, or None; a conflict is not looked into."""
     fitting = [each for each in candidates(constraints) if next(violations(each, constraints, machine), None) is None]
     return (

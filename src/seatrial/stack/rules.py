@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.stack.facts import Framework, Wheel, cuda_of_driver, driver_branch, forward_branches, minimum_driver
-from seatrial.stack.machine import Machine, TargetGpu
+from seatrial.stack.machine import TargetGpu, TargetMachine
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,17 @@ class Violation:
     has: str
 
 
-Rule = Callable[[Candidate, Constraints, Machine], Violation | None]
+Rule = Callable[[Candidate, Constraints, TargetMachine], Violation | None]
 
 
-def version_fits(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def version_fits(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """The project's version specifier admits the build."""
     if _admits(constraints.specifier, candidate.wheel.version):
         return None
     return Violation("version", f"{candidate.name} is not the requested version", constraints.source)
 
 
-def variant_fits(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def variant_fits(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """A build that is named is that one, and no other."""
     build = "cpu" if candidate.cpu else candidate.wheel.variant
     if constraints.variant in (None, build):
@@ -96,14 +96,14 @@ def variant_fits(candidate: Candidate, constraints: Constraints, machine: Machin
     )
 
 
-def gpu_build(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def gpu_build(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """A GPU run needs a build with CUDA; a CPU run does not."""
     if candidate.cpu and constraints.gpu:
         return Violation("cpu-build", f"{candidate.name} has no CUDA", "GPUs are requested")
     return None
 
 
-def python_in_range(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def python_in_range(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """The build has a wheel for this Python."""
     low, high = map(_version, candidate.wheel.python)
     if low <= _version(candidate.python) <= high:
@@ -115,7 +115,7 @@ def python_in_range(candidate: Candidate, constraints: Constraints, machine: Mac
     )
 
 
-def python_as_required(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def python_as_required(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """The base image's Python, and the project's requires-python."""
     if constraints.python and candidate.python != constraints.python:
         return Violation("base-python", f"Python {candidate.python}", f"the base image has Python {constraints.python}")
@@ -128,7 +128,7 @@ def python_as_required(candidate: Candidate, constraints: Constraints, machine: 
     return None
 
 
-def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """Check that all other pins have wheels for this Python."""
     if (reason := constraints.barred.get(candidate.python)) is None:
         return None
@@ -136,7 +136,7 @@ def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Ma
     return Violation("pins", reason, f"{candidate.name} has wheels for Python {low} to {high}")
 
 
-def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """CUDA's minimum driver, with minor-version compatibility, unless cuda-compat stands in."""
     if candidate.cpu or machine.driver is None or candidate.forward_compat:
         return None
@@ -150,7 +150,7 @@ def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: M
     )
 
 
-def forward_compat_allowed(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def forward_compat_allowed(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """cuda-compat: data-centre GPUs only, and only on the driver branches NVIDIA names."""
     if not candidate.forward_compat:
         return None
@@ -172,7 +172,7 @@ def forward_compat_allowed(candidate: Candidate, constraints: Constraints, machi
     return None
 
 
-def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """Machine code of the same major and no higher minor; or PTX, if the driver is as new as the CUDA that made it."""
     if candidate.cpu or not constraints.gpu:
         return None
@@ -184,7 +184,7 @@ def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: 
     return None
 
 
-def one_cudnn(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def one_cudnn(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """A cuDNN that the requirements pin is the one that the build pins; two in one process do not mix."""
     own = candidate.wheel.cudnn
     if candidate.cpu or constraints.cudnn is None or own is None or candidate.wheel.framework != "torch":
@@ -194,7 +194,7 @@ def one_cudnn(candidate: Candidate, constraints: Constraints, machine: Machine) 
     return Violation("cudnn", f"{candidate.name} needs cuDNN {own}", f"the requirements pin cuDNN {constraints.cudnn}")
 
 
-def torchvision_pair(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def torchvision_pair(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """Each torchvision is built for one torch."""
     own = candidate.wheel.torchvision
     if candidate.wheel.framework != "torch" or own is None or constraints.torchvision is None:
@@ -208,7 +208,7 @@ def torchvision_pair(candidate: Candidate, constraints: Constraints, machine: Ma
     )
 
 
-def torchaudio_pair(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def torchaudio_pair(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """Each torchaudio before 2.9 is built for one torch: 0.13 for 1.13, 2.1 for 2.1.
 
     Source: https://docs.pytorch.org/audio/stable/installation.html, "Compatibility Matrix".
@@ -226,7 +226,7 @@ def torchaudio_pair(candidate: Candidate, constraints: Constraints, machine: Mac
     )
 
 
-def keras_pair(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+def keras_pair(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """TensorFlow 2.6 to 2.15 each need the Keras of their own number, later ones Keras 3.
 
     Source: install_requires in tensorflow/tools/pip_package/setup.py of these releases.
@@ -263,14 +263,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def violations(candidate: Candidate, constraints: Constraints, machine: Machine) -> Iterator[Violation]:
+def violations(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Iterator[Violation]:
     """Every rule that the candidate breaks."""
     for rule in RULES:
         if (broken := rule(candidate, constraints, machine)) is not None:
             yield broken
 
 
-def _has_code(candidate: Candidate, gpu: TargetGpu, machine: Machine) -> bool:
+def _has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bool:
     wheel, cc = candidate.wheel, _version(gpu.cc)
     if wheel.jit_from is not None:
         return cc >= Version(wheel.jit_from)

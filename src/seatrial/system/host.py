@@ -18,7 +18,7 @@ from pathlib import Path
 
 from seatrial.errors import DiskError, UsageError
 from seatrial.probe.container import Cgroup
-from seatrial.probe.machine import Machine
+from seatrial.probe.machine import MachineSampler
 
 #: Moves the state folder, e.g. where HOME is on a file system without locks.
 STATE_VARIABLE = "SEATRIAL_STATE"
@@ -66,7 +66,7 @@ class Host:
     @cached_property
     def memory_bytes(self) -> int | None:
         """Memory that this process may use, or the machine's; None if unknown."""
-        return Cgroup().memory_limit_bytes() or Machine().read()["memory_total_bytes"]
+        return Cgroup().memory_limit_bytes() or MachineSampler().read()["memory_total_bytes"]
 
     @cached_property
     def most_pids(self) -> int | None:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from seatrial.train.autocast_weights import AutocastLayers
 from seatrial.train.kernels import batch_norm, runtime
-from seatrial.train.kernels.ops import REALS, Module
+from seatrial.train.kernels.ops import REALS, KernelModule
 from seatrial.train.precision import Precision
 from seatrial.train.traced_code import NotTraceable, hooked, read, running_by, settings_of
 
@@ -141,7 +141,7 @@ class ModuleKernels:
         products = AutocastLayers(model) if model is not None else None
         self.products = products if products and products.layers else None
 
-    def modules(self, dtype: torch.dtype) -> list[Module]:
+    def modules(self, dtype: torch.dtype) -> list[KernelModule]:
         """The kernels."""
         kinds = {(norm.num_features, activation) for norm, activation in self.norms}
         return [batch_norm.norm_act_module(dtype, channels, activation) for channels, activation in sorted(kinds)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.compose.output import Lines
+from seatrial.compose.output import MemberOutput
 from seatrial.compose.request import Console
 
 
@@ -12,7 +12,7 @@ def lines(chunks: list[tuple[str, str, bytes]], names: list[str]) -> bytes:
     def nobody(*_: object) -> None:
         raise AssertionError("not asked for")
 
-    made = Lines(Console(nobody, nobody, lambda stream, data: written.append(data), nobody, nobody), names)
+    made = MemberOutput(Console(nobody, nobody, lambda stream, data: written.append(data), nobody, nobody), names)
     for name, stream, data in chunks:
         made.writer(name)(stream, data)  # type: ignore[arg-type]
     for name in names:

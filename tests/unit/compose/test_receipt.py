@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from seatrial.compose.group import Group, GroupStore, Member
-from seatrial.compose.receipt import Chain, chain_of, html, markdown, terminal, write
+from seatrial.compose.receipt import ServiceChain, chain_of, html, markdown, terminal, write
 from seatrial.runs.store import RunStore
 from seatrial.system.names import Names
 
 ODD = '<script>alert("x")</script> | `rm` & "q"'
 
 
-def chain(tmp_path: Path, *members: Member) -> Chain:
+def chain(tmp_path: Path, *members: Member) -> ServiceChain:
     store = RunStore(tmp_path)
     group = GroupStore(store).create(members)
     return chain_of(Group(group.id, members, created_at=group.created_at), store)

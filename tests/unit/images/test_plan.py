@@ -18,7 +18,7 @@ from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.machine import Machine, parse_target
+from seatrial.stack.machine import TargetMachine, parse_target
 from tables import cases, constant
 
 TORCH = frozenset({"torch", "argparse"})
@@ -40,7 +40,7 @@ def planned(
     imports: frozenset[str] = TORCH,
     compiles: bool = False,
     cpu_only: bool = False,
-    machine: Machine | None = None,
+    machine: TargetMachine | None = None,
     built_for: str | None = None,
     multi_gpu: bool = False,
     **image: Any,

@@ -14,7 +14,7 @@ from seatrial.backends import table
 from seatrial.backends.base import OF_CONTAINERS, OF_PROCESSES, Traits
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.job.cluster_config import ClusterOptions
-from seatrial.job.keys import Table, typed_keys
+from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, ImageOptions, WatchOptions
 from seatrial.planning.secrets import hide_notify
 
@@ -212,6 +212,6 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("of", JUDGED, ids=lambda of: of.__name__)
-def test_every_key_of_the_file_is_judged_or_known_to_stay_inside(of: type[Table]) -> None:
+def test_every_key_of_the_file_is_judged_or_known_to_stay_inside(of: type[KeyTable]) -> None:
     judged, inside = set(JUDGED[of].split()), set(INSIDE[of].split())
     assert judged | inside == typed_keys(of).keys() and not judged & inside

@@ -20,7 +20,7 @@ from fakes import FakeGpu, FakeNvml
 from seatrial.errors import UsageError
 from seatrial.monitor import prometheus
 from seatrial.monitor.prometheus import Exposition, families, render
-from seatrial.monitor.reading import Names, Reader, unread
+from seatrial.monitor.reading import ContainerNames, Reader, unread
 from seatrial.system.address import cannot_listen, is_loopback, parse_address, url
 from seatrial.system.host import Host
 from seatrial.web import server
@@ -33,7 +33,7 @@ _LINE = re.compile(r'^[a-zA-Z_:][\w:]*(\{(\w+="(\\.|[^"\\\n])*",?)*\})? (-?[\d.e
 
 
 def a_reader(gpus=None, **options):
-    return Reader(Names(Host(NO_ENGINES)), pynvml=FakeNvml(gpus, **options), service=True)
+    return Reader(ContainerNames(Host(NO_ENGINES)), pynvml=FakeNvml(gpus, **options), service=True)
 
 
 def exposition(gpus=None, runs=(RUN,), **options):

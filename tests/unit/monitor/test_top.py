@@ -18,9 +18,9 @@ from rich.console import Console
 from fakes import FakeGpu, FakeNvml
 from seatrial.errors import DiskError, UsageError
 from seatrial.monitor import reading as reading_module
-from seatrial.monitor.reading import Named, Names, Reader
+from seatrial.monitor.reading import ContainerNames, Named, Reader
 from seatrial.monitor.top import COLUMNS, ReadingLog, open_sink
-from seatrial.monitor.top_screen import SORTS, History, Options, render
+from seatrial.monitor.top_screen import SORTS, History, TopOptions, render
 from seatrial.probe.machine import Owner
 from seatrial.system.host import Host
 
@@ -30,7 +30,7 @@ RUN = {"id": "20261121-000000-abcd", "name": "base", "target": "train.py", "boun
 
 
 def a_reader(gpus=None, **options):
-    return Reader(Names(Host(NO_ENGINES)), pynvml=FakeNvml(gpus, **options))
+    return Reader(ContainerNames(Host(NO_ENGINES)), pynvml=FakeNvml(gpus, **options))
 
 
 def a_container(**changes):
@@ -42,7 +42,7 @@ def a_container(**changes):
 
 def shown(reading, options=None, history=None, runs=(), width=80, height=24):
     console = Console(width=width, height=height, file=io.StringIO(), highlight=False)
-    console.print(render(reading, runs, history, options or Options(), width, height))
+    console.print(render(reading, runs, history, options or TopOptions(), width, height))
     return console.file.getvalue()
 
 
@@ -100,9 +100,9 @@ def test_it_fits(gpus, width, height):
 def test_sorting_and_filtering():
     reading = a_reader(init_error=9).read()
     reading["containers"] = [a_container(name="b", cpu_cores=2.0), a_container(name="a", memory_bytes=10**10)]
-    first = {sort: shown(reading, Options(sort=sort)).split("SHARE")[1].split()[0] for sort in SORTS}
+    first = {sort: shown(reading, TopOptions(sort=sort)).split("SHARE")[1].split()[0] for sort in SORTS}
     assert first["cpu"] == "b" and first["memory"] == "a" and first["name"] == "a"
-    assert "web-x" not in shown({**reading, "containers": [a_container(name="web-x")]}, Options(filter="train"))
+    assert "web-x" not in shown({**reading, "containers": [a_container(name="web-x")]}, TopOptions(filter="train"))
 
 
 def test_names_are_neither_markup_nor_escape_sequences():
@@ -112,22 +112,22 @@ def test_names_are_neither_markup_nor_escape_sequences():
 
 
 def test_an_engine_that_is_not_there_is_no_problem_and_one_in_trouble_is(tmp_path):
-    names = Names(Host(NO_ENGINES))
+    names = ContainerNames(Host(NO_ENGINES))
     names.look_up(["x"], wait=True)
     assert names.problems() == [] and names.known() == {}
-    broken = Names(Host({**NO_ENGINES, "SEATRIAL_DOCKER": "sh -c 'echo permission denied >&2; exit 1'"}))
+    broken = ContainerNames(Host({**NO_ENGINES, "SEATRIAL_DOCKER": "sh -c 'echo permission denied >&2; exit 1'"}))
     broken.look_up(["x"], wait=True)
     assert broken.problems() == ["sh failed: permission denied"]
 
 
 def test_names_from_what_the_engines_print(tmp_path):
     docker = tmp_path / "docker"
-    line = {"ID": "d" * 64, "Names": "one", "Image": "i:1", "Labels": "seatrial.run=r1,seatrial.name=base"}
+    line = {"ID": "d" * 64, "ContainerNames": "one", "Image": "i:1", "Labels": "seatrial.run=r1,seatrial.name=base"}
     docker.write_text(f"#!/bin/sh\necho '{json.dumps(line)}'; echo garbage\n")
     podman = tmp_path / "podman"
     podman.write_text(f"#!/bin/sh\necho '{json.dumps([{'Id': 'p' * 64, 'Names': ['two'], 'Labels': None}])}'\n")
     docker.chmod(0o755), podman.chmod(0o755)
-    names = Names(Host({"SEATRIAL_DOCKER": str(docker), "SEATRIAL_PODMAN": str(podman)}))
+    names = ContainerNames(Host({"SEATRIAL_DOCKER": str(docker), "SEATRIAL_PODMAN": str(podman)}))
     names.look_up(["d" * 64], wait=True)
     assert names.known()["d" * 64] == Named("one", "i:1", {"seatrial.run": "r1", "seatrial.name": "base"})
     assert names.known()["p" * 64].name == "two"

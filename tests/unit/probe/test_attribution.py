@@ -3,7 +3,7 @@
 import pytest
 
 from seatrial.probe import machine
-from seatrial.probe.machine import Machine, Owner
+from seatrial.probe.machine import MachineSampler, Owner
 
 ID = "11d8a20c894870b9431271c9e8f58909cb6894624d4f3be49fdf7f74d41f1134"
 INNER = "a2e7e1dcb528d75a995b65d39a30e7fb5ed380dc74be6f817ebf18823dfc2f79"
@@ -36,7 +36,7 @@ def test_a_process_that_is_gone_has_no_owner():
 
 
 def test_the_machine_is_read_from_real_files():
-    whole = Machine()
+    whole = MachineSampler()
     sum(range(3_000_000))
     reading = whole.read()
     assert 0 < reading["cpu_cores"] <= reading["cpu_count"] + 0.5
@@ -44,7 +44,7 @@ def test_the_machine_is_read_from_real_files():
 
 
 def test_a_machine_that_reports_nothing_is_all_none(tmp_path):
-    reading = Machine(str(tmp_path)).read()
+    reading = MachineSampler(str(tmp_path)).read()
     assert reading["cpu_cores"] is None and reading["memory_used_bytes"] is None and reading["load_1m"] is None
 
 

@@ -16,7 +16,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.script import script_facts
 from seatrial.job.tables import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
-from seatrial.runs.model_jobs import Options, refuse_taken_port, serving_job
+from seatrial.runs.model_jobs import ServeOptions, refuse_taken_port, serving_job
 from seatrial.runs.models import EXPORT, SERVE, find_model
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -44,9 +44,9 @@ def found(word: str, project: Path, store: RunStore):
     return find_model(word, project, project / "models", store, SERVE)
 
 
-def job(project: Path, word: str, store: RunStore, options: Options | None = None, **asked: object) -> Job:
+def job(project: Path, word: str, store: RunStore, options: ServeOptions | None = None, **asked: object) -> Job:
     plain = Job(project=project, target=Target(kind="script", value="train.py"), **asked)  # type: ignore[arg-type]
-    return serving_job(plain, found(word, project, store), options or Options(typed="x"), frozenset(asked))
+    return serving_job(plain, found(word, project, store), options or ServeOptions(typed="x"), frozenset(asked))
 
 
 def test_each_kind_of_word(project: Path, store: RunStore) -> None:
@@ -101,12 +101,12 @@ def test_what_a_file_says_of_its_training_is_no_servers(project: Path, store: Ru
         "env": {"A": "1"},
     }
     plain = Job(project=project, target=Target(kind="script", value="train.py"), **training)  # type: ignore[arg-type]
-    made = serving_job(plain, found("digits", project, store), Options(typed="digits"))
+    made = serving_job(plain, found("digits", project, store), ServeOptions(typed="digits"))
     assert (made.timeout_s, made.data, made.watch.hang_after_s, made.launcher) == (None, None, None, "none")
     assert made.gpus == GpuRequest("count", 1) and made.env == {"A": "1"}
     assert made.models is not None and made.models.read_only
     with pytest.raises(UsageError, match="computes on one GPU"):
-        serving_job(plain, found("digits", project, store), Options(typed="digits"), {"gpus"})
+        serving_job(plain, found("digits", project, store), ServeOptions(typed="digits"), {"gpus"})
 
 
 @pytest.mark.parametrize("backend", ["docker", "podman", "local"])
@@ -115,7 +115,7 @@ def test_the_server_is_found_by_its_port(
     project: Path, store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, word: str
 ) -> None:
     monkeypatch.chdir(project)
-    options = Options(port=8123, token=True, program=("--max-batch", "8"), typed=f"{word} --port 8123")
+    options = ServeOptions(port=8123, token=True, program=("--max-batch", "8"), typed=f"{word} --port 8123")
     asked = job(project, word, store, options, backend=backend, gpus="none")
     site = a_site(backend, tmp_path, project)
     if backend == "local":
@@ -147,7 +147,9 @@ def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(UsageError, match=f"Port {port} is taken") as raised:
-            refuse_taken_port(job(project, "digits", store, Options(port=port, typed=f"digits --port {port}")), store)
+            refuse_taken_port(
+                job(project, "digits", store, ServeOptions(port=port, typed=f"digits --port {port}")), store
+            )
     named = int((raised.value.run or "").rpartition("--port ")[2])
     assert port < named < port + 20
-    refuse_taken_port(job(project, "digits", store, Options(port=port)), store)
+    refuse_taken_port(job(project, "digits", store, ServeOptions(port=port)), store)

@@ -8,7 +8,7 @@ from seatrial.errors import EXIT_TARGET_FAILED
 from seatrial.search.metrics import problem_of, unreported, without_effect
 from seatrial.search.request import Objective
 from seatrial.search.results import _cell, best_of, columns, seconds_left, summary_line
-from seatrial.search.trial import Ending, Report, State, Trial
+from seatrial.search.trial import Ending, State, Trial, TrialReport
 
 
 def _trial(number: int, state: State = "done", *, loss: float = 0.5, **settings: str) -> Trial:
@@ -73,7 +73,7 @@ def test_how_it_stands() -> None:
 
 
 def _printing(number: int, *values: float) -> Trial:
-    reports = tuple(Report(step, value) for step, value in enumerate(values, 1))
+    reports = tuple(TrialReport(step, value) for step, value in enumerate(values, 1))
     return Trial(number, {"lr": str(number)}, "done", run_id="r", reports=reports, ending=Ending("done", values[-1]))
 
 

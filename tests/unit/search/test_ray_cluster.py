@@ -14,7 +14,7 @@ pytest.importorskip("ray")
 from seatrial.errors import CapacityError, EngineUnavailableError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.search.ray_tuner import Node, connect, connection_error, needs_of
+from seatrial.search.ray_tuner import RayNode, connect, connection_error, needs_of
 
 #: ray/_private/utils.py, check_version_info.
 OTHER_RAY = """Version mismatch: The cluster was started with:
@@ -78,8 +78,8 @@ def job(gpus: str, **keys: Any) -> Job:
     return Job(project=Path("/project"), target=target, gpus=GpuRequest.parse(gpus), **keys)
 
 
-HEAD = Node("1", "head", {"CPU": 8.0})
-BIG = Node("2", "big", {"CPU": 64.0, "GPU": 8.0})
+HEAD = RayNode("1", "head", {"CPU": 8.0})
+BIG = RayNode("2", "big", {"CPU": 64.0, "GPU": 8.0})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from seatrial.errors import UsageError
 from seatrial.search.space import (
-    Choice,
+    OneOf,
     Range,
     Space,
     as_text,
@@ -21,9 +21,9 @@ from seatrial.search.space import (
 
 
 def test_what_it_reads() -> None:
-    assert parse_dimension("batch=32,64") == Choice("batch", ("32", "64"))
-    assert parse_dimension("lr=0.1") == Choice("lr", ("0.1",))
-    assert parse_dimension("path=../a,../b") == Choice("path", ("../a", "../b"))
+    assert parse_dimension("batch=32,64") == OneOf("batch", ("32", "64"))
+    assert parse_dimension("lr=0.1") == OneOf("lr", ("0.1",))
+    assert parse_dimension("path=../a,../b") == OneOf("path", ("../a", "../b"))
     lr = parse_dimension("lr=log:1e-5..1e-1")
     assert isinstance(lr, Range) and (lr.low, lr.high, lr.log, lr.whole) == (1e-5, 0.1, True, False)
     assert parse_dimension("layers=int:1..8").points() == ["1", "2", "3", "4", "5", "6", "7", "8"]
@@ -95,5 +95,5 @@ def test_what_is_nearly_a_range_is_no_choice_of_one_value(text: str) -> None:
 
 
 def test_paths_with_two_dots_are_values() -> None:
-    assert parse_dimension("data=../small,../large") == Choice("data", ("../small", "../large"))
-    assert parse_dimension("data=a/../b") == Choice("data", ("a/../b",))
+    assert parse_dimension("data=../small,../large") == OneOf("data", ("../small", "../large"))
+    assert parse_dimension("data=a/../b") == OneOf("data", ("a/../b",))

@@ -18,7 +18,7 @@ pytest.importorskip("optuna", reason="optuna is not installed")
 
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.search.study import Definition, Study
-from seatrial.search.trial import Ending, Report
+from seatrial.search.trial import Ending, TrialReport
 
 DEFINITION = Definition(name="s", title="train.py", space=("a=int:1..500",), search="grid", objective="x:max")
 
@@ -65,7 +65,7 @@ def test_trial_from_ask_to_tell(study: Study) -> None:
     study.tell(number, Ending("failed"))  # too late
     [trial] = Study(study.path).trials()
     assert trial.state == "done" and trial.value == 0.8 and trial.run_id == "run-1"
-    assert trial.reports == (Report(1, 0.25), Report(2, 0.75)) and trial.begun_at is not None
+    assert trial.reports == (TrialReport(1, 0.25), TrialReport(2, 0.75)) and trial.begun_at is not None
     assert Study(study.path).definition == DEFINITION and trial.settings == {"a": "1"}
 
 

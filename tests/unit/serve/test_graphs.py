@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from seatrial.serve.runners import graphs, texts
-from seatrial.serve.runners.graphs import Graphed, batch_sizes
+from seatrial.serve.runners.graphs import GraphedRunner, batch_sizes
 from seatrial.serve.runners.texts import Bert, Bucketed, PackedGraphs
 
 pytestmark = pytest.mark.torch
@@ -143,7 +143,7 @@ def test_more_rows_than_the_largest_graph_are_two_replays():
 
 
 def test_a_graphed_batch_gives_each_row_its_own_answer_at_every_size():
-    run = Graphed(
+    run = GraphedRunner(
         lambda inputs: (inputs[0] * 2 + inputs[1][:, None],), [((3,), torch.float32), ((), torch.float32)], 12, CPU
     )
     run.prepare()
@@ -156,6 +156,6 @@ def test_a_graphed_batch_gives_each_row_its_own_answer_at_every_size():
 
 
 def test_a_program_of_one_batch_size_has_one_graph():
-    run = Graphed(lambda inputs: (inputs[0] + 1,), [((2,), torch.float32)], 4, CPU, only=4)
+    run = GraphedRunner(lambda inputs: (inputs[0] + 1,), [((2,), torch.float32)], 4, CPU, only=4)
     run.prepare()
     assert run.captured == (4,)

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.stack.facts import Framework, Wheel, gpu_models, table, wheels
-from seatrial.stack.machine import Machine, TargetGpu, parse_target
+from seatrial.stack.machine import TargetGpu, TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 from seatrial.stack.rules import Constraints
 from tables import cases
@@ -25,14 +25,14 @@ def asked(framework: Framework | None = "torch", specifier: str = "", **more: An
     return Constraints(framework, SpecifierSet(specifier), prefer="2.13.0" if framework == "torch" else None, **more)
 
 
-def stack(constraints: Constraints, target: str | Machine) -> Stack:
-    found = resolve(constraints, target if isinstance(target, Machine) else parse_target(target))
+def stack(constraints: Constraints, target: str | TargetMachine) -> Stack:
+    found = resolve(constraints, target if isinstance(target, TargetMachine) else parse_target(target))
     assert isinstance(found, Stack), found
     return found
 
 
-def conflict(constraints: Constraints, target: str | Machine) -> Conflict:
-    found = resolve(constraints, target if isinstance(target, Machine) else parse_target(target))
+def conflict(constraints: Constraints, target: str | TargetMachine) -> Conflict:
+    found = resolve(constraints, target if isinstance(target, TargetMachine) else parse_target(target))
     assert isinstance(found, Conflict), found
     return found
 
@@ -52,14 +52,14 @@ def test_other_frameworks() -> None:
 
 
 def test_a_cpu_run_takes_the_cpu_build() -> None:
-    found = stack(asked(gpu=False), Machine())
+    found = stack(asked(gpu=False), TargetMachine())
     assert (found.requirement, found.index) == ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")
 
 
 def test_python_goes_where_the_framework_is() -> None:
     assert stack(asked(specifier="==1.13.1"), "a100").python == "3.10"
     assert stack(asked(python_specifier=SpecifierSet(">=3.12")), "h100").python == "3.12"
-    assert stack(asked(None, python_specifier=SpecifierSet("<3.11")), Machine()).python == "3.10"
+    assert stack(asked(None, python_specifier=SpecifierSet("<3.11")), TargetMachine()).python == "3.10"
 
 
 def test_cuda_compat_is_for_data_centre_gpus() -> None:
@@ -99,7 +99,7 @@ def test_unknown_driver_gives_a_warning() -> None:
 # The brute force: (build, cpu, forward) → fits, from the raw rows.
 
 
-def fits(wheel: Wheel, python: str, cpu: bool, forward: bool, constraints: Constraints, machine: Machine) -> bool:
+def fits(wheel: Wheel, python: str, cpu: bool, forward: bool, constraints: Constraints, machine: TargetMachine) -> bool:
     ok = wheel.version in constraints.specifier and constraints.variant in (None, "cpu" if cpu else wheel.variant)
     ok &= Version(wheel.python[0]) <= Version(python) <= Version(wheel.python[1])
     ok &= constraints.python in (None, python) and f"{python}.99" in constraints.python_specifier
@@ -155,7 +155,7 @@ VERSIONS = {name: sorted({wheel.version for wheel in wheels(name)}) for name in 
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Constraints, Machine]:
+def cases(draw: st.DrawFn) -> tuple[Constraints, TargetMachine]:
     framework = draw(st.sampled_from(FRAMEWORKS))
     version = draw(st.sampled_from(VERSIONS[framework]))
     specifier = draw(st.sampled_from(["", f"=={version}", f">={version}", f"<={version}", f"~={version}"]))
@@ -170,11 +170,11 @@ def cases(draw: st.DrawFn) -> tuple[Constraints, Machine]:
         prefer=draw(st.none() | st.just(version)),
     )
     gpus = tuple(draw(st.lists(st.sampled_from(GPUS), max_size=2)))
-    return constraints, Machine(draw(st.sampled_from(DRIVERS)), gpus)
+    return constraints, TargetMachine(draw(st.sampled_from(DRIVERS)), gpus)
 
 
 @given(cases())
-def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple[Constraints, Machine]) -> None:
+def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple[Constraints, TargetMachine]) -> None:
     constraints, machine = case
     assert constraints.framework is not None
     found = resolve(constraints, machine)

@@ -19,7 +19,7 @@ from typing import Any
 
 from seatrial import frames
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.pending import Progress, is_of_run
+from seatrial.backends.kubernetes.pending import PodProgress, is_of_run
 from seatrial.backends.kubernetes.pod import selector
 from seatrial.backends.kubernetes.pods import Pod, read_pod
 from seatrial.backends.log_sink import Sink, Turn
@@ -133,7 +133,7 @@ class Collector:
         self._sink = Sink(run_dir, nodes)
         self._pods: dict[str, Pod] = {}
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._progress = Progress(cluster, echo, self._sink.host_event, namespace)
+        self._progress = PodProgress(cluster, echo, self._sink.host_event, namespace)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -334,7 +334,7 @@ def in_namespace(fix: str | None, namespace: str) -> str | None:
     return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
 
 
-class Progress:
+class PodProgress:
     """Reports what happens to pods.
 
     Args:

@@ -117,7 +117,7 @@ _LOOK_EVERY_S = 0.5
 _MOST_LINES = 4000
 
 
-class Line(Protocol):
+class ProgressLine(Protocol):
     """A line that changes, e.g. cli.terminal.LiveLine."""
 
     def show(self, text: str) -> str | None: ...
@@ -140,7 +140,7 @@ class BuildReporter:
         note: Callable[[str], None],
         progress: Callable[[str], None],
         *,
-        live: Line | None = None,
+        live: ProgressLine | None = None,
         whole: bool = False,
         printing: AbstractContextManager[object] | None = None,
     ) -> None:

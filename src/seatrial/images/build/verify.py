@@ -14,7 +14,7 @@ from seatrial.findings.device_code import covers
 from seatrial.images.slim.options import slimmer_bytes
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.plan import ContainerPlan, ImagePlan
-from seatrial.stack.machine import Machine
+from seatrial.stack.machine import TargetMachine
 from seatrial.system import command
 
 _SCRIPT = Path(__file__).parent / "verify_program.py"
@@ -52,7 +52,7 @@ def verify_image(
     imports: Sequence[str],
     *,
     store: ImageStore,
-    machine: Machine | None,
+    machine: TargetMachine | None,
     container: ContainerPlan | None = None,
 ) -> Verification:
     """Run the verification in the image.
@@ -78,7 +78,9 @@ def verify_image(
     return judge(json.loads(lines[-1]), image, machine, on_gpu=container is not None)
 
 
-def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, on_gpu: bool = False) -> Verification:
+def judge(
+    found: dict[str, Any], image: ImagePlan, machine: TargetMachine | None, *, on_gpu: bool = False
+) -> Verification:
     """The script's answers against the plan's promises; ``on_gpu``: it had GPUs to run on. Pure."""
     wrong = [f"`import {name}` fails: {error}" for name, error in found["errors"].items()]
     planned = image.stack
@@ -112,7 +114,7 @@ def judge(found: dict[str, Any], image: ImagePlan, machine: Machine | None, *, o
     )
 
 
-def measure_contents(image: ImagePlan, *, store: ImageStore, machine: Machine | None) -> dict[str, Any]:
+def measure_contents(image: ImagePlan, *, store: ImageStore, machine: TargetMachine | None) -> dict[str, Any]:
     """The image's packages, kinds of files and device code, in bytes, as slimming.estimate counts them."""
     targets = ",".join(each.replace(".", "") for each in (machine.capabilities if machine else ()))
     load = "import sys,base64,io,zipfile,tempfile,runpy;"

@@ -14,7 +14,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
-from seatrial.stack.machine import Machine
+from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 from seatrial.stack.rules import Constraints
 
@@ -63,7 +63,7 @@ def resolve_frameworks(
     needs: Needs,
     imports: frozenset[str],
     *,
-    machine: Machine | None,
+    machine: TargetMachine | None,
     own_sources: bool,
     python: str | None = None,
     mirror: str | None = None,
@@ -100,7 +100,7 @@ def resolve_frameworks(
         constraints = Constraints(
             None, python=python, python_specifier=needs.python, barred=barred or {}, source=needs.source
         )
-        stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
+        stack = _or_raise(resolve(constraints, machine or TargetMachine()), constraints)
         extra_choices = stack.choices if stack.python != PYTHONS[0] else ()
         resolved = replace(resolved, stack=stack, choices=(*resolved.choices, *extra_choices))
     if mirror and resolved.index:
@@ -127,7 +127,7 @@ def _resolve_one(
     resolved: Resolved,
     needs: Needs,
     framework: Framework,
-    machine: Machine | None,
+    machine: TargetMachine | None,
     own_sources: bool,
     python: str | None,
     barred: Mapping[str, str],
@@ -147,7 +147,7 @@ def _resolve_one(
     other = canonical_name(line) in _OTHER_RELEASES
     if requirement is None or requirement.url or other or not _known(constraints):
         return _left_to_pip(resolved, found, line, framework)
-    stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
+    stack = _or_raise(resolve(constraints, machine or TargetMachine()), constraints)
     assert stack.requirement is not None
     assert stack.wheel is not None
     index = stack.index if not own_sources else None
@@ -187,7 +187,12 @@ def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: 
 
 
 def _constraints(
-    framework: Framework, line: str, found: Requirements, needs: Needs, machine: Machine | None, python: str | None
+    framework: Framework,
+    line: str,
+    found: Requirements,
+    needs: Needs,
+    machine: TargetMachine | None,
+    python: str | None,
 ) -> Constraints:
     requirement = parsed(line)
     specifier, variant = public(requirement)
@@ -303,7 +308,7 @@ def _imported(framework: Framework, imports: frozenset[str]) -> bool:
     return any(BUILT_ON.get(name) == framework for name in imports)
 
 
-def _name_alone(framework: Framework, machine: Machine | None) -> str:
+def _name_alone(framework: Framework, machine: TargetMachine | None) -> str:
     """TensorFlow's CPU build is a package of its own, a third of the size."""
     return "tensorflow-cpu" if framework == "tensorflow" and machine is None else framework
 

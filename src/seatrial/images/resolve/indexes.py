@@ -28,7 +28,7 @@ _MOST_SOURCES = 8
 
 
 @dataclass(frozen=True)
-class Source:
+class PackageSource:
     """Hold where packages come from: an ``index`` with a page a project, or one page of ``links`` to files."""
 
     url: str = field(repr=False)
@@ -40,7 +40,7 @@ class Source:
         return urlsplit(without_login(self.url))._replace(query="", fragment="").geturl()
 
 
-def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tuple[Source, ...]:
+def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tuple[PackageSource, ...]:
     """Where pip would look for a package, without repetition; () for nowhere.
 
     The machine's own pip configuration stands for what the project leaves open: a build does not see it, but where it
@@ -51,14 +51,14 @@ def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tup
     if options.index_url:
         configured["index-url"] = [options.index_url]
     chosen = {key: own.get(key) or configured.get(key, []) for key in ("index-url", "no-index")}
-    urls: list[Source] = []
+    urls: list[PackageSource] = []
     if not _is_on(chosen["no-index"]):
-        urls += [Source(url) for url in (chosen["index-url"] or [PYPI])[-1:]]
-        urls += [Source(url) for key in (configured, own) for url in key.get("extra-index-url", [])]
+        urls += [PackageSource(url) for url in (chosen["index-url"] or [PYPI])[-1:]]
+        urls += [PackageSource(url) for key in (configured, own) for url in key.get("extra-index-url", [])]
     links = [*configured.get("find-links", []), *own.get("find-links", [])]
     if options.find_links and "://" in options.find_links:
         links.append(options.find_links)
-    urls += [Source(url, "links") for url in links if "://" in url]
+    urls += [PackageSource(url, "links") for url in links if "://" in url]
     return tuple(dict.fromkeys(source for source in urls if _is_address(source.url)))[:_MOST_SOURCES]
 
 

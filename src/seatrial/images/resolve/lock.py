@@ -10,7 +10,7 @@ from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved, framework_place, public
-from seatrial.images.resolve.indexes import Source
+from seatrial.images.resolve.indexes import PackageSource
 from seatrial.images.resolve.uv import Lock, LockedPackage, PackageResolver, ResolveRequest
 
 #: Packages with releases and builds that only PyTorch's index has.
@@ -52,7 +52,7 @@ def lock_packages(
         return None
     if (place := framework_place(found)) is None:
         return _by_layer(found, lock, frozenset(), hashed=True)
-    further = (Source(resolved.index),) if resolved.index else ()
+    further = (PackageSource(resolved.index),) if resolved.index else ()
     for builds, sources in ((True, further), *(((False, ()),) if further else ())):
         asked = replace(
             request,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
-from seatrial.images.resolve.indexes import Source
+from seatrial.images.resolve.indexes import PackageSource
 from seatrial.images.resolve.wheel_metadata import metadata_wheel
 from seatrial.images.sources import digest_of_wheel
 from seatrial.system import command, toml_file
@@ -80,7 +80,7 @@ class ResolveRequest:
 
     lines: tuple[str, ...]
     python: str
-    sources: tuple[Source, ...]
+    sources: tuple[PackageSource, ...]
     constraints: tuple[str, ...] = ()
     prereleases: bool = False
     dependencies: bool = True

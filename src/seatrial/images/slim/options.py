@@ -13,7 +13,7 @@ from seatrial.images.requirements.pip_format import canonical_name
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.recipe_names import source_of
-from seatrial.stack.machine import Machine
+from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import Stack
 from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.project_files import read_sources
@@ -93,7 +93,7 @@ class Slimming:
 def slimming_for(
     job: Job,
     stack: Stack,
-    machine: Machine | None,
+    machine: TargetMachine | None,
     *,
     compiles: bool,
     multi_gpu: bool,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from seatrial.serve.counters import PER_OCTAVE, Totals, upper_s
+from seatrial.serve.counters import PER_OCTAVE, CounterTotals, upper_s
 
 TYPE = "text/plain; version=0.0.4"
 
@@ -20,7 +20,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 Sample = tuple[str, dict[str, str], float]
 
 
-def render(name: str, totals: Totals, *, ready: bool) -> str:
+def render(name: str, totals: CounterTotals, *, ready: bool) -> str:
     """Return the exposition."""
     requests = [
         ("", {"kind": kind, "code": str(status or "other")}, count) for (kind, status), count in totals.requests.items()
@@ -47,7 +47,7 @@ def render(name: str, totals: Totals, *, ready: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latency(totals: Totals) -> Iterator[Sample]:
+def _latency(totals: CounterTotals) -> Iterator[Sample]:
     """Yield a line for each octave: bounds of the fine buckets, so that no request is in a wrong one."""
     below = 0
     for bucket, count in enumerate(totals.latencies):
@@ -59,7 +59,7 @@ def _latency(totals: Totals) -> Iterator[Sample]:
     yield "_count", {}, below
 
 
-def _batches(totals: Totals) -> Iterator[Sample]:
+def _batches(totals: CounterTotals) -> Iterator[Sample]:
     for size in _SIZES:
         yield "_bucket", {"le": str(size)}, sum(count for each, count in totals.batches.items() if each <= size)
     count = sum(totals.batches.values())

@@ -27,7 +27,7 @@ def batch_sizes(max_batch: int) -> tuple[int, ...]:
     return (*powers, max_batch)
 
 
-class Eager:
+class EagerRunner:
     """Run batches of any size; for a CPU, and for programs that cannot be captured."""
 
     captured: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class Eager:
             return [output.cpu().numpy() for output in self._forward(inputs)]
 
 
-class Graphed:
+class GraphedRunner:
     """Replay a graph for each of ``batch_sizes``, with buffers that all share; or for the only size."""
 
     def __init__(

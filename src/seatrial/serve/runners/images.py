@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seatrial.serve.errors import ServeError
 from seatrial.serve.readers.images import ImageReader
-from seatrial.serve.runners.graphs import Eager, Graphed
+from seatrial.serve.runners.graphs import EagerRunner, GraphedRunner
 from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp, compare
 from seatrial.train.saving.examples import Examples
 from seatrial.train.saving.model_card import TensorSpec
@@ -90,7 +90,7 @@ class ImageModel:
         (probabilities_NK,) = self._batches([[row[0] for row in rows]])
         return [(probabilities_K,) for probabilities_K in probabilities_NK]
 
-    def _runner(self, dtype: torch.dtype) -> Eager | Graphed:
+    def _runner(self, dtype: torch.dtype) -> EagerRunner | GraphedRunner:
         network = self._network
         if dtype != torch.float32 and isinstance(network, nn.Module):
             network = copy.deepcopy(network).to(dtype)  # the fp32 weights stay, in case half precision differs
@@ -103,8 +103,8 @@ class ImageModel:
             return (network(numbers_BCHW).float().softmax(1),)
 
         if self._device.type != "cuda" or self._mode == "eager":
-            return Eager(forward, self._device)
-        return Graphed(forward, [(self._shape, torch.uint8)], self.max_batch, self._device)
+            return EagerRunner(forward, self._device)
+        return GraphedRunner(forward, [(self._shape, torch.uint8)], self.max_batch, self._device)
 
     def _all(self) -> np.ndarray:
         parts = [self._images[at : at + self.max_batch] for at in range(0, len(self._images), self.max_batch)]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seatrial.models.open import load_program
 from seatrial.serve.errors import ServeError
-from seatrial.serve.runners.graphs import Eager, Graphed
+from seatrial.serve.runners.graphs import EagerRunner, GraphedRunner
 from seatrial.serve.runners.images import ImageModel, Mode
 from seatrial.serve.runners.tensors import Runs, TensorModel
 from seatrial.serve.served_model import Row, ServedModel
@@ -117,14 +117,14 @@ def _runner(
 ) -> Runs:
     """Return a graph for each size if every side is known and the program can be captured."""
     if device.type != "cuda" or any(side < 0 for spec in inputs for side in spec.shape):
-        return Eager(forward, device)
+        return EagerRunner(forward, device)
     rows = [(spec.shape, torch.from_numpy(np.zeros(0, DATATYPES[spec.datatype])).dtype) for spec in inputs]
-    graphed = Graphed(forward, rows, max_batch, device, only=fixed)
+    graphed = GraphedRunner(forward, rows, max_batch, device, only=fixed)
     try:
         graphed.prepare()
     except RuntimeError as error:
         sys.stderr.write(f"the program cannot be captured in a CUDA graph and runs without: {first_line(error)}\n")
-        return Eager(forward, device)
+        return EagerRunner(forward, device)
     return graphed
 
 

@@ -117,7 +117,7 @@ class TextModel:
         return [drawn.integers(0, vocabulary, length, dtype=np.int32) for length in lengths]
 
 
-class Layer(NamedTuple):
+class EncoderLayer(NamedTuple):
     """Weights of one layer; the three projections of attention are one product."""
 
     qkv: tuple[Tensor, Tensor]
@@ -154,7 +154,7 @@ class Bert:
                 at = f"bert.encoder.layer.{number}"
                 three = [pair(f"{at}.attention.self.{name}") for name in ("query", "key", "value")]
                 self._layers.append(
-                    Layer(
+                    EncoderLayer(
                         (torch.cat([weight for weight, _ in three]), torch.cat([bias for _, bias in three])),
                         pair(f"{at}.attention.output.dense"),
                         pair(f"{at}.attention.output.LayerNorm"),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.kernels import runtime
-from seatrial.train.kernels.ops import FORMATS, Module, cdiv, channels_last, differentiable, module
+from seatrial.train.kernels.ops import FORMATS, KernelModule, cdiv, channels_last, differentiable, module
 from seatrial.train.kernels.runtime import THREADS
 
 #: Blocks that sum over pixels: two for each multiprocessor of a large GPU (H200: 132).
@@ -47,7 +47,7 @@ def adds_atomically(dtype: torch.dtype, channels: int) -> bool:
     return dtype == torch.bfloat16 and channels <= MAX_ADDED
 
 
-def norm_act_module(dtype: torch.dtype, channels: int, activation: str) -> Module:
+def norm_act_module(dtype: torch.dtype, channels: int, activation: str) -> KernelModule:
     """The kernels for one format, width and activation."""
     constants = {"C": channels, "ACT": ACTIVATIONS[activation], "EACH": EACH}
     return module("norm_act.cu", dtype, **constants, ATOMIC=adds_atomically(dtype, channels))
@@ -89,7 +89,7 @@ def _norm_act(
 
 
 def _norm_act_back(
-    needs: Any, grad: Tensor, x: Tensor, table: Tensor, mask: Tensor | None, *, kernels: Module, totals: Totals
+    needs: Any, grad: Tensor, x: Tensor, table: Tensor, mask: Tensor | None, *, kernels: KernelModule, totals: Totals
 ) -> Any:
     grad = grad.contiguous(memory_format=torch.channels_last)
     channels, pixels, items = x.shape[1], x.numel() // x.shape[1], x.numel() // 8
@@ -115,12 +115,12 @@ def _parts(x: Tensor, blocks: int) -> Tensor | None:
     return None if adds_atomically(x.dtype, x.shape[1]) else torch.empty(blocks, 2, x.shape[1], device=x.device)
 
 
-def _total(kernels: Module, parts: Tensor | None, totals: Tensor) -> None:
+def _total(kernels: KernelModule, parts: Tensor | None, totals: Tensor) -> None:
     if parts is not None:
         kernels.launch("total_rows", 2 * parts.shape[2] // 32, parts, totals, len(parts))
 
 
-def pooled_modules(dtype: torch.dtype, channels: int, activation: str) -> tuple[Module, Module]:
+def pooled_modules(dtype: torch.dtype, channels: int, activation: str) -> tuple[KernelModule, KernelModule]:
     """The kernels for one format, width and activation, and those that make its table."""
     constants = {"C": channels, "ACT": ACTIVATIONS[activation], "EACH": EACH}
     return module("pooled_norm.cu", dtype, **constants), module("norm_table.cu", dtype, C=channels)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.kernels import runtime
-from seatrial.train.kernels.ops import FORMATS, Module, cdiv, channels_last, differentiable, module, sum_rows
+from seatrial.train.kernels.ops import FORMATS, KernelModule, cdiv, channels_last, differentiable, module, sum_rows
 from seatrial.train.kernels.runtime import THREADS
 
 #: Blocks that sum over pixels: four for each multiprocessor of a large GPU (H200: 132).
@@ -32,7 +32,7 @@ ROWS = 8
 MAX_CLASSES, BY_FEATURES, MAX_FEATURES, MAX_PLACES = 32, 256, 1024, 256
 
 
-def whitening_module(dtype: torch.dtype, inputs: int, filters: int, size: int) -> Module:
+def whitening_module(dtype: torch.dtype, inputs: int, filters: int, size: int) -> KernelModule:
     """The kernels of one whitening layer."""
     return module("whitening.cu", dtype, I=inputs, C=filters, K=size, OUT=filled_up(filters))
 
@@ -47,7 +47,7 @@ def _whiten(images: Tensor, weight: Tensor, bias: Tensor) -> Any:
     return out, (images, taps, bias), {"kernels": kernels}
 
 
-def _whiten_back(needs: Any, grad: Tensor, images: Tensor, taps: Tensor, bias: Tensor, *, kernels: Module) -> Any:
+def _whiten_back(needs: Any, grad: Tensor, images: Tensor, taps: Tensor, bias: Tensor, *, kernels: KernelModule) -> Any:
     if not needs[2]:
         return None, None, None
     grad = grad.contiguous(memory_format=torch.channels_last)
@@ -96,7 +96,7 @@ def fits(layer: nn.Conv2d, images: Tensor) -> bool:
     return plain and square and few and known and not images.requires_grad
 
 
-def head_module(dtype: torch.dtype, features: int, classes: int) -> Module:
+def head_module(dtype: torch.dtype, features: int, classes: int) -> KernelModule:
     """The kernels of one last layer."""
     return module("pooled_head.cu", dtype, F=features, K=classes, ROWS=ROWS)
 

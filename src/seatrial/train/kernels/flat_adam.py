@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from seatrial.train.kernels import runtime
-from seatrial.train.kernels.ops import Module, module
+from seatrial.train.kernels.ops import KernelModule, module
 from seatrial.train.kernels.runtime import THREADS
 
 #: Blocks that sum the squares: four for each multiprocessor of a large GPU (H200: 132).
@@ -45,7 +45,7 @@ class Rule:
         }  # fmt: skip
 
 
-def kernels(dtype: torch.dtype, rule: Rule) -> Module:
+def kernels(dtype: torch.dtype, rule: Rule) -> KernelModule:
     """The kernels for gradients of this type."""
     return module("adam_flat.cu", dtype, **rule.constants(), EACH=EACH)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seatrial.train.kernels import runtime
-from seatrial.train.kernels.ops import Module, module
+from seatrial.train.kernels.ops import KernelModule, module
 
 #: Columns of a block: eight for each lane of a warp.
 COLUMNS = 256
@@ -22,7 +22,7 @@ MOST_BLOCKS = 528
 SOURCES = 4
 
 
-def kernels(dtype: torch.dtype) -> Module:
+def kernels(dtype: torch.dtype) -> KernelModule:
     """The kernels for one format."""
     return module("gelu_bias.cu", dtype)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.kernels import runtime
-from seatrial.train.kernels.ops import Module, cdiv, differentiable, module
+from seatrial.train.kernels.ops import KernelModule, cdiv, differentiable, module
 from seatrial.train.kernels.runtime import THREADS
 from seatrial.train.precision import Precision
 
@@ -77,7 +77,7 @@ class LenetShape:
         return forward, 2 * (64 + 16) * depth, max(filters, inputs)
 
 
-def modules(shape: LenetShape) -> tuple[Module, Module, Module]:
+def modules(shape: LenetShape) -> tuple[KernelModule, KernelModule, KernelModule]:
     """The kernels of the forward pass, of the loss with the linear layers, and of the convolutions' backward pass."""
     tiles = cdiv(cdiv(cdiv(shape.area, 16), SHARES), 8)
     sizes = {"H": shape.height, "W": shape.width, "N": shape.classes, "SHARES": SHARES}
@@ -213,7 +213,7 @@ def _step(images: Tensor, labels: Tensor, *parameters: Tensor, shape: LenetShape
 
 def _step_back(
     needs: Any, grad: Tensor, first_parts: Tensor, second_parts: Tensor, last_parts: Tensor, weights: Tensor,
-    *parameters: Tensor, kernels: Module,
+    *parameters: Tensor, kernels: KernelModule,
 ) -> Any:  # fmt: skip
     parts = (first_parts, second_parts, last_parts)
     lengths = [weights.numel(), *(part.shape[1] for part in parts)]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from seatrial.train.kernels import runtime
-from seatrial.train.kernels.ops import Module, cdiv, module
+from seatrial.train.kernels.ops import KernelModule, cdiv, module
 from seatrial.train.kernels.runtime import THREADS
 
 #: Tensors of one launch: their addresses must fit in the 4 KB of its arguments (CUDA programming guide).
@@ -30,7 +30,7 @@ EACH = 4
 Group = tuple[dict[str, Any], tuple[list[Tensor], ...]]
 
 
-def _filled_in(kernels: Module, types: dict[str, str], picked: Iterable[tuple[int, str]]) -> Module:
+def _filled_in(kernels: KernelModule, types: dict[str, str], picked: Iterable[tuple[int, str]]) -> KernelModule:
     """Fill in pointers of each tensor, and the lines that pick the tensor of a block.
 
     Args:
@@ -45,7 +45,7 @@ def _filled_in(kernels: Module, types: dict[str, str], picked: Iterable[tuple[in
         places.append(f"if (blockIdx.x >= {before}) {more};")
         before += blocks
     text = kernels.text.replace("POINTERS", ",\n    ".join(pointers)).replace("TENSORS", "\n  ".join(lines))
-    return Module(text.replace("PLACES", "\n  ".join(places)).replace("EACH", str(EACH)))
+    return KernelModule(text.replace("PLACES", "\n  ".join(places)).replace("EACH", str(EACH)))
 
 
 def takes_adam(groups: list[Group], device: torch.device) -> bool:
@@ -82,7 +82,7 @@ def adam(groups: list[Group], done: Tensor, *, decoupled: bool) -> None:
 
 
 @lru_cache
-def adam_module(pieces: tuple[tuple[int, float], ...]) -> Module:
+def adam_module(pieces: tuple[tuple[int, float], ...]) -> KernelModule:
     """The kernel for tensors of these sizes and weight decays."""
     types = {"p": "float*", "g": "const float*", "m": "float*", "v": "float*"}
     picked = ((blocks_of(size), f"n = {size}, decay = {decay!r}, first = {{first}}") for size, decay in pieces)
@@ -169,7 +169,7 @@ def muon(
 
 
 @lru_cache
-def muon_module(sizes: tuple[tuple[int, int], ...]) -> Module:
+def muon_module(sizes: tuple[tuple[int, int], ...]) -> KernelModule:
     """The kernels for matrices of these sizes."""
     most, longest = max(rows for rows, _ in sizes), max(columns for _, columns in sizes)
     types = {"p": "float*", "g": "const float*", "m": "float*"}
@@ -187,7 +187,7 @@ def nesterov(tensors: list[tuple[Tensor, Tensor, Tensor, Tensor]], decays: list[
 
 
 @lru_cache
-def nesterov_module(sizes: tuple[tuple[int, float], ...]) -> Module:
+def nesterov_module(sizes: tuple[tuple[int, float], ...]) -> KernelModule:
     """The kernel for tensors of these sizes and weight decays."""
     types = {"p": "float*", "g": "const float*", "m": "float*", "rate": "const float*"}
     picked = ((blocks_of(size), f"n = {size}, decay = (float){decay!r}, first = {{first}}") for size, decay in sizes)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seatrial.train.kernels import dropout, runtime
-from seatrial.train.kernels.ops import Module, module
+from seatrial.train.kernels.ops import KernelModule, module
 
 #: Rows of a block: a warp each.
 ROWS = 8
@@ -23,7 +23,7 @@ TILE = ROWS
 MOST_PARTS = 264
 
 
-def kernels(dtype: torch.dtype, width: int, share: float) -> Module:
+def kernels(dtype: torch.dtype, width: int, share: float) -> KernelModule:
     """The kernels for rows of so many columns and a share to drop."""
     return module("norm_residual.cu", dtype, H=width, TILE=TILE, **dropout.constants(share))
 

@@ -20,7 +20,7 @@ REALS = (torch.float32, torch.bfloat16)
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.M)
 
 
-class Module(NamedTuple):
+class KernelModule(NamedTuple):
     """The kernels of one .cu file for one set of constants: the key of the compile cache is the whole text."""
 
     text: str
@@ -33,10 +33,10 @@ class Module(NamedTuple):
 
 
 @lru_cache(1024)
-def module(file: str, dtype: torch.dtype | None = None, **constants: int | float) -> Module:
+def module(file: str, dtype: torch.dtype | None = None, **constants: int | float) -> KernelModule:
     """A file of cuda/ behind its constants; ``Real`` is ``dtype`` there."""
     real = f"#define REAL {FORMATS[dtype]}\n" if dtype else ""
-    return Module(real + "".join(map(_constant, constants, constants.values())) + _expanded(file))
+    return KernelModule(real + "".join(map(_constant, constants, constants.values())) + _expanded(file))
 
 
 def _constant(name: str, value: float) -> str:

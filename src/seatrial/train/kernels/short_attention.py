@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seatrial.train.kernels import dropout, runtime
-from seatrial.train.kernels.ops import Module, module
+from seatrial.train.kernels.ops import KernelModule, module
 
 #: Tokens of the longest text that the kernels take, and numbers a head.
 LONGEST, HEAD = 128, 64
@@ -24,7 +24,7 @@ FORWARD_BYTES = 3 * LONGEST * (HEAD + SPARE) * 2
 BACK_BYTES = (4 * LONGEST * (HEAD + SPARE) + LONGEST * (LONGEST + SPARE)) * 2 + 8 * 3 * HEAD * 4
 
 
-def kernels(share: float) -> Module:
+def kernels(share: float) -> KernelModule:
     """The kernels for a share of the weights to drop."""
     return module("attention.cu", torch.bfloat16, **dropout.constants(share))
 

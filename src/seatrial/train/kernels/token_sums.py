@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from seatrial.train.kernels import runtime
-from seatrial.train.kernels.ops import Module, module
+from seatrial.train.kernels.ops import KernelModule, module
 
 
-def kernels(dtype: torch.dtype, width: int) -> Module:
+def kernels(dtype: torch.dtype, width: int) -> KernelModule:
     """The kernel for rows of so many columns."""
     return module("embedding_grad.cu", dtype, H=width)
 

@@ -19,7 +19,7 @@ from seatrial.train.distributed import Ranks
 from seatrial.train.kernels import dropout, flat_adam, gelu, norm_residual, runtime, short_attention
 from seatrial.train.kernels import token_sums as embedding
 from seatrial.train.kernels.flat_adam import Rule
-from seatrial.train.kernels.ops import REALS, Module
+from seatrial.train.kernels.ops import REALS, KernelModule
 from seatrial.train.kernels.token_sums import token_sums
 from seatrial.train.packed.texts import Packed, PackedTexts
 from seatrial.train.packed.weights import FlatWeights
@@ -32,7 +32,7 @@ MOST_BESIDE = 10
 
 
 @dataclass
-class Layer:
+class BertLayer:
     """A layer's modules, its weights for the products, and where their gradients go."""
 
     first_norm: nn.LayerNorm
@@ -86,7 +86,7 @@ class PackedBert:
         result: Tensor = _Loss.apply(self._anchor, self, batch, labels_B)  # type: ignore[no-untyped-call]
         return result
 
-    def _modules(self) -> list[Module]:
+    def _modules(self) -> list[KernelModule]:
         """The kernels, with dropout and without."""
         dtype, width = self.weights.dtype, self.weights.words.shape[1]
         found = [gelu.kernels(dtype), flat_adam.kernels(dtype, self.weights.rule), embedding.kernels(dtype, width)]
@@ -296,10 +296,10 @@ def _tables(embeddings: Any) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
     return words, positions, kinds
 
 
-def _layer(layer: Any) -> Layer:
+def _layer(layer: Any) -> BertLayer:
     attention = layer.attention.self
     inputs = (attention.query, attention.key, attention.value)
-    return Layer(
+    return BertLayer(
         layer.attention.output.LayerNorm,
         layer.output.LayerNorm,
         layer.attention.output.dense.bias,
@@ -313,7 +313,7 @@ def _layer(layer: Any) -> Layer:
     )
 
 
-def _vectors(layer: Layer) -> tuple[nn.Parameter, ...]:
+def _vectors(layer: BertLayer) -> tuple[nn.Parameter, ...]:
     """A layer's parameters of one dimension, as they lie."""
     return (
         *layer.input_biases, layer.mixed_bias, layer.first_norm.weight, layer.first_norm.bias, layer.wide_bias,

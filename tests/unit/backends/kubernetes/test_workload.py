@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.backends.kubernetes.pending import Progress, explain_workload, reported_exit_code, waiting_for
+from seatrial.backends.kubernetes.pending import PodProgress, explain_workload, reported_exit_code, waiting_for
 from seatrial.backends.kubernetes.pods import read_pod
 
 NAME = "seatrial-20261122-120000-train"
@@ -139,7 +139,7 @@ def test_what_a_run_waits_for(pods: Any, workloads: Any, events: Any, word: str 
 def test_it_is_told_once_however_often_the_controller_tries() -> None:
     said: list[str] = []
     recorded: list[Any] = []
-    progress = Progress(None, said.append, recorded.append)  # type: ignore[arg-type]  # it asks the cluster nothing
+    progress = PodProgress(None, said.append, recorded.append)  # type: ignore[arg-type]  # it asks the cluster nothing
     for used in range(20):
         progress.workload_event(forbidden(f"exceeded quota: team, requested: cpu=4, used: cpu={used}", count=used))
     progress.workload_event(LIMITS)

@@ -8,13 +8,13 @@ from packaging.specifiers import SpecifierSet
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.resolve.framework import TORCH_VERSION, Resolved, resolve_frameworks
-from seatrial.stack.machine import Machine, parse_target
+from seatrial.stack.machine import TargetMachine, parse_target
 from tables import cases
 
 #: Source: https://pytorch.org/get-started/locally/ (pip, Linux, CPU).
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH = f"torch=={TORCH_VERSION}"
-ANY = Machine()
+ANY = TargetMachine()
 A4000 = parse_target("driver=535.129,gpu=A4000")
 
 
@@ -23,7 +23,7 @@ def resolved(
     imports: tuple[str, ...] = ("torch",),
     constraints: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
-    machine: Machine | None = ANY,
+    machine: TargetMachine | None = ANY,
     own_sources: bool = False,
     python: str | None = None,
     requires: str = "",
@@ -82,7 +82,7 @@ def test_no_framework_where_nothing_imports_one() -> None:
     ],
 )
 def test_which_build_of_torch(
-    machine: Machine | None, own_sources: bool, options: tuple[str, ...], index: str | None, build: str
+    machine: TargetMachine | None, own_sources: bool, options: tuple[str, ...], index: str | None, build: str
 ) -> None:
     found = resolved("torch", machine=machine, own_sources=own_sources, options=options)
     assert found.index == index

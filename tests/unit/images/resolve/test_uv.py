@@ -11,7 +11,7 @@ import pytest
 
 from package_indexes import Index, serving
 from seatrial.images.plan import plan_image
-from seatrial.images.resolve.indexes import Source
+from seatrial.images.resolve.indexes import PackageSource
 from seatrial.images.resolve.uv import Lock, ResolveRequest, Unreachable, UvResolver
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts
@@ -66,7 +66,7 @@ def test_project_with_traps_leaves_no_mark_on_the_host(
 
 def test_lock_holds_hashes_and_sizes_and_no_address(tmp_path: Path, index: Index) -> None:
     resolver = UvResolver(tmp_path, Host({}))
-    lock = resolver.resolve(ResolveRequest(("plain",), "3.11", (Source(index.url),)))
+    lock = resolver.resolve(ResolveRequest(("plain",), "3.11", (PackageSource(index.url),)))
     assert isinstance(lock, Lock)
     [package] = lock.packages
     assert (package.name, package.version, package.size_bytes) == ("plain", "1.0", 5000)
@@ -75,7 +75,7 @@ def test_lock_holds_hashes_and_sizes_and_no_address(tmp_path: Path, index: Index
 
 
 def test_lock_stays_when_the_index_has_a_newer_release(tmp_path: Path, index: Index) -> None:
-    request = ResolveRequest(("plain",), "3.11", (Source(index.url),))
+    request = ResolveRequest(("plain",), "3.11", (PackageSource(index.url),))
     first = UvResolver(tmp_path, Host({})).resolve(request)
     index.has("plain", "plain-2.0-py3-none-any.whl")
     assert UvResolver(tmp_path, Host({})).resolve(request) == first
@@ -83,6 +83,6 @@ def test_lock_stays_when_the_index_has_a_newer_release(tmp_path: Path, index: In
 
 def test_login_that_is_refused_is_unknown_not_missing(tmp_path: Path, index: Index) -> None:
     index.login = "me:right"
-    request = ResolveRequest(("plain",), "3.11", (Source(index.with_login("me:wrong")),))
+    request = ResolveRequest(("plain",), "3.11", (PackageSource(index.with_login("me:wrong")),))
     answer = UvResolver(tmp_path, Host({})).resolve(request)
     assert isinstance(answer, Unreachable) and "asks for a login" in answer.reason and "wrong" not in answer.reason

@@ -20,7 +20,7 @@ from seatrial.findings.device_code import runs_on
 from seatrial.images.slim.program.compact import compact
 from seatrial.images.slim.program.elf import Data, mapped
 from seatrial.images.slim.program.files import libraries
-from seatrial.images.slim.program.report import Report
+from seatrial.images.slim.program.report import SlimReport
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 
@@ -90,7 +90,7 @@ _MOST_THREADS = 8
 
 
 def shrink_libraries(
-    site: Path, targets: set[int], report: Report, *, rewrite: bool = True, skipped: Collection[Path] = ()
+    site: Path, targets: set[int], report: SlimReport, *, rewrite: bool = True, skipped: Collection[Path] = ()
 ) -> None:
     """Write them anew without what no run reads.
 

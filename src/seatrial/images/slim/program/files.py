@@ -15,7 +15,7 @@ from pathlib import Path
 from re import Pattern
 
 from seatrial.images.slim.program.elf import is_elf
-from seatrial.images.slim.program.report import Report
+from seatrial.images.slim.program.report import SlimReport
 
 #: Folders by path below site-packages → why. numpy's, sympy's and networkx's tests; torch's own are in torch/test.
 _FOLDERS: tuple[tuple[Pattern[str], str], ...] = ((re.compile(r"(^|/)tests?$"), "tests"),)
@@ -47,7 +47,7 @@ _NEEDED = re.compile(r"^(numpy/_core/tests$|tensorflow/|keras/)")
 _LEAST_DUPLICATE = 1_000_000
 
 
-def slim_files(site: Path, report: Report, *, keep_headers: bool) -> None:
+def slim_files(site: Path, report: SlimReport, *, keep_headers: bool) -> None:
     """Remove them from one site-packages."""
     removed, paths = removable(site, keep_headers=keep_headers)
     for reason, size in removed.items():
@@ -103,7 +103,7 @@ def _matching(site: Path, rules: tuple[tuple[Pattern[str], str], ...], *, folder
                 yield path, reason
 
 
-def _link_duplicates(site: Path, report: Report) -> None:
+def _link_duplicates(site: Path, report: SlimReport) -> None:
     """Wheels cannot hold symbolic links, so a library and its two shorter names are three files."""
     alike: dict[tuple[Path, int], list[Path]] = {}
     for path in libraries(site):

@@ -8,7 +8,7 @@ from pathlib import Path
 from seatrial.images.slim.program.device_code import shrink_libraries
 from seatrial.images.slim.program.estimate import print_measure
 from seatrial.images.slim.program.files import slim_files
-from seatrial.images.slim.program.report import Report
+from seatrial.images.slim.program.report import SlimReport
 from seatrial.images.slim.program.unused import files_of, slim_unused, wanted_stubs
 
 LEVELS = ("files", "unused", "arch")
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--keep-metadata", action="store_true", help="pip will run once more: it must see all packages")
     parser.add_argument("--wanted", action="store_true", help="change nothing; print packages whose stubs are needed")
     given = parser.parse_args()
-    report = Report.read(given.root / "slim.json") if given.above else Report()
+    report = SlimReport.read(given.root / "slim.json") if given.above else SlimReport()
     sites = [path.resolve() for path in given.root.glob("lib/python3*/site-packages")] or [given.root.resolve()]
     targets = {int(text) for text in given.arch.split(",") if text}
     if given.measure:

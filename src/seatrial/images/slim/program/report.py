@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 
-class Report:
+class SlimReport:
     """Sums bytes a reason; names the libraries that were replaced."""
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class Report:
         self.kept: dict[str, str] = {}
 
     @classmethod
-    def read(cls, path: Path) -> Report:
+    def read(cls, path: Path) -> SlimReport:
         """Return the report of the layer below, to be continued; empty without one."""
         report = cls()
         if path.exists():

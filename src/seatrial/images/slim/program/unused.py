@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seatrial.images.slim.program.elf import DT_NEEDED, DT_SONAME, mapped
 from seatrial.images.slim.program.files import libraries, size_of, versions
-from seatrial.images.slim.program.report import Report
+from seatrial.images.slim.program.report import SlimReport
 from seatrial.images.slim.program.stub import X86_64, stub_library
 
 #: Feature → names of the libraries that only it uses. What torch calls each for: aten/src/ATen/cuda, native/cuda and
@@ -59,7 +59,7 @@ _LINKER_NAME = b"libnvJitLink.so"
 _FRAMEWORK = ("libtorch", "libc10", "libcu", "libnv", "libshm")
 
 
-def slim_unused(site: Path, features: set[str], report: Report, *, keep_metadata: bool = False) -> None:
+def slim_unused(site: Path, features: set[str], report: SlimReport, *, keep_metadata: bool = False) -> None:
     """Take out what only these features use; with ``keep_metadata`` pip still sees a package that is gone."""
     for feature in sorted(features):
         for pattern in _GONE.get(feature, ()):
@@ -86,7 +86,7 @@ def slim_unused(site: Path, features: set[str], report: Report, *, keep_metadata
 
 
 def _stub(
-    path: Path, feature: str, users: dict[str, set[str]], staying: Collection[Path], report: Report
+    path: Path, feature: str, users: dict[str, set[str]], staying: Collection[Path], report: SlimReport
 ) -> bytes | None:
     """Return the stub for the library; None if the library stays."""
     elf = mapped(path)
@@ -120,7 +120,7 @@ def _stub(
     return stub_library(sonames[0], symbols, why, answers)
 
 
-def _replace(path: Path, stub: bytes, feature: str, report: Report) -> None:
+def _replace(path: Path, stub: bytes, feature: str, report: SlimReport) -> None:
     size = path.stat().st_size
     written = path.with_name(path.name + ".stub")
     written.write_bytes(stub)
