@@ -25,8 +25,8 @@ def cluster_api(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Any,
     """Yield a ``Cluster`` whose API has these answers, and the requests that it receives."""
     from seatrial.backends.kubernetes.client import Cluster
 
-    with api_server(folder, answers) as (kubeconfig, asked):
-        yield Cluster(Host({"KUBECONFIG": str(kubeconfig)})), asked
+    with api_server(folder, answers) as (kubeconfig, requested):
+        yield Cluster(Host({"KUBECONFIG": str(kubeconfig)})), requested
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def api_server(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Path,
     Args:
         answers: path, or path and query, or ``METHOD path`` → object, or a status. Anything else is not found.
     """
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -45,8 +45,8 @@ def api_server(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Path,
             whole = unquote(self.path).replace("/?", "?")
             path = urlsplit(whole).path.rstrip("/")
             self.rfile.read(int(self.headers.get("content-length") or 0))
-            asked.append(f"{self.command} {path}")
-            found = next((answers[key] for key in (whole, asked[-1], path) if key in answers), MISSING)
+            requested.append(f"{self.command} {path}")
+            found = next((answers[key] for key in (whole, requested[-1], path) if key in answers), MISSING)
             status = found if isinstance(found, int) else 200
             words = {"kind": "Status", "code": status, "reason": _WORDS.get(status, ""), "message": f"{path}: {status}"}
             body = json.dumps(words if isinstance(found, int) else found).encode()
@@ -74,7 +74,7 @@ def api_server(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Path,
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(config))
     try:
-        yield kubeconfig, asked
+        yield kubeconfig, requested
     finally:
         server.shutdown()
         server.server_close()

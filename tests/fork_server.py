@@ -58,8 +58,8 @@ class ForkServer:
     def _last_words(self) -> str:
         """Its exit code, negative for a signal's number, and what it printed."""
         code = self._process.poll()
-        said = self._process.stderr.read().decode() if code is not None and self._process.stderr else "it still runs"
-        return f"exit code {code}; {said[-2000:]}"
+        printed = self._process.stderr.read().decode() if code is not None and self._process.stderr else "it still runs"
+        return f"exit code {code}; {printed[-2000:]}"
 
     def run(
         self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float
@@ -67,22 +67,22 @@ class ForkServer:
         """``python -m seatrial`` with these words to its end, as ``subprocess.run`` with its output caught."""
         pipes = [os.pipe() for _ in range(2)]
         caught = [_Caught(read_end) for read_end, _ in pipes]
-        with socket.socket(socket.AF_UNIX) as asked:
-            asked.settimeout(timeout_s)
+        with socket.socket(socket.AF_UNIX) as requested:
+            requested.settimeout(timeout_s)
             try:
-                asked.connect(self.address)
+                requested.connect(self.address)
             except ConnectionRefusedError:
                 raise RuntimeError(f"the fork server has ended: {self._last_words()}") from None
             request = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode()
             write_ends = array.array("i", [write_end for _, write_end in pipes])
-            asked.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, write_ends)])
-            asked.sendall(request)
+            requested.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, write_ends)])
+            requested.sendall(request)
             for write_end in write_ends:
                 os.close(write_end)
-            pid = int.from_bytes(_exactly(asked, 8), "big")
+            pid = int.from_bytes(_exactly(requested, 8), "big")
             ended_by_s = time.monotonic() + timeout_s
             try:
-                status = int.from_bytes(_exactly(asked, 8), "big")
+                status = int.from_bytes(_exactly(requested, 8), "big")
                 for each in caught:
                     each.join(max(0.0, ended_by_s - time.monotonic()))
                 if any(each.is_alive() for each in caught):
@@ -114,10 +114,10 @@ def server() -> ForkServer:
     return ForkServer()
 
 
-def _exactly(asked: socket.socket, size: int) -> bytes:
+def _exactly(requested: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        if not (more := asked.recv(size - len(data))):
+        if not (more := requested.recv(size - len(data))):
             raise EOFError("the fork server has ended")
         data += more
     return data
@@ -135,25 +135,25 @@ def _serve(listener: socket.socket) -> None:
         if 0 in ready:
             os._exit(0)
         if listener in ready:
-            asked, _ = listener.accept()
+            requested, _ = listener.accept()
             if os.fork() == 0:
-                return _be_parent(asked)
-            asked.close()
+                return _be_parent(requested)
+            requested.close()
 
 
-def _be_parent(asked: socket.socket) -> None:
+def _be_parent(requested: socket.socket) -> None:
     """Fork once more, and tell how that child ends."""
-    head, control, _, _ = asked.recvmsg(8, socket.CMSG_SPACE(8))
+    head, control, _, _ = requested.recvmsg(8, socket.CMSG_SPACE(8))
     streams = array.array("i", control[0][2])
-    request = json.loads(_exactly(asked, int.from_bytes(head, "big")))
+    request = json.loads(_exactly(requested, int.from_bytes(head, "big")))
     if (pid := os.fork()) == 0:
-        asked.close()
+        requested.close()
         return _become(request, streams)
     for stream in streams:
         os.close(stream)
     try:
-        asked.sendall(pid.to_bytes(8, "big"))
-        asked.sendall(os.waitpid(pid, 0)[1].to_bytes(8, "big"))
+        requested.sendall(pid.to_bytes(8, "big"))
+        requested.sendall(os.waitpid(pid, 0)[1].to_bytes(8, "big"))
     finally:
         os._exit(0)
 

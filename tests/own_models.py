@@ -162,9 +162,9 @@ def segment(model, images, labels):
 
 def rebuild(model, images, labels):
     rebuilt, mean, log_variance = model(images)
-    near = F.mse_loss(rebuilt, images.flatten(1))
+    close_by = F.mse_loss(rebuilt, images.flatten(1))
     prior = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).mean()
-    return {"loss": near + 0.1 * prior, "near": near, "prior": prior}
+    return {"loss": close_by + 0.1 * prior, "near": close_by, "prior": prior}
 
 
 def by_name(model, batch):

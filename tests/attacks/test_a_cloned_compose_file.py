@@ -185,13 +185,14 @@ def hostile(lines: Lines) -> Mapping[str, str]:
     """Form → the lines of its service, and those of the top-level keys, for one file of all forms."""
     services = "".join(f"  {name}:\n    image: a\n    {keys}\n" for name, (keys, _) in SERVICES.items())
     services = re.sub(r"    image: a\n(?=    build: [^\n]*\n    image)", "", services)
-    asked = lines(TOP + services)
+    requested = lines(TOP + services)
     own = {
-        name: "\n".join(line for line in asked if re.search(rf"(^|\.){re.escape(name)}[.:]", line)) for name in SERVICES
+        name: "\n".join(line for line in requested if re.search(rf"(^|\.){re.escape(name)}[.:]", line))
+        for name in SERVICES
     }
     top = "\n".join(
         line
-        for line in asked
+        for line in requested
         if line.startswith(("sets volumes", "sets networks", "sets secrets", "sets configs", "reads"))
     )
     return {name: own[name] + "\n" + top for name in SERVICES}
@@ -349,9 +350,9 @@ def test_up_starts_nothing_without_consent_and_asks_again_when_the_file_changes(
 
 
 @pytest.mark.docker
-def test_a_file_that_is_rewritten_during_its_build_starts_what_was_asked_about(cloned: Project) -> None:
-    asked = STARTED.replace("image: python:3.11-slim-bookworm", "build: .")
-    cloned.write("compose.yaml", asked)
+def test_a_file_that_is_rewritten_during_its_build_starts_what_was_confirmed(cloned: Project) -> None:
+    requested = STARTED.replace("image: python:3.11-slim-bookworm", "build: .")
+    cloned.write("compose.yaml", requested)
     cloned.write("Dockerfile", f"FROM python:3.11-slim-bookworm\nRUN sleep 2  # {cloned.folder}\n")
     cloned.write("seatrial.toml", CONFIG)
     rewritten, before = False, set(cloned.state.rglob("rendered.json"))
@@ -360,7 +361,7 @@ def test_a_file_that_is_rewritten_during_its_build_starts_what_was_asked_about(c
     while command.poll() is None and not rewritten:
         if rewritten := set(cloned.state.rglob("rendered.json")) != before:
             more = STARTED.removeprefix("services:\n").replace("task:", "more:").replace("started", "hostile")
-            cloned.write("compose.yaml", asked + more)
+            cloned.write("compose.yaml", requested + more)
             cloned.write(".env", "COMPOSE_PROJECT_NAME=hostile\n")
         time.sleep(0.05)
     assert command.wait(60) == 0 and rewritten

@@ -111,7 +111,7 @@ def test_what_a_project_asks_for_is_not_given_silently(local_project: Project, v
     assert word in refused.stderr and "--trust" in refused.stderr and "it ran" not in refused.stdout
 
 
-def test_an_ordinary_project_is_never_asked(local_project: Project) -> None:
+def test_an_ordinary_project_is_never_requested(local_project: Project) -> None:
     local_project.trusted = False
     local_project.write("seatrial.toml", 'target = "train.py"\ngpus = "none"\n[criteria]\naccuracy = ">= 0"\n')
     local_project.write("train.py", "print('it ran')")

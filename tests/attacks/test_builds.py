@@ -307,7 +307,7 @@ def test_a_wheel_whose_list_of_files_is_endless_is_passed_over(projects: Project
     assert "locked/requirements.txt" not in plan.context_texts
 
 
-def test_a_source_distribution_beside_the_wheels_does_not_run(projects: Projects) -> None:
+def test_a_source_distribution_next_to_the_wheels_does_not_run(projects: Projects) -> None:
     folder = projects.folder / "p" / "w"
     wheel(folder, "thing")
     mark = projects.folder / "ran"

@@ -211,11 +211,11 @@ def test_what_was_printed_at_the_edges_has_come_whole(ended: dict[str, Ended]) -
     assert printed.count(b"x" * 65535 + b"\n") == 5 and printed.count(b"y" * 65535) == 5
 
 
-def test_a_signal_of_its_own_is_not_told_as_one_from_outside(ended: dict[str, Ended]) -> None:
+def test_a_signal_of_its_own_is_not_reported_as_one_from_outside(ended: dict[str, Ended]) -> None:
     for name in ("SIGTERM to the agent, then a clean end", "three times SIGTERM to the agent"):
-        told = ended[name].receipt
-        assert "the engine or the run itself" in told["exit_cause"]["words"]
-        assert any("from the engine or the run itself" in entry["words"] for entry in told["timeline"])
+        reported = ended[name].receipt
+        assert "the engine or the run itself" in reported["exit_cause"]["words"]
+        assert any("from the engine or the run itself" in entry["words"] for entry in reported["timeline"])
 
 
 def test_a_storm_costs_a_bounded_number_of_lines(ended: dict[str, Ended]) -> None:

@@ -146,8 +146,8 @@ def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "{config}": POD_CONFIG if request.param == "k8s" else "/seatrial",
     }
     attacks = json.dumps(ATTACKS)
-    for word, meant in words.items():
-        attacks = attacks.replace(word, meant)
+    for word, intended in words.items():
+        attacks = attacks.replace(word, intended)
     project.write("train.py", SCRIPT.format(attacks=attacks))
     project.run("train.py", "--gpus", "none", exit_code=1)
     assert canaries.digest() == before
@@ -162,12 +162,12 @@ def test_it_gets_nowhere(tried: tuple[Project, dict], name: str) -> None:
     assert (came_of_it == "done") == (name in HARMLESS), came_of_it
 
 
-def test_the_receipt_tells_the_truth_after_all_of_them(tried: tuple[Project, dict]) -> None:
+def test_the_receipt_reports_the_truth_after_all_of_them(tried: tuple[Project, dict]) -> None:
     project, _ = tried
-    told = receipt(project)
-    assert told["exit_code"] == 1 and told["exit_cause"]["target_exit_code"] == 7
-    assert told["seal"]["alterable"] is None and told["seal"]["missing"] == 0
-    assert told["seal"]["refused"]["gpu.context"] == 3 and told["seal"]["refused"]["agent.finished"] == 1
+    reported = receipt(project)
+    assert reported["exit_code"] == 1 and reported["exit_cause"]["target_exit_code"] == 7
+    assert reported["seal"]["alterable"] is None and reported["seal"]["missing"] == 0
+    assert reported["seal"]["refused"]["gpu.context"] == 3 and reported["seal"]["refused"]["agent.finished"] == 1
     assert "forged-evidence" in finding_ids(project)
     intact(project)
 

@@ -73,8 +73,8 @@ def test_nothing_it_leaves_is_followed(target: Project, victim: Canaries, name: 
     before = victim.digest()
     target.write("train.py", SCRIPT.format(code=LEFTOVERS[name].replace("{victim}", str(victim.home))))
     target.run("train.py", "--gpus", "none", exit_code=1)
-    told = receipt(target)
-    assert told["exit_code"] == 1 and told["exit_cause"]["target_exit_code"] == 7
+    reported = receipt(target)
+    assert reported["exit_code"] == 1 and reported["exit_cause"]["target_exit_code"] == 7
     intact(target)
     target.cli("runs", "ls")
     target.cli("runs", "logs")
@@ -173,11 +173,11 @@ print(next(limit.read_text() for limit in limits if limit.exists()))
     assert int(docker_project.output()) == min(32768, most // 2)
 
 
-def test_a_local_run_says_that_its_evidence_could_be_altered(local_project: Project) -> None:
+def test_a_local_run_reports_that_its_evidence_could_be_altered(local_project: Project) -> None:
     local_project.write("train.py", "print('hello')")
     local_project.run("train.py", "--gpus", "none")
-    told = receipt(local_project)
-    assert told["seal"]["alterable"] and any("could be altered" in warning for warning in told["warnings"])
+    reported = receipt(local_project)
+    assert reported["seal"]["alterable"] and any("could be altered" in warning for warning in reported["warnings"])
 
 
 @pytest.mark.parametrize("what", ["a line", "a line less", "the receipt"])

@@ -217,8 +217,8 @@ def test_a_project_above_the_state_folder_plants_no_consent(container_project: P
     printed = (above.folder / "printed").read_text()
     assert "busy" in printed and "MOVED" not in printed and "PLANTED" not in printed
     above.trusted = False
-    asked = above.cli("run", "train.py", "--gpus", "none", exit_code=None)
-    assert asked.returncode == 2 and not proof.exists()
+    requested = above.cli("run", "train.py", "--gpus", "none", exit_code=None)
+    assert requested.returncode == 2 and not proof.exists()
 
 
 @pytest.mark.docker

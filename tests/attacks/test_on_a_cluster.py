@@ -99,8 +99,8 @@ def test_another_pod_cannot_write_into_the_runs_evidence(project: Project, clust
     project.run("other.py", "--gpus", "none")
     project.cli("runs", "logs", first, "--follow", exit_code=None)
     project.cli("runs", "show", first, exit_code=1)
-    told = receipt(project, first)
-    assert told["exit_cause"]["target_exit_code"] == 7 and told["seal"]["missing"] == 0
+    reported = receipt(project, first)
+    assert reported["exit_cause"]["target_exit_code"] == 7 and reported["seal"]["missing"] == 0
     intact(project, first)
 
 

@@ -133,8 +133,8 @@ def test_honest_use_passes(on_gpu: Project, name: str) -> None:
 def test_a_claim_is_no_use(on_gpu: Project, name: str) -> None:
     on_gpu.write("train.py", FORGED[name])
     on_gpu.run("train.py", "--gpus", "1", exit_code=3)
-    told = receipt(on_gpu)
-    assert told["exit_code"] == 3, told["exit_cause"]
+    reported = receipt(on_gpu)
+    assert reported["exit_code"] == 3, reported["exit_cause"]
     assert ("forged-evidence" in finding_ids(on_gpu)) == (name == "reports in the agent's and the host's name")
     intact(on_gpu)
 

@@ -248,7 +248,7 @@ def p99(seconds: list[float]) -> float:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_good_client_and_health_are_answered_beside_it(server: Server, name: str) -> None:
+def test_a_good_client_and_health_are_answered_next_to_it(server: Server, name: str) -> None:
     for _ in range(3):
         with attacked(server, ATTACKS[name]):
             took = good_client(server, LASTS_S)

@@ -93,9 +93,9 @@ def build(project: Project, name: str, *flags: str) -> None:
     subprocess.run(["cc", "-w", *flags, "-o", project.folder / name, source], check=True)
 
 
-def is_told_as_it_was(project: Project) -> None:
-    told = receipt(project)
-    assert told["exit_code"] == 1 and told["exit_cause"]["target_exit_code"] in (7, 1, None)
+def is_reported_unchanged(project: Project) -> None:
+    reported = receipt(project)
+    assert reported["exit_code"] == 1 and reported["exit_cause"]["target_exit_code"] in (7, 1, None)
     assert not any(line["t"] == 1 for line in evidence(project))
     intact(project)
 
@@ -105,7 +105,7 @@ def is_told_as_it_was(project: Project) -> None:
 def test_a_variable_steers_the_script_and_not_the_agent(docker_arena: Arena, project: Project, name: str) -> None:
     project.write("seatrial.toml", f'{SETTINGS[name]}\n[image]\nready = "{IMAGE}"\n')
     project.run("train.py", "--gpus", "none", exit_code=1)
-    is_told_as_it_was(project)
+    is_reported_unchanged(project)
     docker_arena.untouched()
 
 
@@ -136,7 +136,7 @@ def test_an_image_whose_variables_lead_into_the_project(
     name, _, value = variable.partition("=")
     project.write("train.py", f"import os, sys; print(os.environ[{name!r}], os.getcwd()); sys.exit(7)")
     project.run("train.py", "--gpus", "none", exit_code=1)
-    is_told_as_it_was(project)
+    is_reported_unchanged(project)
     assert f"{value} /workspace\n" in project.output()  # the script has it as the image says
 
 
@@ -186,10 +186,10 @@ def test_a_layer_of_the_image_that_lies_is_not_what_the_agent_runs_on(
     python = 'python = "/usr/bin/python3.11"\n' if name in BROKEN else ""  # none can be found
     project.write("seatrial.toml", f'[image]\nready = "attack-layers"\n{python}')
     project.run("train.py", "--gpus", "none", exit_code=1)
-    told = receipt(project)
-    assert told["exit_code"] == 1 and (told["exit_cause"]["target_exit_code"] == 7 or name in BROKEN)
+    reported = receipt(project)
+    assert reported["exit_code"] == 1 and (reported["exit_cause"]["target_exit_code"] == 7 or name in BROKEN)
     assert not any(line["t"] == 1 for line in evidence(project))
-    assert told["seal"]["alterable"] is None and "sha256:" in told["seal"]["interpreter"]
+    assert reported["seal"]["alterable"] is None and "sha256:" in reported["seal"]["interpreter"]
     intact(project)
 
 
@@ -213,7 +213,7 @@ def test_a_wheel_that_replaces_python_does_not_become_the_agent(docker_arena: Ar
     project.write("requirements.txt", "evil==1.0\n")
     project.write("seatrial.toml", '[image]\nfind_links = "./wheels"\nbuild_network = "host"\n')
     project.run("train.py", "--gpus", "none", exit_code=1)
-    is_told_as_it_was(project)
+    is_reported_unchanged(project)
     assert receipt(project)["exit_cause"]["target_exit_code"] == 7
 
 
@@ -233,7 +233,7 @@ def test_every_file_that_pid_1_maps_is_of_its_own_python(arena: Arena, project: 
     assert receipt(project)["exit_cause"]["target_exit_code"] == 7
 
 
-def test_an_image_that_leads_our_folder_into_the_project_is_told(
+def test_an_image_that_leads_our_folder_into_the_project_is_reported(
     docker_arena: Arena, project: Project, images: list[str]
 ) -> None:
     """The script could put another Python there between two imports of the agent."""
@@ -241,8 +241,8 @@ def test_an_image_that_leads_our_folder_into_the_project_is_told(
     images.append(make_image(docker_arena, project.folder, "attack-link", text))
     project.write("seatrial.toml", '[image]\nready = "attack-link"\n')
     project.run("train.py", "--gpus", "none", exit_code=1)
-    told = receipt(project)
-    assert told["seal"]["alterable"] and any("could be altered" in warning for warning in told["warnings"])
+    reported = receipt(project)
+    assert reported["seal"]["alterable"] and any("could be altered" in warning for warning in reported["warnings"])
 
 
 FIND = (
@@ -289,7 +289,7 @@ def test_an_image_of_one_program_is_not_heard_as_the_agent(
     text = 'FROM scratch\nCOPY main /main\nLABEL seatrial.log=plain seatrial.run=x\nENTRYPOINT ["/main"]\n'
     images.append(make_image(docker_arena, project.folder, "attack-no-agent", text))
     project.run("--image", "attack-no-agent", "--gpus", "none", "--", "x", exit_code=1)
-    is_told_as_it_was(project)
+    is_reported_unchanged(project)
     assert receipt(project)["exit_cause"]["target_exit_code"] == 7
 
 

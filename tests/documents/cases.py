@@ -73,7 +73,7 @@ class Case:
     needs: list[str] = field(default_factory=list)
     waits: str = ""
     page: str = ""
-    says: list[str] = field(default_factory=list)
+    prints: list[str] = field(default_factory=list)
     reason: str = ""
 
     @property

@@ -59,7 +59,7 @@ def test_every_case_is_about_an_item_as_it_is() -> None:
 
 def test_few_items_have_only_a_page() -> None:
     assert len(only_read()) <= MOST_PAGES, sorted(only_read())
-    assert all(case.reason and case.says for case in cases() if case.page)
+    assert all(case.reason and case.prints for case in cases() if case.page)
 
 
 def test_names_are_unique() -> None:
@@ -70,7 +70,7 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=case.marks) for case in cases() if case.page])
 def test_page_has_the_answer(case: Case) -> None:
     page = plain((ROOT / case.page).read_text(encoding="utf-8"))
-    assert not [part for part in case.says if part not in page]
+    assert not [part for part in case.prints if part not in page]
 
 
 @pytest.mark.parametrize(("case", "original"), variants())

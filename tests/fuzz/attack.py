@@ -49,7 +49,7 @@ def one_case(parse: Callable[[Any], object], value: Any, refuses: type[Exception
     grown = _most_bytes() - most_before
     assert grown < MOST_BYTES, f"took {grown / 2**20:.0f} MB"
     if refused is not None:
-        assert_told(refused)
+        assert_reported(refused)
     return refused
 
 
@@ -66,7 +66,7 @@ def _timed(parse: Callable[[Any], object], value: Any, refuses: type[Exception])
         gc.unfreeze()
 
 
-def assert_told(error: Exception) -> None:
+def assert_reported(error: Exception) -> None:
     """A sentence that any terminal can print, and not the whole file again."""
     message = str(getattr(error, "message", error))
     assert message.strip(), "it says nothing"

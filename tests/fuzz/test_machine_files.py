@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from fuzz.attack import assert_told, attack, one_case
+from fuzz.attack import assert_reported, attack, one_case
 from fuzz.hostile import BOMB, as_json, changed_values, nearly
 from seatrial.backends.containers.cdi import CdiSpecs, read_specs
 from seatrial.backends.kubernetes.client import Cluster
@@ -125,7 +125,7 @@ def test_kubeconfig(tmp_path: Path, cases: int) -> None:
 def test_kubeconfig_for_doctor(tmp_path: Path, cases: int) -> None:
     def server(data: bytes) -> None:
         (tmp_path / "config").write_bytes(data)
-        assert_told(Exception(cluster._server(str(tmp_path / "config"))))
+        assert_reported(Exception(cluster._server(str(tmp_path / "config"))))
 
     attack(server, st.one_of(nearly(yaml.safe_dump(KUBECONFIG)), changed_values(KUBECONFIG).map(as_json)), cases)
 

@@ -72,7 +72,7 @@ def planned(project: Path) -> object:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("make", [fifo, folder, device, nowhere, itself, outside, huge, no_text])
-def test_a_plan_says_what_is_wrong_with_it(project: Path, name: str, make: Callable[[Path], None]) -> None:
+def test_a_plan_reports_what_is_wrong_with_it(project: Path, name: str, make: Callable[[Path], None]) -> None:
     make(project / name)
     error = one_case(planned, project)
     assert isinstance(error, ConfigError)

@@ -84,11 +84,11 @@ KNOWN = {
 @pytest.mark.parametrize("known", KNOWN)
 def test_known(project: Path, known: str) -> None:
     (project / "helpers").mkdir()
-    source, said = KNOWN[known]
+    source, printed = KNOWN[known]
     data = source if isinstance(source, bytes) else source.encode()
     refused = one_case(lambda data: read(project, data), data)
-    assert (refused is None) == (said is None), refused
-    assert said is None or (said in str(refused) and "train.py" in str(refused))
+    assert (refused is None) == (printed is None), refused
+    assert printed is None or (printed in str(refused) and "train.py" in str(refused))
 
 
 @pytest.mark.parametrize("known", KNOWN)

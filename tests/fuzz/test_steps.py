@@ -39,9 +39,14 @@ def test_fields(cases: int) -> None:
         found = number(value)
         assert found is None or abs(found) <= 1e100
         whole(value), mapping(value), items(value)
-        said = text(value)
-        assert said is None or (said.encode() and len(said) <= MAX_TEXT)
-        assert said is None or not {unicodedata.category(character) for character in said} & {"Cc", "Cs", "Zl", "Zp"}
+        printed = text(value)
+        assert printed is None or (printed.encode() and len(printed) <= MAX_TEXT)
+        assert printed is None or not {unicodedata.category(character) for character in printed} & {
+            "Cc",
+            "Cs",
+            "Zl",
+            "Zp",
+        }
 
     attack(every_reader, anything, cases, _Nothing)
 

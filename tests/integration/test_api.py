@@ -123,7 +123,7 @@ def test_runs_and_one_that_lives(project: Path) -> None:
     assert (begun.folder / "receipt.html").is_file() and begun.plan.job.name == "sleeper"
 
 
-def test_a_room_stays_a_room() -> None:
+def test_a_space_stays_a_space() -> None:
     """``seatrial.runs`` is a package and a function, whatever was imported first."""
     program = "import seatrial.runs.store, seatrial.doctor.report, seatrial; print(seatrial.runs(), seatrial.doctor)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
@@ -158,7 +158,7 @@ def test_import_is_quick() -> None:
     assert took["import seatrial"] - took["pass"] < IMPORT_LIMIT_S * slowness()
 
 
-def test_the_package_for_images_says_where_it_is(tmp_path: Path) -> None:
+def test_the_package_for_images_reports_where_it_is(tmp_path: Path) -> None:
     """There the host side is not: the same __init__.py, no api."""
     (tmp_path / "seatrial").mkdir()
     (tmp_path / "seatrial" / "__init__.py").write_bytes((Path(seatrial.__file__)).read_bytes())

@@ -56,7 +56,7 @@ def made(project: Path, tmp_path: Path, code: str, registry: str | None, ready: 
 
 
 @pytest.mark.parametrize("ready", [None, READY])
-def test_any_user_can_write_beside_the_code(
+def test_any_user_can_write_next_to_the_code(
     project: Path, tmp_path: Path, docker_backend: Docker, ready: str | None
 ) -> None:
     plan, shown = made(project, tmp_path, "image", None, ready)

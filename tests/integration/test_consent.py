@@ -46,18 +46,18 @@ def on_a_terminal(project: Project, *words: str, typed: str, question: str = QUE
     if pid == 0:
         os.chdir(project.folder)
         os.execve(argv[0], argv, project.environ)
-    shown, asked, end_s = b"", False, time.monotonic() + 60
+    shown, requested, end_s = b"", False, time.monotonic() + 60
     while time.monotonic() < end_s:
         if not select.select([terminal], [], [], 3)[0]:
-            if asked:
+            if requested:
                 os.write(terminal, typed.encode())
             continue
         try:
             shown += os.read(terminal, 65536)
         except OSError:  # Linux ends a terminal so
             break
-        if not asked and question.encode() in shown:
-            asked = True
+        if not requested and question.encode() in shown:
+            requested = True
             os.write(terminal, typed.encode())
     else:
         os.kill(pid, signal.SIGKILL)
@@ -70,7 +70,7 @@ def on_a_terminal(project: Project, *words: str, typed: str, question: str = QUE
 RUN = ("run", "train.py", "--on", "local")
 
 
-def test_asked_once_and_again_when_a_line_changes(stranger: Project) -> None:
+def test_requested_once_and_again_when_a_line_changes(stranger: Project) -> None:
     code, shown = on_a_terminal(stranger, *RUN, typed="y\n")
     assert code == 0 and "hello [redacted]" in shown
     assert shown.index("This project asks for\n  gives the target your variable GREETING\n") < shown.index(QUESTION)
@@ -130,7 +130,7 @@ def test_trust_allows_and_remembers(stranger: Project) -> None:
     assert entry["project"] == str(stranger.folder)
 
 
-def test_another_project_with_the_same_file_is_asked_itself(stranger: Project, tmp_path: Path) -> None:
+def test_another_project_with_the_same_file_is_requested_itself(stranger: Project, tmp_path: Path) -> None:
     stranger.cli(*RUN, "--trust")
     stranger.folder = stranger.folder.rename(tmp_path / "moved")
     stranger.cli(*RUN, exit_code=2)
@@ -143,7 +143,7 @@ def test_an_ordinary_project_needs_no_state_of_trust(stranger: Project) -> None:
     assert not (Path(stranger.environ["SEATRIAL_STATE"]) / "trust.json").exists()
 
 
-def test_what_is_typed_is_never_asked_about(stranger: Project) -> None:
+def test_what_is_typed_is_never_confirmed(stranger: Project) -> None:
     stranger.write("seatrial.toml", 'gpus = "none"\n')
     assert "hello [redacted]" in stranger.cli(*RUN, "--secret", "GREETING").stdout
 
@@ -187,7 +187,7 @@ def test_a_resumed_run_may_not_bring_more_than_was_allowed(stranger: Project) ->
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder"])
-def test_a_memory_that_cannot_be_read_is_said_and_asked_anew(stranger: Project, kind: str) -> None:
+def test_a_memory_that_cannot_be_read_is_reported_and_requested_again(stranger: Project, kind: str) -> None:
     stranger.cli(*RUN, "--trust")
     file = Path(stranger.environ["SEATRIAL_STATE"]) / "trust.json"
     file.unlink()

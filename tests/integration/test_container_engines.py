@@ -172,7 +172,7 @@ def wait_for_ready(launcher, handle):
         time.sleep(0.1)
 
 
-def test_exec_runs_beside_the_target(launcher, capfd):
+def test_exec_runs_next_to_the_target(launcher, capfd):
     handle = launcher.start("sleep", "60", env={"MARK": "here"})
     assert launcher.backend.exec(handle, ["sh", "-c", "echo $MARK; exit 7"], interactive=False) == 7
     assert capfd.readouterr().out == "here\n"
@@ -231,7 +231,7 @@ def test_a_shell_has_a_terminal_and_leaves_nothing(launcher):
 
 
 @pytest.mark.docker
-def test_a_shell_that_cannot_start_says_why(docker_launcher, capfdbinary):
+def test_a_shell_that_cannot_start_names_the_reason(docker_launcher, capfdbinary):
     without_toolkit(docker_launcher.backend)
     (docker_launcher.folder / "events.jsonl").write_text('{"type": "host.launched"}\n')
     with pytest.raises(GpuContractError, match="cannot pass GPUs"):

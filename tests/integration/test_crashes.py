@@ -139,10 +139,10 @@ def test_a_kill_loses_nothing(trainer: Project, tmp_path: Path, name: str) -> No
     {"target": kill_target, "agent": kill_agent, "cli": kill_cli}[death.who](trainer, tmp_path, death.at)
     (trainer.folder / "die").unlink(missing_ok=True)
     killed = trainer.last.name
-    told = ended(trainer, killed)
-    assert told["exit_cause"]["id"] in death.causes, told["exit_cause"]
-    assert (told["exit_code"] == 0) == (told["exit_cause"]["id"] == "finished")
-    steps_are_whole(trainer, finished=told["exit_code"] == 0)
+    reported = ended(trainer, killed)
+    assert reported["exit_cause"]["id"] in death.causes, reported["exit_cause"]
+    assert (reported["exit_code"] == 0) == (reported["exit_cause"]["id"] == "finished")
+    steps_are_whole(trainer, finished=reported["exit_code"] == 0)
     resumed(trainer, killed)
 
 
@@ -182,13 +182,13 @@ def ended(trainer: Project, run_id: str) -> dict[str, Any]:
     """The receipt, once the listing says that the run has ended; nothing is left of it but its folders."""
     trainer.wait_for(lambda: status(trainer, run_id) not in ("running", "starting"))
     trainer.cli("runs", "show", run_id, exit_code=None)
-    told = trainer.receipt()
+    reported = trainer.receipt()
     assert trainer.containers() == [], "an orphan"
-    if told["exit_cause"]["id"] in NEVER:
+    if reported["exit_cause"]["id"] in NEVER:
         assert "it never started" in trainer.cli("runs", "verify", run_id, exit_code=2).stderr
     else:
         assert " intact: " in trainer.cli("runs", "verify", run_id).stdout
-    return told
+    return reported
 
 
 def status(trainer: Project, run_id: str) -> str:
@@ -357,9 +357,9 @@ def is_up(trainer: Project) -> bool:
 @pytest.mark.slow
 def test_twenty_starts_at_once(trainer: Project) -> None:
     started = [trainer.start("train.py", "--gpus", "none", "--detach") for _ in range(20)]
-    said = [process.communicate(timeout=300) for process in started]
-    assert {process.returncode for process in started} == {0}, [err for _, err in said if "error" in err]
-    ids = {out.strip() for out, _ in said}
+    printed = [process.communicate(timeout=300) for process in started]
+    assert {process.returncode for process in started} == {0}, [err for _, err in printed if "error" in err]
+    ids = {out.strip() for out, _ in printed}
     assert len(ids) == 20 == len(trainer.runs)
     trainer.wait_for(lambda: all((run / "receipt.json").exists() for run in trainer.runs), timeout_s=300)
     for run in trainer.runs:

@@ -284,7 +284,7 @@ def test_another_sites_name_for_this_address_is_turned_away(site):
     assert get(site[0], Host="localhost:8765")[0] == 200 and get(site[0], Host="[::1]:8765")[0] == 200
 
 
-def test_a_token_is_asked_for_everywhere(store):
+def test_a_token_is_requested_everywhere(store):
     address, running, thread, _ = serve(store, token="s3cret")
     try:
         for path in ("", "app.js", "api/runs", "api/events", "receipts/x"):
@@ -339,11 +339,11 @@ def test_a_port_in_use_is_one_sentence():
     taken.close()
 
 
-def test_no_answer_tells_user_host_or_home(tmp_path):
+def test_no_answer_reports_user_host_or_home(tmp_path):
     store = RunStore(tmp_path / "project")
-    told = b"saved to /home/zebedee/out on florence.example.org for zebedee\n"
-    folder = a_run(store, "20261121-000001-aaaa", name="zebedee-1", stdout=told)
-    notes = [{"t": 1e9, "type": "note", "source": "agent", "message": told.decode()}]
+    reported = b"saved to /home/zebedee/out on florence.example.org for zebedee\n"
+    folder = a_run(store, "20261121-000001-aaaa", name="zebedee-1", stdout=reported)
+    notes = [{"t": 1e9, "type": "note", "source": "agent", "message": reported.decode()}]
     notes.append({"t": 1e9, "type": "host.launched", "source": "host", "host": "florence.example.org"})
     with (folder / "events.jsonl").open("a") as events:
         events.writelines(json.dumps(note) + "\n" for note in notes)

@@ -18,22 +18,32 @@ def test_it_is_built_and_its_user_runs_the_script(docker_project: Project) -> No
     docker_project.write("seatrial.toml", 'target = "train.py"\ngpus = "none"\n[image]\nbuild_network = "host"\n')
     docker_project.cli("init", "--devcontainer")
     folder = docker_project.folder / ".devcontainer"
-    told = json.loads((folder / "devcontainer.json").read_text())
+    reported = json.loads((folder / "devcontainer.json").read_text())
     tag = f"seatrial-test-devcontainer:{uuid.uuid4().hex[:8]}"
     engine = docker_project.engine
     subprocess.run(
-        [*engine, "build", *told["build"]["options"], "-t", tag, str(folder)], check=True, capture_output=True
+        [*engine, "build", *reported["build"]["options"], "-t", tag, str(folder)], check=True, capture_output=True
     )
     try:
-        mount = told["workspaceMount"].replace("${localWorkspaceFolder}", str(docker_project.folder))
-        argv = [*engine, "run", "--rm", "--mount", mount, *told["runArgs"], "--workdir", told["workspaceFolder"], tag]
+        mount = reported["workspaceMount"].replace("${localWorkspaceFolder}", str(docker_project.folder))
+        argv = [
+            *engine,
+            "run",
+            "--rm",
+            "--mount",
+            mount,
+            *reported["runArgs"],
+            "--workdir",
+            reported["workspaceFolder"],
+            tag,
+        ]
         done = subprocess.run([*argv, "python", "train.py"], check=True, capture_output=True, text=True)
         assert done.stdout == "dev /home/dev\n"
     finally:
         subprocess.run([*engine, "image", "rm", tag], check=True, capture_output=True)
 
 
-def test_one_for_another_machine_is_not_said_to_be_this_ones(docker_project: Project) -> None:
+def test_one_for_another_machine_is_not_reported_to_be_this_ones(docker_project: Project) -> None:
     docker_project.write("train.py", "import torch\n")
-    told = docker_project.cli("init", "--devcontainer", "--target", "a100").stderr
-    assert ".devcontainer written" in told and "machine without a GPU" not in told
+    reported = docker_project.cli("init", "--devcontainer", "--target", "a100").stderr
+    assert ".devcontainer written" in reported and "machine without a GPU" not in reported

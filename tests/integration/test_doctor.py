@@ -115,12 +115,12 @@ def test_a_break_in_a_running_container_is_named(
     case = module.cases(driver, empty)[name]
     with module.container("docker", IMAGE, case.options, "python3") as container:
         results = examine(machine(host, docker_backend, InspectionRequest(container=container)))
-    told = report.to_dict(results)
+    reported = report.to_dict(results)
     # NVML has no fake that a container could load, so its own words are of a missing library there.
     if name in ("healthy", "64 MB of shared memory"):
         assert by_check(results)["container.gpus"].verdict.status == "ok"
         assert by_check(results)["container.kernels"].verdict.status == "ok"
-    assert module.judge(case, told) is None, json.dumps(told["checks"], indent=1)
+    assert module.judge(case, reported) is None, json.dumps(reported["checks"], indent=1)
 
 
 @pytest.mark.docker
@@ -289,7 +289,7 @@ def test_gpus_without_a_toolkit_are_known_by_their_error(docker_backend: Docker)
     assert [finding.id for finding in explain_text(done.stderr)] == ["toolkit-missing"]
 
 
-def test_an_engine_that_hangs_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_hangs_is_reported_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that accepts the connection and says nothing."""
     path = tmp_path / "docker.sock"
     server = socket.socket(socket.AF_UNIX)
@@ -309,7 +309,7 @@ def test_an_engine_that_hangs_is_told_in_time(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_two_ranks_sum_and_a_rank_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_sum_and_a_rank_that_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU through gloo: the program, its ranks, its meeting point and its time-out are those of a GPU."""
     pytest.importorskip("torch")
     monkeypatch.setattr(inspection_module, "COLLECTIVE_S", 120.0)
@@ -318,8 +318,8 @@ def test_two_ranks_sum_and_a_rank_that_hangs_is_told(monkeypatch: pytest.MonkeyP
     types = process.inspection.types
     assert types["torch"]["version"] and (types["torch"]["cuda"] or "CPU-only" in types["error"])
     monkeypatch.setattr(inspection_module, "COLLECTIVE_S", 0.3)  # less than the import of torch takes
-    told = Machine(on="local").inspection.collective
-    assert told["hung"] and not told["ok"] and told["without_p2p"]["hung"]
+    reported = Machine(on="local").inspection.collective
+    assert reported["hung"] and not reported["ok"] and reported["without_p2p"]["hung"]
 
 
 @pytest.mark.gpu
@@ -348,8 +348,8 @@ def test_network_without_its_bridge_is_found_by_a_container_that_joins_it(
         if shutil.which("ip") is None or subprocess.run(["ip", "link", "del", bridge]).returncode != 0:
             pytest.skip("the engine's bridge is not this machine's, or not this user's to remove")
         results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=IMAGE, network=name))))
-        told = results["image.python"].verdict
-        assert told.status == "broken" and told.findings[0].id == "network-bridge-missing"
-        assert bridge in told.findings[0].message
+        reported = results["image.python"].verdict
+        assert reported.status == "broken" and reported.findings[0].id == "network-bridge-missing"
+        assert bridge in reported.findings[0].message
     finally:
         subprocess.run([*docker_backend.call, "network", "rm", name], capture_output=True)

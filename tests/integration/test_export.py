@@ -56,7 +56,7 @@ def test_a_process_of_this_machine(local_project: Project) -> None:
         (("digits", "--to", "onnx", "--tolerance", "-1"), "must be above 0", "--tolerance 1e-4"),
     ],
 )
-def test_what_cannot_be_meant(local_project: Project, words: tuple[str, ...], text: str, next_command: str) -> None:
+def test_what_cannot_be_intended(local_project: Project, words: tuple[str, ...], text: str, next_command: str) -> None:
     local_project.write("m.pkl", "x")
     shown = local_project.cli("export", *words, "--on", "local", exit_code=2)
     assert text in shown.stderr and next_command in shown.stderr

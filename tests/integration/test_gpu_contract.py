@@ -181,7 +181,7 @@ def test_a_stop_meanwhile_ends_both(tmp_path, driver):
     assert isolation.find_run(agent.plan["run_id"]) == []
 
 
-def test_a_person_who_would_be_typing_is_told_before(tmp_path, driver):
+def test_a_person_who_would_be_typing_is_reported_before(tmp_path, driver):
     agent = with_torch(tmp_path, interactive=True)
     assert run(agent, driver, FAKE_CUDA_GPUS=HERE, FAKE_TORCH=NO_IMAGE).returncode == 3
     assert agent.events("target.started") == [] and agent.events("finding")[0]["id"] == "no-kernel-image"

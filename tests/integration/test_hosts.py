@@ -55,8 +55,8 @@ def test_two_hosts_meet_and_train_as_one(network: str, tmp_path: Path, environ: 
             project.clean()
 
 
-def test_without_a_number_every_host_is_told_what_to_type(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_without_a_number_every_host_is_reported_what_to_type(tmp_path: Path, environ: dict[str, str]) -> None:
     project = Project(tmp_path / "project", "docker", environ, ["docker"])
-    told = project.run("digits", "--gpus", "none", "--nodes", HOSTS, exit_code=None).stdout
-    assert f"seatrial run --trust --on docker digits --gpus none --nodes {HOSTS} --rank-of 1" in told
-    assert "--rdzv-endpoint node0:29400" in told and "srun --nodes 2" in told
+    reported = project.run("digits", "--gpus", "none", "--nodes", HOSTS, exit_code=None).stdout
+    assert f"seatrial run --trust --on docker digits --gpus none --nodes {HOSTS} --rank-of 1" in reported
+    assert "--rdzv-endpoint node0:29400" in reported and "srun --nodes 2" in reported

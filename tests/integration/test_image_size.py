@@ -55,8 +55,8 @@ def images(engine: Docker | Podman, tmp_path: Path) -> Iterator[Images]:
 
 def test_size_is_what_du_counts_inside(images: Images) -> None:
     network = "none" if images.engine.name == "docker" else "host"
-    told = images.ask("run", "--rm", "--network", network, BASE, "du", "-sxb", "/")
-    assert images.size(BASE) == pytest.approx(int(told.split()[0]), rel=0.001)
+    reported = images.ask("run", "--rm", "--network", network, BASE, "du", "-sxb", "/")
+    assert images.size(BASE) == pytest.approx(int(reported.split()[0]), rel=0.001)
 
 
 def test_size_counts_links_once_holes_whole_and_hidden_files(images: Images) -> None:

@@ -164,9 +164,9 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
         (["--nodes", "2"], "nodes independently", {}),
         (["--nodes", "a,b"], "Kubernetes --nodes takes a number", {}),
     ]
-    for flags, says, variables in cases:
+    for flags, prints, variables in cases:
         ended = project.run("train.py", "--gpus", "none", *flags, exit_code=None, **variables)
-        assert ended.returncode in (2, 5) and says in ended.stderr, ended.stderr
+        assert ended.returncode in (2, 5) and prints in ended.stderr, ended.stderr
         assert "Traceback" not in ended.stderr and ended.stderr.count("fix:") <= 1
 
 

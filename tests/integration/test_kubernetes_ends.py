@@ -49,7 +49,7 @@ def check_stopped(project: Project) -> None:
     assert project.output() == "ready\nsaved\n"
 
 
-def test_a_run_without_a_volume_that_is_asked_to_end_is_not_done(project: Project, cluster: Cluster) -> None:
+def test_a_run_without_a_volume_that_is_requested_to_end_is_not_done(project: Project, cluster: Cluster) -> None:
     """Send SIGTERM to the container's first process, as a kubelet does."""
     project.write("train.py", ANSWERS + "time.sleep(300)\n")
     run_id = project.run("train.py", "--gpus", "none", "--detach").stdout.strip()

@@ -100,8 +100,8 @@ def test_a_script_that_asks_for_nearly_all_gets_a_quarter(project: Project, two_
     project.write("train.py", SCRIPT)
     project.run("train.py", "--gpus", "1", "--gpu-memory", "256MiB", exit_code=3)  # no context is seen
     assert project.output() == "client [('allocator', 'default'), ('memory_fraction', 0.25)]\n"
-    told = project.receipt()["measurements"]["gpu_memory"]
-    assert told == {"limit_bytes": 256 * 2**20, "frameworks": ["JAX"], "peak_bytes": 200 * 2**20, "failed": None}
+    reported = project.receipt()["measurements"]["gpu_memory"]
+    assert reported == {"limit_bytes": 256 * 2**20, "frameworks": ["JAX"], "peak_bytes": 200 * 2**20, "failed": None}
 
 
 def test_two_pods_are_held_each(project: Project, two_gpus: None, indexed_jobs: None) -> None:
@@ -109,5 +109,5 @@ def test_two_pods_are_held_each(project: Project, two_gpus: None, indexed_jobs: 
     words = ["train.py", "--gpus", "1", "--gpu-memory", "256MiB", "--nodes", "2", "--launcher", "none"]
     project.run(*words, exit_code=3)
     assert project.output().count("client [('allocator', 'default'), ('memory_fraction', 0.25)]") == 2
-    told = project.receipt()["measurements"]["gpu_memory"]
-    assert (told["frameworks"], told["peak_bytes"]) == (["JAX"], 200 * 2**20)
+    reported = project.receipt()["measurements"]["gpu_memory"]
+    assert (reported["frameworks"], reported["peak_bytes"]) == (["JAX"], 200 * 2**20)

@@ -90,8 +90,8 @@ def until(condition: Callable[[], object], timeout_s: float) -> None:
 
 def is_ready(cluster: Cluster, name: str) -> bool:
     node = cluster.find(f"{NODES}/{name}")
-    told = node["status"].get("conditions") or [] if node else []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in told)
+    reported = node["status"].get("conditions") or [] if node else []
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in reported)
 
 
 @pytest.fixture
@@ -171,8 +171,8 @@ def test_a_log_that_the_engine_rotates_is_no_silent_loss(project: Project) -> No
     project.wait_for(lambda: status(project) == "done")
     receipt, left = project.receipt(), project.output().count("\n")
     assert left < 150_000 and project.output().endswith(f"line 299999 {'x' * 90}\n")
-    assert any(f"{300_000 - left} lines of output are in no log" in told for told in receipt["warnings"])
-    assert receipt["seal"]["missing"] > 0 and any("never arrived" in told for told in receipt["warnings"])
+    assert any(f"{300_000 - left} lines of output are in no log" in reported for reported in receipt["warnings"])
+    assert receipt["seal"]["missing"] > 0 and any("never arrived" in reported for reported in receipt["warnings"])
     assert receipt["exit_cause"]["id"] == "finished", run_id  # by the summary at the end of the log
 
 
@@ -217,8 +217,8 @@ def test_a_node_that_is_lost_for_good(
     project.wait_for(lambda: count.exists() and int(count.read_text()) >= 3, 120)
     second_node.kill()
     project.wait_for(lambda: status(project) == "waiting: a lost node", 120)
-    told = project.cli("runs", "logs", run_id).stderr
-    assert f"the machine {SECOND} does not answer" in told and f"kubectl delete node {SECOND}" in told
+    reported = project.cli("runs", "logs", run_id).stderr
+    assert f"the machine {SECOND} does not answer" in reported and f"kubectl delete node {SECOND}" in reported
     cluster.delete(f"{NODES}/{SECOND}")  # as told, or as a cloud does for a machine that is no more
     project.wait_for(lambda: project.cli("runs", "logs", run_id) and status(project) == "done", 240)
     assert project.receipt()["exit_cause"]["id"] == "finished"

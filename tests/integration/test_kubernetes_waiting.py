@@ -68,8 +68,8 @@ def test_runs_that_wait_for_quota_go_on_when_it_is_raised(project: Project, clus
         attached = project.start("train.py", "--gpus", "none", "--name", "attached")
         until(lambda: statuses(project) == dict.fromkeys(("detached", "attached"), "waiting: quota"))
         for _ in range(2):  # one that looks for a moment only is told, too, and the record has it once
-            told = project.cli("runs", "logs", "detached").stderr
-            assert "quota is used up" in told and f"fix: kubectl -n {NAMESPACE} describe resourcequota" in told
+            reported = project.cli("runs", "logs", "detached").stderr
+            assert "quota is used up" in reported and f"fix: kubectl -n {NAMESPACE} describe resourcequota" in reported
         cluster.patch(path, {"spec": {"hard": {"pods": "9"}}})
         # The Job's controller tries again in ever longer intervals, and at once when its Job has changed.
         until(lambda: cluster.get(path)["status"]["hard"]["pods"] == "9")
@@ -79,7 +79,7 @@ def test_runs_that_wait_for_quota_go_on_when_it_is_raised(project: Project, clus
         assert attached.returncode == 0 and out.startswith("it ran\n"), err
         assert err.count("quota is used up") == 1, err
         until(lambda: cluster.get(f"{JOBS}/seatrial-{detached}").get("status", {}).get("succeeded"))
-        assert all(said.startswith("done: Finished") for said in statuses(project).values())
+        assert all(printed.startswith("done: Finished") for printed in statuses(project).values())
     finally:
         cluster.delete(path)
     for run in project.runs:
@@ -121,7 +121,7 @@ HELD: dict[str, tuple[dict[str, Any] | None, str, str, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(HELD))
-def test_what_is_refused_is_told_in_a_word(project: Project, cluster: Cluster, name: str) -> None:
+def test_what_is_refused_is_reported_in_a_word(project: Project, cluster: Cluster, name: str) -> None:
     spec, lines, word, fix = HELD[name]
     path = f"{PLACE}/limitranges"
     if spec is not None:

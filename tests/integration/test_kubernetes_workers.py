@@ -79,6 +79,6 @@ def test_two_pods_train_together(project: Project, package: str, script: str) ->
     project.write("seatrial.toml", f'[image]\nready = "python:3.11-slim-bookworm"\n[kubernetes]\n{where}')
     project.write("train.py", script)
     project.run("train.py", "--gpus", "none", "--nodes", "2", "-e", "PYTHONPATH=/data")
-    told = [line for line in project.output().splitlines() if "workers" in line]
-    assert len(told) == 2 and len({line.partition("workers")[2] for line in told}) == 1, told
-    assert "workers 2" in told[0]
+    reported = [line for line in project.output().splitlines() if "workers" in line]
+    assert len(reported) == 2 and len({line.partition("workers")[2] for line in reported}) == 1, reported
+    assert "workers 2" in reported[0]

@@ -60,8 +60,10 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
     assert "has not ended" in shown.stderr and shown.stdout.startswith("train.py: running")
     assert "image" not in shown.stdout
     assert project.cli("runs", "logs", run_id.rpartition("-")[2]).stdout == "ready\n"
-    said = project.cli("runs", "exec", "worker1", "--", "sh", "-c", "echo $SEATRIAL_RUN_ID; pwd; exit 4", exit_code=4)
-    assert said.stdout.split()[-1] == ("/workspace" if project.engine else str(project.folder))
+    printed = project.cli(
+        "runs", "exec", "worker1", "--", "sh", "-c", "echo $SEATRIAL_RUN_ID; pwd; exit 4", exit_code=4
+    )
+    assert printed.stdout.split()[-1] == ("/workspace" if project.engine else str(project.folder))
     if project.engine:
         missing = project.cli("runs", "exec", "worker1", "--", "nvidia-smi", exit_code=5).stderr
         assert "There is no nvidia-smi in this CPU container" in missing and "nvidia-smi   # on the host" in missing

@@ -193,7 +193,7 @@ def python(tmp_path, driver, program, text="", **variables):
 
 
 @absent("tensorflow")
-def test_whatever_a_tensorflow_script_sets_it_is_held_to_the_limit(tmp_path, driver):
+def test_any_way_a_tensorflow_script_sets_it_is_held_to_the_limit(tmp_path, driver):
     scripts = {name: script for name, (script, _) in TENSORFLOW_SCRIPTS.items()}
     printed = python(tmp_path, driver, HARNESS, json.dumps(scripts))
     found = dict(json.loads(line) for line in printed.splitlines() if line.startswith("["))
@@ -202,8 +202,8 @@ def test_whatever_a_tensorflow_script_sets_it_is_held_to_the_limit(tmp_path, dri
         for options in found[name]:
             wanted = {"fraction": 0.0 if "parts" in expected else QUARTER, "parts": [], "growth": False, **expected}
             assert {key: options[key] for key in wanted} == wanted, name
-    told = [json.loads(line)["gpu_memory"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert all(each["framework"] == "tensorflow" and each["limit_bytes"] == LIMIT_MB * 2**20 for each in told)
+    reported = [json.loads(line)["gpu_memory"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert all(each["framework"] == "tensorflow" and each["limit_bytes"] == LIMIT_MB * 2**20 for each in reported)
 
 
 JAX_SCRIPTS = {
@@ -246,7 +246,7 @@ print(json.dumps(caught[0]))
 
 @absent("jax")
 @pytest.mark.parametrize("name", list(JAX_SCRIPTS))
-def test_whatever_a_jax_script_sets_it_is_held_to_the_limit(tmp_path, driver, name):
+def test_any_way_a_jax_script_sets_it_is_held_to_the_limit(tmp_path, driver, name):
     script, expected = JAX_SCRIPTS[name]
     found = json.loads(python(tmp_path, driver, JAX_HARNESS, script).splitlines()[-1])
     assert {key: found[key] for key in expected} == expected

@@ -31,7 +31,7 @@ def zebedees(tmp_path: Path, environ: dict[str, str]) -> Iterator[Project]:
     made.clean()
 
 
-def test_a_receipt_of_a_run_that_tells_its_owner(zebedees: Project) -> None:
+def test_a_receipt_of_a_run_that_reports_its_owner(zebedees: Project) -> None:
     shown = zebedees.run("train.py", "--gpus", "none", "--name", "zebedee-1", exit_code=1).stdout
     shown = shown[shown.index("[✗]") :]  # the target's own output comes first, as it is
     files = {path.name: path.read_text() for path in zebedees.last.glob("receipt.*")}
@@ -45,14 +45,14 @@ def test_a_receipt_of_a_run_that_tells_its_owner(zebedees: Project) -> None:
     assert json.loads(files["receipt.json"])["header"]["host"] is None and f"on {platform.node()}" not in shown
 
 
-def test_with_names_it_tells_all(zebedees: Project) -> None:
+def test_with_names_it_reports_all(zebedees: Project) -> None:
     zebedees.run("train.py", "--gpus", "none", "--with-names", exit_code=1)
     receipt = zebedees.receipt()
     assert receipt["header"]["host"] == platform.node()
     assert f"{zebedees.environ['HOME']}/models/zebedee.pth" in receipt["exit_cause"]["words"]
 
 
-def test_a_file_that_wants_names_is_asked_about(zebedees: Project) -> None:
+def test_a_file_that_wants_names_is_confirmed(zebedees: Project) -> None:
     zebedees.write("seatrial.toml", "with_names = true\n")
     zebedees.trusted = False
     refused = zebedees.run("train.py", "--gpus", "none", exit_code=2).stderr

@@ -80,7 +80,9 @@ sys.exit(value == 0)
 
 def noted(project: Project, lines: int = 1) -> list[str]:
     path = record_of(project) / NOTES
-    return until(lambda: path.exists() and (said := path.read_text().splitlines())[lines - 1 :] and said, "a note")
+    return until(
+        lambda: path.exists() and (printed := path.read_text().splitlines())[lines - 1 :] and printed, "a note"
+    )
 
 
 def test_command_gets_the_end_and_is_in_no_file(project: Project, posted: Posted) -> None:
@@ -91,8 +93,8 @@ def test_command_gets_the_end_and_is_in_no_file(project: Project, posted: Posted
     (message,) = posted.messages
     assert message["text"] == message["content"] and message["text"].startswith("seatrial: train.py: failed: ")
     assert (message["outcome"], message["exit_code"], message["run"]) == ("failed", 1, record_of(project).name)
-    first, told = out.read_text().split("\n", 1)
-    assert first == "failed 1" and json.loads(told) == message
+    first, reported = out.read_text().split("\n", 1)
+    assert first == "failed 1" and json.loads(reported) == message
     assert not (record_of(project) / notify.REQUEST).exists()
     kept = [path for folder in (project.state, project.folder / ".seatrial") for path in folder.rglob("*")]
     texts = [path.read_bytes() for path in kept if path.is_file()]
@@ -154,7 +156,7 @@ def test_no_module_of_the_project_is_run_on_this_machine(project: Project, poste
     assert not (project.folder / "ran").exists()
 
 
-def test_the_end_of_a_sweep_is_told_once_and_says_what_came_of_it(project: Project, posted: Posted) -> None:
+def test_the_end_of_a_sweep_is_reported_once_and_reports_what_came_of_it(project: Project, posted: Posted) -> None:
     out = project.folder / "out.txt"
     project.write("train.py", TRIAL)
     project.write("seatrial.toml", f'[notify]\ncommand = "touch {out}.file"\n')  # the flags replace it
@@ -176,7 +178,7 @@ def test_the_end_of_a_sweep_is_told_once_and_says_what_came_of_it(project: Proje
     assert len(posted.messages) == 1
 
 
-def test_a_sweep_that_cannot_go_on_says_why(project: Project, posted: Posted) -> None:
+def test_a_sweep_that_cannot_go_on_names_the_reason(project: Project, posted: Posted) -> None:
     project.write("train.py", "import os\nprint('nothing to see', os.environ['LR'])\n")
     project.cli(*SWEEP, "--set", "lr=1,2", "--notify", posted.command, exit_code=None)
     until(lambda: posted.messages, "the post")
@@ -185,7 +187,7 @@ def test_a_sweep_that_cannot_go_on_says_why(project: Project, posted: Posted) ->
     assert ": failed: " in message["text"] and message["text"].endswith("1 of 2 trials, 1 failed")
 
 
-def test_a_sweep_that_breaks_off_is_told(
+def test_a_sweep_that_breaks_off_is_reported(
     project: Project, posted: Posted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(search: Search) -> None:
@@ -220,7 +222,7 @@ def test_the_end_of_an_up_is_posted_once_and_names_the_service_that_failed(
     assert ": 2 services: failed in " in message["text"] and "1 done, 1 failed; second: " in message["text"]
 
 
-def test_a_tune_tells_its_end_as_a_run_does(project: Project, posted: Posted) -> None:
+def test_a_tune_reports_its_end_as_a_run_does(project: Project, posted: Posted) -> None:
     project.write("train.py", "raise SystemExit('no data')\n")
     project.cli("tune", "train.py", "--on", "local", "--gpus", "none", "--notify", posted.command, exit_code=None)
     until(lambda: posted.messages, "the post")

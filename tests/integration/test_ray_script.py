@@ -50,9 +50,9 @@ def project(tmp_path: Path, environ: dict[str, str], docker_backend: Docker) -> 
 def test_ray_tune_runs_as_it_is_and_leaves_nothing(project: Project) -> None:
     project.cli("run", "search.py", "--on", "docker", "--gpus", "none", timeout_s=290)
     assert "trials 3 errors 0" in project.output()
-    told = project.output("stderr") + project.output()
+    reported = project.output("stderr") + project.output()
     for unwanted in ("/dev/shm", "usage stats", "slow storage"):
-        assert unwanted not in told.lower(), unwanted
+        assert unwanted not in reported.lower(), unwanted
     receipt = project.receipt()
     assert receipt["exit_cause"]["id"] == "finished"
     assert max(sample["processes"] for sample in project.events("sample")) > 6, "Ray's own processes are seen"

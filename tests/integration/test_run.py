@@ -165,9 +165,9 @@ def test_what_scripts_take_for_granted(container_project: Project) -> None:
         "pathlib.Path('out/model.pth').write_text('weights')\n",
     )
     cache = container_project.folder.parent / "cache"
-    said = [container_project.run("train.py", XDG_CACHE_HOME=str(cache)).stdout.split()[:3] for _ in range(2)]
-    user = said[0][0]
-    assert said == [[user, "fresh", "/workspace"], [user, "cached", "/workspace"]]
+    printed = [container_project.run("train.py", XDG_CACHE_HOME=str(cache)).stdout.split()[:3] for _ in range(2)]
+    user = printed[0][0]
+    assert printed == [[user, "fresh", "/workspace"], [user, "cached", "/workspace"]]
     assert (container_project.folder / "out" / "model.pth").stat().st_uid == os.getuid()
 
 
@@ -252,9 +252,9 @@ def test_a_gpu_where_there_is_none(project: Project) -> None:
 def test_two_runs_at_once(project: Project) -> None:
     project.write("train.py", "import os, time; print(os.environ['SEATRIAL_RUN_ID'], flush=True); time.sleep(2)")
     both = [project.start("train.py") for _ in range(2)]
-    said = {process.communicate(timeout=120)[0].split()[0] for process in both}
+    printed = {process.communicate(timeout=120)[0].split()[0] for process in both}
     assert [process.returncode for process in both] == [0, 0]
-    assert said == {run.name for run in project.runs} and len(said) == 2
+    assert printed == {run.name for run in project.runs} and len(printed) == 2
     assert all((run / "receipt.json").exists() for run in project.runs)
 
 

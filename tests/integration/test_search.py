@@ -151,7 +151,7 @@ def test_a_grid_is_as_it_was(project: Project) -> None:
     assert all(result["seconds"] > 0 and result["outcome"] == "done on the CPU" for result in results)
 
 
-def test_the_file_says_what_the_flags_do_not(project: Project) -> None:
+def test_the_file_reports_what_the_flags_do_not(project: Project) -> None:
     project.write(
         "seatrial.toml",
         'target = "train.py"\n[sweep]\nsearch = "random"\ntrials = 2\nmetric = "accuracy:max"\n'
@@ -215,8 +215,8 @@ def test_two_terminals_work_on_one_study(project: Project) -> None:
     assert first.returncode == 0, err
     trials = _trials(project)
     assert len(trials) == 6 and {trial.state for trial in trials} == {"done"}
-    told = [line for text in (err, second.stderr) for line in text.splitlines() if "done on the CPU" in line]
-    assert len(told) == 6 and any("done on the CPU" in line for line in second.stderr.splitlines())
+    reported = [line for text in (err, second.stderr) for line in text.splitlines() if "done on the CPU" in line]
+    assert len(reported) == 6 and any("done on the CPU" in line for line in second.stderr.splitlines())
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_ctrl_c_stops_and_resume_runs_again_what_was_stopped(project: Project) -
 
 
 @pytest.mark.slow
-def test_a_budget_ends_the_search_and_says_so(project: Project) -> None:
+def test_a_budget_ends_the_search_and_is_reported(project: Project) -> None:
     project.cli(*_words("--search", "random", *SPACE, "--budget", "2s", "--", "--pause", "0.3"), exit_code=None)
     last = _trials(project)[-1]
     assert last.state == "stopped" and last.ending is not None
@@ -246,28 +246,30 @@ def _refused(project: Project, *words: str, exit_code: int = 2) -> str:
 
 
 def test_a_metric_that_nobody_reports_ends_it_after_the_first_trial(project: Project) -> None:
-    told = _refused(project, "--set", "lr=0.1,0.2,0.3", "--metric", "acc:max")
-    assert "No trial reports acc: trial 0" in told and "reported accuracy, loss" in told
-    assert "--metric accuracy:max" in told and len(_trials(project)) == 1
-    told = _refused(project, "--set", "lr=0.1,0.2", "--metric", "f1:max", "--metric-from", r"f1 = ([\d.]+)")
-    assert "matched no number in the output of trial 0" in told and "its last line was: epoch 4 accuracy" in told
+    reported = _refused(project, "--set", "lr=0.1,0.2,0.3", "--metric", "acc:max")
+    assert "No trial reports acc: trial 0" in reported and "reported accuracy, loss" in reported
+    assert "--metric accuracy:max" in reported and len(_trials(project)) == 1
+    reported = _refused(project, "--set", "lr=0.1,0.2", "--metric", "f1:max", "--metric-from", r"f1 = ([\d.]+)")
+    assert (
+        "matched no number in the output of trial 0" in reported and "its last line was: epoch 4 accuracy" in reported
+    )
 
 
 @pytest.mark.slow
 def test_a_script_that_reports_nothing_at_all(project: Project) -> None:
     project.write("train.py", "import sys; '--lr'; print('trained')")
-    told = _refused(project, "--set", "lr=0.1,0.2", "--metric", "loss:min")
-    assert "reported no metric at all" in told and "--metric-from" in told
+    reported = _refused(project, "--set", "lr=0.1,0.2", "--metric", "loss:min")
+    assert "reported no metric at all" in reported and "--metric-from" in reported
 
 
 @pytest.mark.slow
 def test_a_script_that_ignores_the_setting(project: Project) -> None:
-    told = _refused(project, "--set", "momentum=0.1,0.2", "--metric", "accuracy:max")
-    assert "no way to set momentum" in told and 'parser.add_argument("--momentum")' in told
+    reported = _refused(project, "--set", "momentum=0.1,0.2", "--metric", "accuracy:max")
+    assert "no way to set momentum" in reported and 'parser.add_argument("--momentum")' in reported
     project.write("train.py", SCRIPT.replace("a = p.parse_args()", "a = p.parse_args(); a.lr = 0.01"))
-    told = _refused(project, "--search", "random", "--trials", "20", *SPACE, "--", "--epochs", "1")
-    assert "The setting lr makes no difference: 5 trials reported exactly the same numbers" in told
-    assert "seatrial runs compare" in told and len([t for t in _trials_of_last(project) if t.state == "done"]) == 5
+    reported = _refused(project, "--search", "random", "--trials", "20", *SPACE, "--", "--epochs", "1")
+    assert "The setting lr makes no difference: 5 trials reported exactly the same numbers" in reported
+    assert "seatrial runs compare" in reported and len([t for t in _trials_of_last(project) if t.state == "done"]) == 5
 
 
 def _trials_of_last(project: Project) -> list[Trial]:
@@ -279,19 +281,23 @@ def _trials_of_last(project: Project) -> list[Trial]:
 @pytest.mark.slow
 def test_a_trial_that_always_fails_ends_it_after_five(project: Project) -> None:
     project.write("train.py", "'--lr'; raise RuntimeError('no such data')")
-    told = _refused(project, "--search", "random", "--trials", "20", *SPACE, exit_code=1)
-    assert "5 trials failed and none ended well" in told and "no such data" in told and "seatrial runs show" in told
+    reported = _refused(project, "--search", "random", "--trials", "20", *SPACE, exit_code=1)
+    assert (
+        "5 trials failed and none ended well" in reported
+        and "no such data" in reported
+        and "seatrial runs show" in reported
+    )
     trials = _trials(project)
     assert len(trials) == 5 and all(trial.state == "failed" for trial in trials)
 
 
 def test_bad_input_is_one_sentence_and_the_next_command(project: Project) -> None:
-    told = _refused(project, "--set", "lr=log:0..1")
-    assert "a logarithmic range begins above zero" in told and "--set lr=log:1e-6..1" in told
-    told = _refused(project, "train.py", "--set", "lr=1,2", "--address", "10.0.0.1:6379")
-    assert "--engine ray" in told
-    told = project.cli("sweep", "--resume", "nobody", "--set", "lr=1,2", exit_code=2).stderr
-    assert "--resume cannot be combined with --set" in told
-    told = project.cli("sweep", "--resume", "nobody", exit_code=2).stderr
-    assert "Study nobody not found in this project" in told
+    reported = _refused(project, "--set", "lr=log:0..1")
+    assert "a logarithmic range begins above zero" in reported and "--set lr=log:1e-6..1" in reported
+    reported = _refused(project, "train.py", "--set", "lr=1,2", "--address", "10.0.0.1:6379")
+    assert "--engine ray" in reported
+    reported = project.cli("sweep", "--resume", "nobody", "--set", "lr=1,2", exit_code=2).stderr
+    assert "--resume cannot be combined with --set" in reported
+    reported = project.cli("sweep", "--resume", "nobody", exit_code=2).stderr
+    assert "Study nobody not found in this project" in reported
     assert project.runs == []

@@ -101,8 +101,8 @@ def test_charts_and_table(tmp_path: Path, opened: Any) -> None:
         if PICTURES:
             page.screenshot(path=Path(PICTURES) / f"study-{scheme}.png", full_page=True)
     assert "As of 20" in page.locator("header").inner_text(), "this test is its searcher, and it runs"
-    told = json.loads((path.parent / "results.json").read_bytes())
-    assert [one["state"] for one in told][:4] == ["done", "done", "pruned", "failed"]
+    reported = json.loads((path.parent / "results.json").read_bytes())
+    assert [one["state"] for one in reported][:4] == ["done", "done", "pruned", "failed"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -50,7 +50,7 @@ def test_it_is_made_once_and_its_commands_work(tmp_path, wheels):
     assert lines != []
 
 
-def test_a_failed_one_says_why_and_leaves_nothing(tmp_path, wheels):
+def test_a_failed_one_names_the_reason_and_leaves_nothing(tmp_path, wheels):
     requirements = ["--no-index", f"--find-links {wheels}", "no-such-package"]
     with pytest.raises(EngineError, match="no-such-package"):
         ensure_venv(tmp_path / "venvs", requirements, PYTHON, lambda line: None)

@@ -64,8 +64,8 @@ def interpreter(version: str) -> str:
     """Return the Python of this version. Without one: fail if it was requested by name, otherwise skip."""
     if sys.version.startswith(f"{version}."):
         return sys.executable
-    asked = [BIN / "uv", "python", "find", "--no-project", "--no-python-downloads", version]
-    found = subprocess.run(asked, capture_output=True, text=True, cwd="/") if (BIN / "uv").exists() else None
+    requested = [BIN / "uv", "python", "find", "--no-project", "--no-python-downloads", version]
+    found = subprocess.run(requested, capture_output=True, text=True, cwd="/") if (BIN / "uv").exists() else None
     if found is None or found.returncode != 0:
         (pytest.fail if version in ASKED.split(",") else pytest.skip)(f"no Python {version} here")
     return found.stdout.strip()
@@ -173,5 +173,5 @@ def test_the_demo_of_the_readme(program: Path, tmp_path: Path, env: dict[str, st
     """``seatrial run digits`` trains in a container; after ``make demo`` its image is there."""
     demo = tmp_path / "demo"
     demo.mkdir()
-    said = call(program, "run", "digits", "--gpus", "none", cwd=demo, env=env, timeout_s=900)
-    assert "accuracy" in said and (demo / "models" / "digits.safetensors").is_file()
+    printed = call(program, "run", "digits", "--gpus", "none", cwd=demo, env=env, timeout_s=900)
+    assert "accuracy" in printed and (demo / "models" / "digits.safetensors").is_file()

@@ -63,12 +63,13 @@ def test_results_outside_of_the_kept_folders_are_copied_and_named(container_proj
     assert not (project.folder / "tmp").exists(), "the link that the script laid was not followed"
     assert (home / "logdir" / "home.pt").read_text() == "in home"
     receipt = project.receipt()
-    told = " ".join(receipt["warnings"])
+    reported = " ".join(receipt["warnings"])
     place = f".seatrial/runs/{project.last.name}"
     assert (
-        f"1 file was written outside of the kept folders and copied to {place}/outputs/container-2: /tmp/deep" in told
+        f"1 file was written outside of the kept folders and copied to {place}/outputs/container-2: /tmp/deep"
+        in reported
     )
-    assert f"1 file was written to HOME, which is {place}/home: logdir/home.pt" in told
+    assert f"1 file was written to HOME, which is {place}/home: logdir/home.pt" in reported
     [model] = [each for each in receipt["criteria"] if each["id"] == "model-saved"]
     assert (model["verdict"], receipt["outcome"]["level"]) == ("pass", "good")
     assert "container-2" in ended.stderr + ended.stdout

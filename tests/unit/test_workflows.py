@@ -53,5 +53,8 @@ def test_only_the_publishing_job_may_do_more_than_read() -> None:
 
 def test_the_form_for_bugs_asks_for_a_report() -> None:
     form = load(ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml")
-    asked = {part["id"]: part for part in form["body"] if "id" in part}
-    assert asked["report"]["validations"]["required"] and "doctor --report" in asked["report"]["attributes"]["label"]
+    requested = {part["id"]: part for part in form["body"] if "id" in part}
+    assert (
+        requested["report"]["validations"]["required"]
+        and "doctor --report" in requested["report"]["attributes"]["label"]
+    )

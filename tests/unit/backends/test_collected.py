@@ -125,7 +125,7 @@ def test_back_to_where_the_last_one_was_sure(tmp_path: Path) -> None:
     assert texts(tmp_path) == (b"kept\n", b"")
 
 
-def test_several_nodes_tell_theirs(tmp_path: Path) -> None:
+def test_several_nodes_report_theirs(tmp_path: Path) -> None:
     sink = Sink(tmp_path, nodes=2)
     decoders = [frames.FrameDecoder(), frames.FrameDecoder()]
     half = frames.encode(frames.STDOUT, b"half a ", whole=False)

@@ -108,7 +108,7 @@ def test_env_precedence_and_secrets(tmp_path: Path) -> None:
     assert any("HF_TOKEN is a secret" in warning for warning in parts.warnings)
 
 
-def test_the_drivers_folder_comes_last_whatever_the_user_sets(tmp_path: Path) -> None:
+def test_the_drivers_folder_comes_last_any_way_the_user_sets(tmp_path: Path) -> None:
     driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
     parts = container(docker(), H200S[:1], driver, env={"LD_LIBRARY_PATH": "/opt/lib"})
     assert parts.target_env == {"LD_LIBRARY_PATH": "/opt/lib:/usr/local/nvidia/lib64"}
@@ -188,7 +188,7 @@ def test_user_mounts(tmp_path: Path) -> None:
         ("{here}:/etc", "would hide /etc/passwd"),
     ],
 )
-def test_mounts_that_cannot_be_meant(tmp_path: Path, mount: str, message: str) -> None:
+def test_mounts_that_cannot_be_intended(tmp_path: Path, mount: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         container(docker(), mounts=(mount.format(here=tmp_path),))
 

@@ -77,7 +77,7 @@ def test_podman_rootless_without_ids_to_map_cannot_keep_the_callers():
         ("docker-permission", "This user has no access to Docker's socket", "sudo usermod -aG docker"),
     ],
 )
-def test_a_docker_that_does_not_answer_says_why(engine_that, tmp_path, key, reason, fix):
+def test_a_docker_that_does_not_answer_names_the_reason(engine_that, tmp_path, key, reason, fix):
     (tmp_path / "stderr").write_text(recorded("engine-errors")[key]["stderr"])
     facts = Docker(engine_that(f"echo '{{}}'; cat {tmp_path}/stderr >&2; exit 1")).facts()
     assert not facts.available

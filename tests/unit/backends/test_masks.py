@@ -26,7 +26,7 @@ def test_it_is_covered_in_every_mount_that_shows_it() -> None:
     ]
 
 
-def test_what_is_itself_mounted_is_meant_and_what_lies_around_is_not_touched() -> None:
+def test_what_is_itself_mounted_is_intended_and_what_lies_around_is_not_touched() -> None:
     run = Path("/home/ada/mnist/.seatrial/runs/1/outputs")
     assert covered([(run, "/seatrial/run")], [Path("/home/ada/mnist/.seatrial")]) == []
     assert covered([(run, "/seatrial/run")], [run]) == []

@@ -13,14 +13,14 @@ def with_backends(monkeypatch, *backends):
     monkeypatch.setattr(table, "BACKENDS", {fake.name: lambda environ, fake=fake: fake for fake in backends})
 
 
-def test_auto_takes_the_first_that_works_and_says_why(monkeypatch):
+def test_auto_takes_the_first_that_works_and_names_the_reason(monkeypatch):
     with_backends(monkeypatch, AbsentBackend("docker"), FakeBackend("podman"), FakeBackend("local"))
     backend, facts, choice = table.choose("auto", Host({}))
     assert backend.name == facts.name == choice.value == "podman"
     assert choice.reason == "first available: podman 99 responds; not docker: docker is not installed"
 
 
-def test_one_asked_for_is_taken_or_refused(monkeypatch):
+def test_one_requested_is_taken_or_refused(monkeypatch):
     with_backends(monkeypatch, AbsentBackend("docker"), FakeBackend("podman"))
     assert table.choose("podman", Host({}))[0].name == "podman"
     with pytest.raises(EngineUnavailableError, match="Docker is not installed") as caught:

@@ -22,9 +22,9 @@ Read = Callable[..., ComposeFile]
 def compose_call() -> list[str]:
     if shutil.which("docker") is None:
         pytest.skip("docker is not installed")
-    asked = subprocess.run(["docker", "compose", "version"], capture_output=True, text=True)
-    if asked.returncode != 0:
-        pytest.skip(f"docker has no Compose: {asked.stderr.strip()[-200:]}")
+    requested = subprocess.run(["docker", "compose", "version"], capture_output=True, text=True)
+    if requested.returncode != 0:
+        pytest.skip(f"docker has no Compose: {requested.stderr.strip()[-200:]}")
     return ["docker"]
 
 

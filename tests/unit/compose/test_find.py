@@ -54,11 +54,11 @@ def test_every_verb_finds_a_stage(project: RunStore, capsys: pytest.CaptureFixtu
     assert "did you mean train?" in capsys.readouterr().err
 
 
-def test_a_stage_without_a_run_says_why(project: RunStore) -> None:
+def test_a_stage_without_a_run_names_the_reason(project: RunStore) -> None:
     group = GroupStore(project).create((Member("export", state="skipped", why="train failed"),))
-    with pytest.raises(RunNotFoundError) as told:
+    with pytest.raises(RunNotFoundError) as reported:
         find_run(project, "export")
-    assert str(told.value) == f'"export" of group {group.id} has no run; it is skipped: train failed'
-    assert told.value.run == f"seatrial runs show {group.id}"
+    assert str(reported.value) == f'"export" of group {group.id} has no run; it is skipped: train failed'
+    assert reported.value.run == f"seatrial runs show {group.id}"
     with pytest.raises(RunNotFoundError, match='No run "nothing" in this project'):
         find_run(project, "nothing")

@@ -75,7 +75,7 @@ def test_capabilities_without_cuda_get_it(read) -> None:
     assert ask is not None and ask.compute_added and ask.request.capabilities == ("compute", "utility")
 
 
-def test_a_name_that_is_none_is_told_with_its_line(read) -> None:
+def test_a_name_that_is_none_is_reported_with_its_line(read) -> None:
     text = """
         services:
           a:

@@ -52,7 +52,7 @@ def test_a_name_is_free_once_its_group_has_ended_or_its_command_line_was_killed(
     store.create((Member("train"),), name="nightly")
 
 
-def test_the_newest_of_a_name_is_meant(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_of_a_name_is_intended(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter(["20260101-000000-aaaa", "20260102-000000-bbbb"])
     monkeypatch.setattr("seatrial.compose.group.new_run_id", lambda: next(ids))
     store.create((), name="n")

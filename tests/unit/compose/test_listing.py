@@ -17,8 +17,15 @@ from seatrial.system.host import Host
 
 def ended_run(store: RunStore, target: str, *, at: float) -> str:
     run = store.create(new_run_id(at), None)
-    told = {"target": target, "backend": "local", "gpus": 0, "exit_code": 0, "outcome": "exit code 0", "seconds": 2.0}
-    (run.folder / "summary.json").write_text(json.dumps(told))
+    reported = {
+        "target": target,
+        "backend": "local",
+        "gpus": 0,
+        "exit_code": 0,
+        "outcome": "exit code 0",
+        "seconds": 2.0,
+    }
+    (run.folder / "summary.json").write_text(json.dumps(reported))
     return run.id
 
 

@@ -79,7 +79,7 @@ services:
     assert waits(read(text)) == [("prep", "train")]
 
 
-def test_who_never_runs_beside_whom(read) -> None:
+def test_who_never_runs_next_to_whom(read) -> None:
     text = f"""{HEAD}
   train: {{image: x, depends_on: [prep], volumes: [data:/in]}}
   eval: {{image: x, depends_on: {{train: {{condition: service_completed_successfully}}}}}}

@@ -20,7 +20,7 @@ def lines(chunks: list[tuple[str, str, bytes]], names: list[str]) -> bytes:
     return b"".join(written)
 
 
-def test_lines_come_whole_whatever_pieces_they_came_in() -> None:
+def test_lines_come_whole_any_way_pieces_they_came_in() -> None:
     chunks = [("a", "stdout", b"one\ntw"), ("long", "stdout", b"x\n"), ("a", "stderr", b"E\n"), ("a", "stdout", b"o\n")]
     assert lines(chunks, ["a", "long"]) == b"a    | one\nlong | x\na    | E\na    | two\n"
 

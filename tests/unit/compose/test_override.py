@@ -57,8 +57,8 @@ def ground(file: ComposeFile, tmp_path: Path, engine: EngineFacts = HOOK, gpus: 
     backend: Any = FakeBackend()
     for service in file.services.values():
         backend.images.held[service.image] = IMAGE
-    asked = GpuRequest.parse(gpus) if gpus else None
-    return ComposeContext(file, job, backend, engine, host, asked)
+    requested = GpuRequest.parse(gpus) if gpus else None
+    return ComposeContext(file, job, backend, engine, host, requested)
 
 
 def plans(ground: ComposeContext, tmp_path: Path, image: ImageFacts = IMAGE) -> dict[str, Plan]:
@@ -152,10 +152,10 @@ def test_device_nodes_and_the_drivers_files(read, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WAYS)
-@pytest.mark.parametrize("asked", [ONE, "runtime: nvidia\n    environment: {NVIDIA_VISIBLE_DEVICES: '0'}"])
-def test_each_way_in_takes_the_place_of_each_way_to_ask(read, tmp_path: Path, name: str, asked: str) -> None:
+@pytest.mark.parametrize("requested", [ONE, "runtime: nvidia\n    environment: {NVIDIA_VISIBLE_DEVICES: '0'}"])
+def test_each_way_in_takes_the_place_of_each_way_to_ask(read, tmp_path: Path, name: str, requested: str) -> None:
     engine, expected = WAYS[name]
-    file = read(f"services:\n  train:\n    image: x\n    {asked}\n")
+    file = read(f"services:\n  train:\n    image: x\n    {requested}\n")
     train = merged(file, tmp_path, plans(ground(file, tmp_path, engine), tmp_path))["train"]
     reserved = train.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
     assert (reserved or None) == expected.get("requests") and train.get("runtime") == expected.get("runtime")
@@ -167,13 +167,13 @@ def test_each_way_in_takes_the_place_of_each_way_to_ask(read, tmp_path: Path, na
     "asked",
     [ONE, "runtime: nvidia", "devices: [nvidia.com/gpu=0, /dev/fuse]", "devices: [/dev/nvidia0, /dev/nvidiactl]"],
 )
-def test_on_the_cpu_nothing_of_the_request_is_left(read, tmp_path: Path, asked: str) -> None:
-    file = read(f"services:\n  train:\n    image: x\n    {asked}\n")
+def test_on_the_cpu_nothing_of_the_request_is_left(read, tmp_path: Path, requested: str) -> None:
+    file = read(f"services:\n  train:\n    image: x\n    {requested}\n")
     train = merged(file, tmp_path, plans(ground(file, tmp_path, PLAIN, "none"), tmp_path))["train"]
     assert not train.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
     assert "runtime" not in train and train["environment"]["CUDA_VISIBLE_DEVICES"] == ""
     left = [each["source"] for each in train.get("devices") or ()]
-    assert left == (["/dev/fuse"] if "fuse" in asked else [])
+    assert left == (["/dev/fuse"] if "fuse" in requested else [])
 
 
 def test_two_services_get_two_gpus_and_named_ones_are_kept_free(read, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_services_that_follow_each_other_share_the_only_gpu(read, tmp_path: Path
     assert chosen["a"].gpus == chosen["b"].gpus == GPUS[:1]
 
 
-def test_a_gpu_that_is_not_there_is_told_with_service_and_line(read, tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_there_is_reported_with_service_and_line(read, tmp_path: Path) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {SEVEN}\n")
     with pytest.raises(GpuContractError, match=r"compose.yaml:4: a reserves GPU 7: there is no GPU 7 here") as caught:
         select(ground(file, tmp_path), {})
@@ -239,9 +239,9 @@ def test_the_framework_of_the_script_that_is_built_in_decides_the_check(read, tm
 
 @cases("lines", "asked", "asks")
 def test_a_variable_by_itself_is_no_refusal_where_there_is_no_gpu(
-    read, tmp_path: Path, lines: str, asked: str | None, asks: bool
+    read, tmp_path: Path, lines: str, requested: str | None, asks: bool
 ) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
-    there = ground(file, tmp_path, gpus=asked)
+    there = ground(file, tmp_path, gpus=requested)
     assert "a" in there.asks()
     assert ("a" in replace(there, host=a_host(tmp_path, [])).asks()) == asks

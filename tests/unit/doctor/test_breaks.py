@@ -277,7 +277,7 @@ breaks("engine.docker", "docker-is-podman")(
 
 
 @breaks("engine.docker", "docker-is-podman")
-def docker_is_podman_and_says_so(host: FakeHost) -> None:
+def docker_is_podman_and_is_reported(host: FakeHost) -> None:
     message = "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg."
     host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), message)
 
@@ -318,7 +318,7 @@ def podman_forbidden(host: FakeHost) -> None:
 
 
 @breaks("engine.podman", "rootless-no-subids")
-def podman_says_no_subids(host: FakeHost) -> None:
+def podman_reports_no_subids(host: FakeHost) -> None:
     message = "Error: cannot find UID/GID for user me: no subuid ranges found for user me in /etc/subuid"
     host.docker, host.podman = None, Completed(("podman", "info"), 125, "", message)
 

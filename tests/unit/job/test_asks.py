@@ -133,23 +133,23 @@ def test_a_folder_of_the_project_that_is_a_link_out_of_it_is_outside(project: Pa
 
 
 @pytest.mark.parametrize(("traits", "asked"), [(OF_PROCESSES, 1), (OF_CONTAINERS, 0), (Kubernetes.traits, 0)])
-def test_a_backend_of_ones_own_is_asked_about_by_its_kind(
-    project: Path, traits: Traits, asked: int, monkeypatch: pytest.MonkeyPatch
+def test_a_backend_of_ones_own_is_confirmed_by_its_kind(
+    project: Path, traits: Traits, requested: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = FakeBackend()
     bench.traits = traits
     monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: bench)
-    assert len(asks(project, 'on = "bench-box"')) == asked
+    assert len(asks(project, 'on = "bench-box"')) == requested
 
 
-def test_what_was_typed_is_not_asked_about(project: Path, tmp_path: Path) -> None:
+def test_what_was_typed_is_not_confirmed(project: Path, tmp_path: Path) -> None:
     beside = str(tmp_path / "beside")
     flags: dict[str, Any] = {"data": beside, "models": beside, "mounts": [f"{beside}:/in"], "secrets": ["HF_TOKEN"]}
     flags |= {"on": "local", "devices": ["/dev/sda"], "network": "host", "with_names": True}
     assert asks(project, "", **flags, image={"build_network": "host"}) == []
 
 
-def test_what_a_flag_replaces_is_not_asked_for(project: Path, tmp_path: Path) -> None:
+def test_what_a_flag_replaces_is_not_requested(project: Path, tmp_path: Path) -> None:
     toml = f'on = "local"\nnetwork = "host"\ndata = "{tmp_path}/beside"\nsecrets = ["A"]\n'
     toml += '[image]\nbuild_network = "host"'
     assert len(asks(project, toml)) == 5
@@ -171,7 +171,7 @@ def test_a_webhooks_path_counts_and_stands_nowhere(project: Path, table: str) ->
     assert "mine" not in str(loaded("mine"))
 
 
-def test_a_command_is_asked_about_whole_and_is_in_no_plan(project: Path) -> None:
+def test_a_command_is_confirmed_whole_and_is_in_no_plan(project: Path) -> None:
     (project / "seatrial.toml").write_text("[notify]\ncommand = \"TOKEN=T0KEN tell 'me'\"")
     job = load_job(project, {"target": "train.py"})
     assert "TOKEN=T0KEN tell 'me'" in job.asks[0].words

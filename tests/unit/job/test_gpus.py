@@ -71,7 +71,7 @@ def test_requests(text: str, canonical: str) -> None:
 def test_refused_requests(text: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(GpuRequestError) as caught:
         GpuRequest.parse(text)
-    assert told(caught.value) == snapshot
+    assert reported(caught.value) == snapshot
 
 
 indices = st.integers(0, 9999).map(str)
@@ -124,7 +124,7 @@ def choose(text: str, available: list[Gpu], leased: dict[int, str] | None = None
     )
 
 
-def test_auto_without_a_gpu_is_the_cpu_and_says_so() -> None:
+def test_auto_without_a_gpu_is_the_cpu_and_is_reported() -> None:
     selection = choose("auto", [])
     assert selection.gpus == ()
     assert "no NVIDIA GPU" in selection.choices[0].reason
@@ -182,7 +182,7 @@ def test_refused_selections(name: str, snapshot: SnapshotAssertion) -> None:
     text, available, leased = REFUSED[name]
     with pytest.raises(GpuRequestError) as caught:
         choose(text, available, leased)
-    assert told(caught.value) == snapshot
+    assert reported(caught.value) == snapshot
 
 
 @pytest.mark.parametrize("name", NOT_HERE)
@@ -190,15 +190,15 @@ def test_gpus_that_this_machine_has_not_break_the_contract(name: str, snapshot: 
     with pytest.raises(GpuContractError) as caught:
         choose(*NOT_HERE[name])
     assert caught.value.exit_code == 3
-    assert told(caught.value) == snapshot
+    assert reported(caught.value) == snapshot
 
 
 @pytest.mark.parametrize("text", ["1", "all", "device=0", "GPU-abc"])
-def test_gpus_asked_for_on_a_machine_without_any_break_the_contract(text: str, snapshot: SnapshotAssertion) -> None:
+def test_gpus_requested_on_a_machine_without_any_break_the_contract(text: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(GpuContractError) as caught:
         choose(text, [])
     assert caught.value.exit_code == 3
-    assert told(caught.value) == snapshot
+    assert reported(caught.value) == snapshot
 
 
 @given(requests, st.sets(st.integers(0, 3)), st.dictionaries(st.integers(0, 3), st.floats(0, 1)))
@@ -216,10 +216,10 @@ def test_a_selection_is_unique_ordered_and_free_for_counts(
         assert not held & set(chosen)
 
 
-def told(error: SeatrialError) -> dict[str, str | None]:
+def reported(error: SeatrialError) -> dict[str, str | None]:
     return {"message": error.message, "cause": error.cause, "run": error.run}
 
 
-def test_a_part_of_a_gpu_is_one_gpu_and_says_so() -> None:
+def test_a_part_of_a_gpu_is_one_gpu_and_is_reported() -> None:
     chosen = select(GpuRequest.parse("0.5"), FOUR, leased={FOUR[0].uuid: "run-1"}, load={})
     assert [one.index for one in chosen.gpus] == [1] and "0.5 of it" in chosen.choices[0].reason

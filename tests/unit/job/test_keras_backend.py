@@ -75,12 +75,12 @@ def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("Jax", "jax"), ("tensorfow", "tensorflow"), ("theano", "jax")])
-def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed: str, meant: str) -> None:
+def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed: str, intended: str) -> None:
     script = facts(tmp_path, "import keras")
     with pytest.raises(UsageError) as refused:
         with_keras_backend(script, {"KERAS_BACKEND": typed}, tmp_path)
-    assert refused.value.run == f"seatrial run … --env KERAS_BACKEND={meant}"
+    assert refused.value.run == f"seatrial run … --env KERAS_BACKEND={intended}"
     own = facts(tmp_path, SETS.replace("torch", typed))
     with pytest.raises(UsageError) as refused:
         with_keras_backend(own, {}, tmp_path)
-    assert refused.value.run == f'write os.environ["KERAS_BACKEND"] = "{meant}" in train.py:2'
+    assert refused.value.run == f'write os.environ["KERAS_BACKEND"] = "{intended}" in train.py:2'

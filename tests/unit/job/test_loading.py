@@ -201,7 +201,7 @@ BAD_FILES = {
 def test_bad_files(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(ConfigError) as caught:
         load(project, BAD_FILES[name])
-    assert told(caught.value, project) == snapshot
+    assert reported(caught.value, project) == snapshot
 
 
 BAD_FLAGS: dict[str, dict[str, Any]] = {
@@ -225,10 +225,10 @@ BAD_FLAGS: dict[str, dict[str, Any]] = {
 def test_bad_flags(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(UsageError) as caught:
         load(project, **BAD_FLAGS[name])
-    assert told(caught.value, project) == snapshot
+    assert reported(caught.value, project) == snapshot
 
 
-def told(error: UsageError, project: Path) -> dict[str, str | None]:
+def reported(error: UsageError, project: Path) -> dict[str, str | None]:
     texts = {"type": type(error).__name__, "message": error.message, "cause": error.cause, "run": error.run}
     return {key: text and text.replace(str(project), "PROJECT") for key, text in texts.items()}
 
@@ -260,7 +260,7 @@ def test_any_file_is_a_job_or_a_usage_error(project: Path, content: bytes) -> No
         assert error.run
 
 
-def test_the_file_can_say_all_that_a_job_holds() -> None:
+def test_the_file_can_report_all_that_a_job_holds() -> None:
     sayable = set(ConfigFile.model_fields) - {"module", "args", "sweep"}
     assert sayable == set(Job.model_fields) - {"project", "hosts", "node_rank", "asks", "outputs", "serve", "tuning"}
 

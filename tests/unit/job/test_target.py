@@ -131,7 +131,7 @@ def test_manifest_is_refused_as_not_supported_yet(project: Path) -> None:
         ([], "recipes: digits, mnist", "seatrial run digits"),
     ],
 )
-def test_nothing_to_run_tells_what_is_here(tmp_path: Path, files: list[str], here: str, run: str) -> None:
+def test_nothing_to_run_reports_what_is_here(tmp_path: Path, files: list[str], here: str, run: str) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -146,8 +146,8 @@ def test_what_stands_in_a_targets_place_is_a_target(project: Path, word: str) ->
     with pytest.raises(TargetError) as refused:
         resolve_target([word], None, None, project, RECIPES)
     assert refused.value.instead is not None and refused.value.instead[0] == word
-    [*module, meant] = refused.value.instead[1]
-    resolve_target([] if module else [meant], meant if module else None, None, project, RECIPES)
+    [*module, intended] = refused.value.instead[1]
+    resolve_target([] if module else [intended], intended if module else None, None, project, RECIPES)
 
 
 @pytest.mark.parametrize(

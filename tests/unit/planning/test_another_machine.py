@@ -48,7 +48,7 @@ def planned(folder: Path, gpus: str = "auto", *, here: int = 0, backend: str = "
         ("device=0,2", '"device=0,2"', {"device_ids": ["0", "2"]}),
     ],
 )
-def test_the_other_machines_gpus_are_asked_for(tmp_path: Path, gpus: str, flag: str, reserved: dict[str, Any]) -> None:
+def test_the_other_machines_gpus_are_requested(tmp_path: Path, gpus: str, flag: str, reserved: dict[str, Any]) -> None:
     plan = planned(tmp_path, gpus)
     assert plan.container is not None and plan.container.gpus_flag == flag
     assert plan.gpus == () and plan.agent.gpu_mode == "required"

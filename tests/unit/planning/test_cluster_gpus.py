@@ -33,7 +33,7 @@ def _container(plan: Plan) -> dict[str, Any]:
     return {**container, "pod": spec}
 
 
-def _told(plan: Plan) -> tuple[str, str]:
+def _reported(plan: Plan) -> tuple[str, str]:
     [choice] = [choice for choice in plan.choices if choice.what == "gpus"]
     return choice.value, choice.reason
 
@@ -41,10 +41,10 @@ def _told(plan: Plan) -> tuple[str, str]:
 # ------------------------------------------------------------------- claims
 
 
-def test_gpus_are_claimed_where_the_file_says_so(tmp_path: Path) -> None:
+def test_gpus_are_claimed_where_the_file_is_reported(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, CLAIMS, gpus="2", kubernetes={"gpu_claims": True})
     assert plan.cluster is not None and plan.cluster.claim is not None
-    assert _told(plan) == ("2 gpu.nvidia.com per pod", "--gpus 2; [kubernetes] gpu_claims")
+    assert _reported(plan) == ("2 gpu.nvidia.com per pod", "--gpus 2; [kubernetes] gpu_claims")
     assert (plan.injection, plan.agent.gpu_count, plan.gpus_asked) == ("resource-claim", 2, 2)
     assert not any("pods wait until" in warning for warning in plan.warnings), "claims are not counted"
     container = _container(plan)
@@ -89,7 +89,7 @@ def test_every_kind_but_a_trainjob_claims(tmp_path: Path, kind: str) -> None:
 def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, MIXED, gpus="mig-1g.10gb")
     assert _container(plan)["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
-    assert _told(plan) == ("1 nvidia.com/mig-1g.10gb per pod", "--gpus mig-1g.10gb")
+    assert _reported(plan) == ("1 nvidia.com/mig-1g.10gb per pod", "--gpus mig-1g.10gb")
     assert plan.warnings == a_cluster_plan(tmp_path, MIXED, gpus="none").warnings
     assert plan.job.gpus.noun == "1g.10gb MIG slice" and plan.injection == "device-plugin"
 
@@ -110,7 +110,7 @@ def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:
         ({"gpus": "2", "memory": "6GiB", "shm_size": "1GiB"}, 2**30, str(6 * 2**30), "part of the pod's 6 GiB"),
     ],
 )
-def test_shared_memory_is_sized_counted_and_told(
+def test_shared_memory_is_sized_counted_and_reported(
     tmp_path: Path, flags: dict[str, Any], size: int, requested: str, counts: str
 ) -> None:
     plan = a_cluster_plan(tmp_path, **flags)

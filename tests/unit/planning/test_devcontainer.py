@@ -62,11 +62,11 @@ def planned(project: Path, gpus: str = "auto", **job: Any) -> Plan:
     texts = {"framework/requirements.txt": "torch==2.13.0\n"}
     image = ImagePlan(tag="seatrial/x:1", build=True, dockerfile="FROM debian\nUSER 1000:1000\n", context_texts=texts)
     target = Target(kind="script", value="train.py")
-    asked = Job(project=project, target=target, gpus=GpuRequest.parse(gpus), **job)
-    return a_plan(job=asked, image=image, container=a_container(shm_bytes=1 << 31))
+    requested = Job(project=project, target=target, gpus=GpuRequest.parse(gpus), **job)
+    return a_plan(job=requested, image=image, container=a_container(shm_bytes=1 << 31))
 
 
-def test_folders_of_the_project_are_where_a_run_has_them_and_others_are_not_told(tmp_path: Path) -> None:
+def test_folders_of_the_project_are_where_a_run_has_them_and_others_are_not_reported(tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "data").mkdir(parents=True)
     data, models = (

@@ -32,16 +32,18 @@ def test_what_fits_is_the_limit() -> None:
         ({"memory_bytes": 10**9, "framework": None}, "cannot be enforced on this target"),
     ],
 )
-def test_what_cannot_be_kept_is_one_sentence(asked: dict[str, object], words: str) -> None:
+def test_what_cannot_be_kept_is_one_sentence(requested: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        limit(**asked)  # type: ignore[arg-type]
+        limit(**requested)  # type: ignore[arg-type]
 
 
-def test_the_plan_tells_the_limit(tmp_path: Path) -> None:
+def test_the_plan_reports_the_limit(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("import tensorflow as tf\n")
     job = Job(project=tmp_path, target=Target(kind="script", value="t.py"), gpus="2", gpu_memory_bytes=8 * 10**9)
     site = a_site("docker", tmp_path.parent, tmp_path, gpus=2)
     plan = make_plan(with_defaults(job, site.backend.traits), site, script_facts(job.target, tmp_path))
-    told = {choice.what: choice for choice in plan.choices}
-    assert told["GPU memory"].value == "8 GB" and told["GPU memory"].reason.startswith("--gpu-memory: of each GPU")
-    assert told["launcher"].reason == "no sign that the script joins several workers (tf.distribute)"
+    reported = {choice.what: choice for choice in plan.choices}
+    assert reported["GPU memory"].value == "8 GB" and reported["GPU memory"].reason.startswith(
+        "--gpu-memory: of each GPU"
+    )
+    assert reported["launcher"].reason == "no sign that the script joins several workers (tf.distribute)"

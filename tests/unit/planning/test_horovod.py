@@ -38,15 +38,15 @@ def test_a_rank_for_each_gpu(project: Path, gpus: int, launcher: str) -> None:
     assert (plan.agent.launcher, plan.agent.processes, plan.agent.stand_ins) == (launcher, max(1, gpus), ("horovod",))
 
 
-def test_horovod_is_not_installed_and_the_plan_says_so(project: Path) -> None:
+def test_horovod_is_not_installed_and_the_plan_is_reported(project: Path) -> None:
     (project / "requirements.txt").write_text("torch\nhorovod[pytorch]==0.28.1\nnumpy\n")
     plan = plan_of(project, TORCH)
     assert plan.image is not None
     assert not any("horovod" in text for text in plan.image.context_texts.values())
-    told = {choice.what: choice for choice in plan.choices}
-    assert told["horovod"].value == "seatrial's stand-in on torch.distributed"
-    assert told["horovod"].reason.startswith("train.py:2 imports horovod.torch; Horovod is not installed: its last")
-    assert "horovod is left out" in told["packages"].reason
+    reported = {choice.what: choice for choice in plan.choices}
+    assert reported["horovod"].value == "seatrial's stand-in on torch.distributed"
+    assert reported["horovod"].reason.startswith("train.py:2 imports horovod.torch; Horovod is not installed: its last")
+    assert "horovod is left out" in reported["packages"].reason
     assert [warning for warning in plan.warnings if warning.startswith("This is not Horovod: train.py:2")]
 
 

@@ -11,7 +11,7 @@ from seatrial.planning.process import candidates
 from seatrial.system.host import Host
 
 
-def test_one_environment_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_environment_is_requested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ours/bin/python", "ours/bin/python3", "other/bin/python"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -36,7 +36,7 @@ def test_where_slurm_is_it_expands_its_lists_itself(tmp_path: Path) -> None:
     assert slurm_hosts(Host({**environ, "SLURM_JOB_NODELIST": "a[1-2]"})) == ("a1", "a2")
 
 
-def test_slurm_tells_every_task_who_it_is() -> None:
+def test_slurm_reports_every_task_who_it_is() -> None:
     environ = {"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_NODEID": "1"}
     joined = join(JOB.model_copy(update={"hosts": ("slurm",), "nodes": 1}), None, Host(environ))
     assert (joined.hosts, joined.nodes, joined.node_rank) == (("gpu1", "gpu2"), 2, 1)
@@ -54,8 +54,8 @@ def test_slurm_tells_every_task_who_it_is() -> None:
         ({}, 0, "--rank-of needs"),
     ],
 )
-def test_what_cannot_be_meant(changes: dict[str, object], rank: int | None, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_cannot_be_intended(changes: dict[str, object], rank: int | None, prints: str) -> None:
+    with pytest.raises(UsageError, match=prints):
         join(JOB.model_copy(update=changes), rank, Host({}))
 
 

@@ -33,8 +33,8 @@ def test_an_empty_folder_is_filled_and_one_that_is_not_is_left_alone(tmp_path: P
     (tmp_path / "full" / "thesis.tex").write_text("mine")
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for name, said in (("full", "not empty"), ("file", "There is a file"), ("link", "There is a file")):
-        with pytest.raises(UsageError, match=said):
+    for name, printed in (("full", "not empty"), ("file", "There is a file"), ("link", "There is a file")):
+        with pytest.raises(UsageError, match=printed):
             new_project(tmp_path / name)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "full", "link"]

@@ -44,8 +44,8 @@ def warnings(project: Path, source: str, **job: Any) -> list[str]:
 def test_an_absolute_path(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = project.parent / "data"
     monkeypatch.setattr(outside, "_IN_IMAGES", (str(data.parent / "inside"),))  # a test's folder may be under /tmp
-    [told] = warnings(project, f"open('{data}/x.csv')\nopen('{data.parent}/inside/x')\n")
-    assert told.endswith(f"--mount {data}/x.csv:{data}/x.csv")
+    [reported] = warnings(project, f"open('{data}/x.csv')\nopen('{data.parent}/inside/x')\n")
+    assert reported.endswith(f"--mount {data}/x.csv:{data}/x.csv")
 
 
 def missing_data(project: Path, source: str, **job: Any) -> list[str]:
@@ -55,12 +55,12 @@ def missing_data(project: Path, source: str, **job: Any) -> list[str]:
 
 def test_data_set_in_no_mount_is_named(project: Path) -> None:
     source = "import torchvision\ntorchvision.datasets.MNIST(root='/input/MNIST', train=True)\n"
-    [told] = missing_data(project, source)
-    assert told.startswith("code/train.py:2 reads a data set in /input/MNIST") and told.endswith(
+    [reported] = missing_data(project, source)
+    assert reported.startswith("code/train.py:2 reads a data set in /input/MNIST") and reported.endswith(
         "--mount DIR:/input/MNIST"
     )
-    [told] = missing_data(project, "from torchvision import datasets\ndatasets.CIFAR10('/data')\n")
-    assert told.endswith("--data DIR")
+    [reported] = missing_data(project, "from torchvision import datasets\ndatasets.CIFAR10('/data')\n")
+    assert reported.endswith("--data DIR")
     folder = project.parent / "data"
     assert missing_data(project, source, mounts=(Mount(source=folder, target="/input"),)) == []
 

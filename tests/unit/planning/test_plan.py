@@ -65,7 +65,7 @@ def test_changes_of_another_script_are_left_out_with_a_sentence(project: Path) -
     assert choice.reason == "[tune] was measured on train.py; for this one: seatrial tune ddp.py --save"
 
 
-def told(plan: Plan, folder: Path) -> str:
+def reported(plan: Plan, folder: Path) -> str:
     """Return the lines that a reviewer looks for."""
     agent, count = plan.agent, len(plan.agent.gpus) or plan.agent.gpu_count or 0
     nodes = f"{agent.processes} processes on each of {agent.nodes} nodes"
@@ -92,15 +92,15 @@ def told(plan: Plan, folder: Path) -> str:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_a_plan(backend: str, target: str, project: Path, snapshot: SnapshotAssertion) -> None:
-    told_all = []
+    reported_all = []
     for nodes in (1, 2):
         for gpus in (0, 1, 2):
             try:
-                text = told(plan_of(backend, project, TARGETS[target], gpus, nodes), project.parent)
+                text = reported(plan_of(backend, project, TARGETS[target], gpus, nodes), project.parent)
             except SeatrialError as error:
                 text = f"refused   {error.message}".replace(str(project.parent), "~")
-            told_all.append(f"=== {target} on {backend}, {gpus} GPUs, {nodes} node{'s' * (nodes > 1)}\n{text}")
-    assert "\n".join(told_all) == snapshot
+            reported_all.append(f"=== {target} on {backend}, {gpus} GPUs, {nodes} node{'s' * (nodes > 1)}\n{text}")
+    assert "\n".join(reported_all) == snapshot
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -23,7 +23,7 @@ def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:
         write_project_file(tmp_path)
 
 
-def test_which_script_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
+def test_which_script_is_requested_where_it_is_not_plain(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"There is no \.py file here"):
         write_project_file(tmp_path)
     for name in ("src/lab/train.py", "tests/train.py", "src/trainer.py"):
@@ -52,7 +52,7 @@ def test_which_script_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
         ("README.md", "find . -name '*.py' -not -path '*/.*'"),
     ],
 )
-def test_without_a_script_that_is_named_as_one_what_is_here_is_told(tmp_path: Path, name: str, run: str) -> None:
+def test_without_a_script_that_is_named_as_one_what_is_here_is_reported(tmp_path: Path, name: str, run: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).touch()
     with pytest.raises(UsageError, match=r"^Which script trains\? ") as caught:

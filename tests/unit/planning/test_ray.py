@@ -75,7 +75,7 @@ def planned(tmp_path: Path, source: str, backend: str = "docker", gpus: int = 0,
     return make_plan(job, a_site(backend, tmp_path, project, gpus=gpus), script)
 
 
-def test_shm_has_room_for_the_store_and_for_loaders(tmp_path: Path) -> None:
+def test_shm_has_space_for_the_store_and_for_loaders(tmp_path: Path) -> None:
     plan = planned(tmp_path, TUNE, gpus=2)
     assert plan.container is not None
     memory = plan.container.memory_bytes
@@ -84,8 +84,8 @@ def test_shm_has_room_for_the_store_and_for_loaders(tmp_path: Path) -> None:
     assert plan.container.shm_bytes == 4 * GIB + int(store / 0.95)
     assert int(plan.agent.env[STORE]) >= store, "what Ray takes by default, it gets"
     assert plan.agent.env["RAY_USAGE_STATS_ENABLED"] == "0"
-    told = next(choice for choice in plan.choices if choice.what == "/dev/shm")
-    assert "object store of Ray (train.py:1 ray)" in told.reason
+    reported = next(choice for choice in plan.choices if choice.what == "/dev/shm")
+    assert "object store of Ray (train.py:1 ray)" in reported.reason
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_a_secret_that_is_not_set():
 
 
 @pytest.mark.parametrize("leaking", [job("--token=hf_0123456789"), job(OTHER="hf_0123456789")])
-def test_a_secret_where_the_plan_would_tell_it(leaking):
+def test_a_secret_where_the_plan_would_report_it(leaking):
     with pytest.raises(UsageError, match="The value of the secret HF_TOKEN is in"):
         check_secrets(leaking, Host(SECRET))
 

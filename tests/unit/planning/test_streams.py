@@ -39,7 +39,7 @@ def choose(
     return choose_streams(site, script, parts, launcher)  # type: ignore[arg-type]
 
 
-def test_someone_at_a_terminal_types_whatever_the_script_shows() -> None:
+def test_someone_at_a_terminal_types_any_way_the_script_shows() -> None:
     for script in (READS, QUIET, UNKNOWN):
         streams = choose(TYPING, script)
         assert streams.terminal is not None and streams.terminal.streams == (0, 1, 2)

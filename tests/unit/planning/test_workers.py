@@ -49,27 +49,31 @@ def test_two_gpus_are_one_process(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", list(SCRIPTS))
 def test_two_nodes_need_a_script_that_joins_the_other(tmp_path: Path, name: str) -> None:
-    asked, script = job(tmp_path, nodes=2, hosts=("a", "b"), node_rank=1), facts(tmp_path, name)
+    requested, script = job(tmp_path, nodes=2, hosts=("a", "b"), node_rank=1), facts(tmp_path, name)
     if name not in JOINS:
         with pytest.raises(UsageError, match="on 2 nodes independently") as refused:
-            choose_launcher(asked, script, 1)
+            choose_launcher(requested, script, 1)
         assert "torchrun" not in str(refused.value.run), "the next command must not be torch's"
         return
-    launcher, choice = choose_launcher(asked, script, 1)
+    launcher, choice = choose_launcher(requested, script, 1)
     assert launcher == "none"
     assert ("JAX_COORDINATOR_ADDRESS" if "jax" in name else "TF_CONFIG") in choice.reason
 
 
-def test_every_host_is_told_of_all(tmp_path: Path) -> None:
+def test_every_host_is_reported_of_all(tmp_path: Path) -> None:
     placed = meeting(job(tmp_path, nodes=3, hosts=("a", "b", "a"), node_rank=2))
     assert placed.workers == ("a:29400", "b:29400", "a:29401")
     plan = AgentPlan("id", [], "/", "/", nodes=3, node_rank=2, workers=list(placed.workers))
-    told = target.variables(plan)
-    assert json.loads(told["TF_CONFIG"]) == {
+    reported = target.variables(plan)
+    assert json.loads(reported["TF_CONFIG"]) == {
         "cluster": {"worker": ["a:29400", "b:29400", "a:29401"]},
         "task": {"type": "worker", "index": 2},
     }
-    assert (told["JAX_COORDINATOR_ADDRESS"], told["JAX_NUM_PROCESSES"], told["JAX_PROCESS_ID"]) == ("a:29400", "3", "2")
+    assert (reported["JAX_COORDINATOR_ADDRESS"], reported["JAX_NUM_PROCESSES"], reported["JAX_PROCESS_ID"]) == (
+        "a:29400",
+        "3",
+        "2",
+    )
     assert target.variables(plan._replace(workers=[])) == {}, "under torchrun it is that which tells"
 
 
@@ -82,10 +86,10 @@ def test_a_pytorchjob_has_names_for_one_alone(tmp_path: Path) -> None:
 
 
 def test_what_to_type_is_not_torchruns(tmp_path: Path) -> None:
-    asked = job(tmp_path, nodes=2, hosts=("a", "b"))
+    requested = job(tmp_path, nodes=2, hosts=("a", "b"))
     words = ["run", "train.py", "--nodes", "a,b"]
-    text = instructions(asked, words, facts(tmp_path, "workers"))
+    text = instructions(requested, words, facts(tmp_path, "workers"))
     assert "torchrun" not in text and '"task": {"type": "worker", "index": N}' in text
-    text = instructions(asked, words, facts(tmp_path, "jax processes"))
+    text = instructions(requested, words, facts(tmp_path, "jax processes"))
     assert "torchrun" not in text and "JAX_COORDINATOR_ADDRESS=a:29400" in text
-    assert "torchrun --nnodes 2" in instructions(asked, words, ScriptFacts())
+    assert "torchrun --nnodes 2" in instructions(requested, words, ScriptFacts())

@@ -106,7 +106,7 @@ def small_step(epochs: int, sides: tuple[int, ...]) -> Step:
     return Step(model, partial(cifar10.loss, 10, 0.1), optimizer, source, ranks=alone, precision="fp32", epochs=epochs)
 
 
-def test_a_training_longer_or_shorter_than_the_step_says_has_its_own_shapes() -> None:
+def test_a_training_longer_or_shorter_than_the_step_reports_has_its_own_shapes() -> None:
     step = small_step(1, (26, 28))
     sides = [{shape.length for shape in longest_runs(epochs_of(step, 0, epochs))} for epochs in (1, 2, 3)]
     assert sides == [{26}, {26, 28}, {26, 28, 32}]

@@ -83,7 +83,7 @@ def test_sigterm_saves_exits_143_and_goes_on_bit_identically(data: Path, tmp_pat
 @pytest.mark.parametrize(
     ("options", "sentence"), [(["--batch", "301"], "larger than the 300"), (["--resume", "/none"], "no checkpoint in")]
 )
-def test_what_cannot_be_meant(data: Path, tmp_path: Path, options: list[str], sentence: str) -> None:
+def test_what_cannot_be_intended(data: Path, tmp_path: Path, options: list[str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         run(data, tmp_path, *options)
 

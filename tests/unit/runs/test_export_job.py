@@ -82,22 +82,22 @@ def test_runs_of_a_script(project: Project) -> None:
     had_saved("a.pth", "b.pth", "c.pt2", "c.examples.safetensors")
     assert find(project, "last").model == "c.pt2", "which needs no network written_files it"
     had_saved("a.pth", "b.pth")
-    with pytest.raises(UsageError, match="saved 2 models: ") as told:
+    with pytest.raises(UsageError, match="saved 2 models: ") as reported:
         find(project, "last")
-    assert told.value.run and told.value.run.startswith("seatrial export") and "a.pth" in told.value.run
+    assert reported.value.run and reported.value.run.startswith("seatrial export") and "a.pth" in reported.value.run
     had_saved("notes.txt", "train.bin")  # which may be data
     with pytest.raises(UsageError, match="saved no model that is still there"):
         find(project, "last")
     project.run("train.py", "--gpus", "none", "--", "1", "half.pth", exit_code=1)
-    with pytest.raises(UsageError, match="failed, so it has no trained model") as told:
+    with pytest.raises(UsageError, match="failed, so it has no trained model") as reported:
         find(project, "last")
-    assert told.value.run and told.value.run.startswith("seatrial runs show")
+    assert reported.value.run and reported.value.run.startswith("seatrial runs show")
 
 
 def test_the_job(tmp_path: Path) -> None:
     model = TrainedModel("recipe", "digits", "digits", tmp_path / "models")
-    asked = job(tmp_path, gpus=GpuRequest("count", 2), workdir="src", timeout_s=60)
-    made = export_job(asked, model, Export("onnx", options=("--tolerance", "0.1")))
+    requested = job(tmp_path, gpus=GpuRequest("count", 2), workdir="src", timeout_s=60)
+    made = export_job(requested, model, Export("onnx", options=("--tolerance", "0.1")))
     assert made.target.value == "export" and made.gpus.kind == "none" and made.workdir is None and made.timeout_s == 60
     words = ("--model", "digits", "--to", "onnx", "--out", "exports/digits.onnx", "--tolerance", "0.1")
     assert made.target.args == words and made.target.typed == "export digits --to onnx"
@@ -118,9 +118,9 @@ def test_where_it_goes(tmp_path: Path) -> None:
     for out in ("../m.onnx", "/tmp/m.onnx", "a/../../m.onnx"):
         with pytest.raises(UsageError, match="is outside the project"):
             out_path(tmp_path, "m", Export("onnx", out))
-    with pytest.raises(UsageError, match=r"does not end in \.onnx") as told:
+    with pytest.raises(UsageError, match=r"does not end in \.onnx") as reported:
         out_path(tmp_path, "m", Export("onnx", "made/m.pt2"))
-    assert told.value.run and told.value.run.endswith("--out made/m.onnx")
+    assert reported.value.run and reported.value.run.endswith("--out made/m.onnx")
     (tmp_path / "away").symlink_to("/tmp")
     with pytest.raises(UsageError, match="is outside the project"):
         out_path(tmp_path, "m", Export("onnx", "away/m.onnx"))

@@ -44,9 +44,9 @@ def found(word: str, project: Path, store: RunStore):
     return find_model(word, project, project / "models", store, SERVE)
 
 
-def job(project: Path, word: str, store: RunStore, options: ServeOptions | None = None, **asked: object) -> Job:
-    plain = Job(project=project, target=Target(kind="script", value="train.py"), **asked)  # type: ignore[arg-type]
-    return serving_job(plain, found(word, project, store), options or ServeOptions(typed="x"), frozenset(asked))
+def job(project: Path, word: str, store: RunStore, options: ServeOptions | None = None, **requested: object) -> Job:
+    plain = Job(project=project, target=Target(kind="script", value="train.py"), **requested)  # type: ignore[arg-type]
+    return serving_job(plain, found(word, project, store), options or ServeOptions(typed="x"), frozenset(requested))
 
 
 def test_each_kind_of_word(project: Path, store: RunStore) -> None:
@@ -93,7 +93,7 @@ def test_runs(tmp_path: Path) -> None:
         assert raised.value.run == f"seatrial runs show {made.last.name}"
 
 
-def test_what_a_file_says_of_its_training_is_no_servers(project: Path, store: RunStore) -> None:
+def test_what_a_file_reports_of_its_training_is_no_servers(project: Path, store: RunStore) -> None:
     training = {
         "timeout_s": 60.0,
         "gpus": GpuRequest("all"),
@@ -116,11 +116,11 @@ def test_the_server_is_found_by_its_port(
 ) -> None:
     monkeypatch.chdir(project)
     options = ServeOptions(port=8123, token=True, program=("--max-batch", "8"), typed=f"{word} --port 8123")
-    asked = job(project, word, store, options, backend=backend, gpus="none")
+    requested = job(project, word, store, options, backend=backend, gpus="none")
     site = a_site(backend, tmp_path, project)
     if backend == "local":
         site = site.__class__(**{**vars(site), "secrets_folder": tmp_path / "secrets"})
-    planned = with_defaults(asked, site.backend.traits)
+    planned = with_defaults(requested, site.backend.traits)
     args = list(planned.target.args)
     listens = (
         ["--host", "127.0.0.1", "--port", "8123"] if backend == "local" else ["--host", "0.0.0.0", "--port", "8000"]

@@ -21,7 +21,7 @@ def an_earlier_run(project: Path) -> Run:
     return run
 
 
-def test_resuming_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: Path) -> None:
+def test_resuming_a_run_without_checkpoints_reports_that_it_begins_anew(tmp_path: Path) -> None:
     (warning,) = _nothing_to_resume("worker1", an_earlier_run(tmp_path))
     assert "worker1" in warning
     assert "$SEATRIAL_RESUME_DIR" in warning

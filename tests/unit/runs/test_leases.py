@@ -71,19 +71,21 @@ def test_a_void_lease_of_another_run_is_never_in_the_way(leases, live):
     assert leases.current() == {GPU: "run-2"}
 
 
-def test_a_started_run_whose_launcher_could_not_say_so_is_asked_for(tmp_path, live):
+def test_a_started_run_whose_launcher_could_not_report_it_is_requested(tmp_path, live):
     """Killed between the engine's start and its note: the backend knows, and is asked with what the lease keeps."""
-    asked = []
+    requested = []
 
     def find(lease):
-        asked.append((lease.run_id, lease.backend, lease.record))
+        requested.append((lease.run_id, lease.backend, lease.record))
         return Handle(backend="docker", id="found") if lease.run_id == "run-1" else None
 
     leases = Leases(tmp_path / "leases", lambda handle: handle.id in live, find)
     with leases.locked():
         leases.take([GPU], "run-1", "docker", tmp_path / "record")
         leases.take(["GPU-2"], "run-2", "docker", tmp_path / "record")
-    assert leases.current() == {GPU: "run-1", "GPU-2": "run-2"} and asked == []  # its launcher lives: nobody is asked
+    assert (
+        leases.current() == {GPU: "run-1", "GPU-2": "run-2"} and requested == []
+    )  # its launcher lives: nobody is asked
     for path in leases.folder.glob("*.json"):
         lease = Lease.model_validate_json(path.read_text())
         dead = Process(pid=os.getpid(), started_ticks=1)
@@ -91,7 +93,7 @@ def test_a_started_run_whose_launcher_could_not_say_so_is_asked_for(tmp_path, li
     assert leases.current() == {}
     live.add("found")
     assert leases.current() == {GPU: "run-1"}
-    assert ("run-1", "docker", str(tmp_path / "record")) in asked
+    assert ("run-1", "docker", str(tmp_path / "record")) in requested
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder", "huge", "garbage", "wrong types"])
@@ -124,7 +126,7 @@ def test_what_others_put_into_the_folder_stops_nobody(leases, live, tmp_path, ki
 
 
 @pytest.mark.parametrize("kind", ["link", "ring", "pipe", "folder"])
-def test_a_lock_that_is_none_is_said_and_nobody_hangs(leases, tmp_path, kind):
+def test_a_lock_that_is_none_is_reported_and_nobody_hangs(leases, tmp_path, kind):
     leases.folder.mkdir()
     lock = leases.folder / ".lock"
     {

@@ -132,9 +132,9 @@ def test_the_page_that_open_opens(many, capsys, monkeypatch):
     assert cli._main(["open", "good"]) == 2 and "The page of run" in capsys.readouterr().err
     (run.folder / "receipt.html").write_text("")
     assert cli._main(["open", "good"]) == 0
-    said = capsys.readouterr()
-    assert said.out.strip() == str(run.folder / "receipt.html") and "no browser here" in said.err
-    assert "--bind 127.0.0.1 8000" in said.err  # the whole network would see the run's folder
+    printed = capsys.readouterr()
+    assert printed.out.strip() == str(run.folder / "receipt.html") and "no browser here" in printed.err
+    assert "--bind 127.0.0.1 8000" in printed.err  # the whole network would see the run's folder
     assert cli._main(["open", "good", "--print"]) == 0
     assert capsys.readouterr().err == ""
     assert cli._main(["open", "nothing"]) == 2

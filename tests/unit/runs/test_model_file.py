@@ -38,9 +38,9 @@ def test_files_that_may_be_served(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 8, 30, 70])
 def test_truncated(tmp_path: Path, cut: int) -> None:
-    with pytest.raises(DataError, match=r"w\.safetensors is truncated") as told:
+    with pytest.raises(DataError, match=r"w\.safetensors is truncated") as reported:
         check(safetensors(tmp_path / "w.safetensors", cut=cut))
-    assert (told.value.run or "").startswith("ls -l ")
+    assert (reported.value.run or "").startswith("ls -l ")
     whole = zipped(tmp_path / "n.pt2", "n/models/model.json").read_bytes()
     (tmp_path / "n.pt2").write_bytes(whole[:-cut])
     with pytest.raises(DataError, match=r"n\.pt2 is truncated"):
@@ -52,17 +52,17 @@ def test_pickles_and_weights_alone(tmp_path: Path) -> None:
     for path in (zipped(tmp_path / "w.pt", "w/data.pkl", "w/data/0"), tmp_path / "old.pt"):
         with pytest.raises(UsageError, match="a pickle"):
             check(path)
-    with pytest.raises(UsageError, match="holds weights without their network") as told:
+    with pytest.raises(UsageError, match="holds weights without their network") as reported:
         check(safetensors(tmp_path / "w.safetensors"))
-    assert (told.value.run or "").endswith("w.safetensors --to pt2 --model net:make_model")
+    assert (reported.value.run or "").endswith("w.safetensors --to pt2 --model net:make_model")
 
 
-def test_an_export_says_as_early_what_it_lacks(tmp_path: Path) -> None:
+def test_an_export_reports_as_early_what_it_lacks(tmp_path: Path) -> None:
     for name in ("w.pt", "last.ckpt", "model_best.pth.tar", "pytorch_model.bin"):
         model = of_file(zipped(tmp_path / name, "w/data.pkl", "w/data/0"), EXPORT)
-        with pytest.raises(UsageError, match=f"{name} holds weights without their network") as told:
+        with pytest.raises(UsageError, match=f"{name} holds weights without their network") as reported:
             check_model_file(model, EXPORT)
-        assert (told.value.run or "").endswith(f"{name} --to onnx --model net:make_model")
+        assert (reported.value.run or "").endswith(f"{name} --to onnx --model net:make_model")
         check_model_file(model, EXPORT, with_network=True)
     assert of_file(tmp_path / "model_best.pth.tar", EXPORT).name == "model_best"
     (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:-30])

@@ -44,7 +44,7 @@ def test_a_project_inside_another_has_its_own(project: Path, environ: dict[str, 
     assert nearest_store(project, Host(environ)).all()
 
 
-def test_a_folder_that_is_named_is_meant(
+def test_a_folder_that_is_named_is_intended(
     project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project / "src")

@@ -47,13 +47,13 @@ def job_on(backend: FakeBackend, folder: Path, monkeypatch: pytest.MonkeyPatch, 
     return load_job(project, wanted, cwd=project)
 
 
-def test_a_pull_is_told_and_the_plan_has_what_is_inside(
+def test_a_pull_is_reported_and_the_plan_has_what_is_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:
-    backend, told = FakeBackend(), Told()
+    backend, reported = FakeBackend(), Told()
     monkeypatch.setattr(backend.images, "find_python", lambda reference: "/opt/venv/bin/python")
-    prepared = prepare(job_on(backend, tmp_path, monkeypatch), Host(environ), building=told.building)
-    assert [line.partition(", pulled")[0] for line in told.lines] == [
+    prepared = prepare(job_on(backend, tmp_path, monkeypatch), Host(environ), building=reported.building)
+    assert [line.partition(", pulled")[0] for line in reported.lines] == [
         f"pulling {IMAGE}",
         f"Pulling {IMAGE}",
         f"image ready: {IMAGE}",
@@ -62,22 +62,22 @@ def test_a_pull_is_told_and_the_plan_has_what_is_inside(
     assert "unknown" not in [choice.value for choice in prepared.plan.choices]
 
 
-def test_what_is_against_the_run_is_told_before_minutes_of_pulling(
+def test_what_is_against_the_run_is_reported_before_minutes_of_pulling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:
-    told = Told()
+    reported = Told()
     job = job_on(FakeBackend(), tmp_path, monkeypatch, gpu_memory="1GB")
     with pytest.raises(UsageError, match="--gpu-memory limits nothing"):
-        prepare(job, Host(environ), building=told.building)
-    assert told.begun == 0
+        prepare(job, Host(environ), building=reported.building)
+    assert reported.begun == 0
 
 
 def test_a_pull_that_fails_leaves_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:
-    told = Told()
+    reported = Told()
     job = job_on(OfflineBackend(), tmp_path, monkeypatch)
     with pytest.raises(ImageError, match="cannot be pulled"):
-        prepare(job, Host(environ), building=told.building)
-    assert told.lines == [f"pulling {IMAGE}"]
+        prepare(job, Host(environ), building=reported.building)
+    assert reported.lines == [f"pulling {IMAGE}"]
     assert RunStore(job.project, Host(environ)).all() == []

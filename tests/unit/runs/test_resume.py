@@ -42,15 +42,15 @@ def test_its_outputs_are_mounted_and_its_checkpoints_found_in_them(run: Run) -> 
 
 def test_last_is_the_last_that_trains_and_a_run_by_its_id_is_that_one(tmp_path: Path, run: Run) -> None:
     store = RunStore(tmp_path / "project", Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
-    asked, begun = (store.create(f"20261120-23150{n}-k3f9", None) for n in (2, 3))
+    requested, begun = (store.create(f"20261120-23150{n}-k3f9", None) for n in (2, 3))
     for each, target in (
         (run, Target(kind="script", value="train.py")),
-        (asked, Target(kind="recipe", value="predict")),
+        (requested, Target(kind="recipe", value="predict")),
     ):
         plan = a_plan(tmp_path)
         each.save_plan(plan.model_copy(update={"job": plan.job.model_copy(update={"target": target})}))
     assert run_to_resume(store, "last").id == run.id and store.find("last").id == begun.id
-    assert run_to_resume(store, asked.id).id == asked.id
+    assert run_to_resume(store, requested.id).id == requested.id
 
 
 @pytest.mark.parametrize("level", [".seatrial", "runs", ID, "outputs", "checkpoints"])

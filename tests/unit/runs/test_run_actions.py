@@ -20,7 +20,7 @@ def a_run(store: RunStore, number: int, *, finalised: bool) -> Run:
     return run
 
 
-def test_prune_takes_what_is_finalised_and_leaves_what_cannot_be_asked(tmp_path):
+def test_prune_takes_what_is_finalised_and_leaves_what_cannot_be_requested(tmp_path):
     store = RunStore(tmp_path)
     runs = [a_run(store, number, finalised=number != 2) for number in (1, 2, 3)]
     assert run_actions.prune(store, Host(NO_ENGINE), keep=0, dry_run=True).runs == 2

@@ -223,7 +223,7 @@ SUMMARIES = [
 
 
 @pytest.mark.parametrize("summary", SUMMARIES)
-def test_what_it_says_of_itself_is_of_any_type(store: RunStore, environ: dict[str, str], summary: str) -> None:
+def test_what_it_reports_of_itself_is_of_any_type(store: RunStore, environ: dict[str, str], summary: str) -> None:
     planted(store, summary=summary)
     [line] = [line_of(run, Host(environ)) for run in store.all()]
     assert line.status == "unknown" and "\x1b" not in line.target

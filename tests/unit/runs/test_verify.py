@@ -146,11 +146,11 @@ HANDS: dict[str, tuple[Callable[[Run], None], str]] = {
 
 @pytest.mark.parametrize("hand", HANDS)
 def test_a_hand_in_it_is_found(run: Run, hand: str) -> None:
-    change, said = HANDS[hand]
+    change, printed = HANDS[hand]
     change(run)
     verdict = verify(run)
     assert not verdict.intact
-    assert verdict.sentences[0].startswith("broken: ") and said in verdict.sentences[0]
+    assert verdict.sentences[0].startswith("broken: ") and printed in verdict.sentences[0]
 
 
 def test_a_run_that_goes_on_is_intact_so_far(run: Run) -> None:

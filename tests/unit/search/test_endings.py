@@ -26,7 +26,7 @@ def test_five_failures_and_nothing_else_end_it() -> None:
     assert problem_of(failed[:4]) is None and problem_of([*failed, _trial(5)]) is None
 
 
-def test_five_equal_trials_end_it_whatever_their_speed() -> None:
+def test_five_equal_trials_end_it_any_way_their_speed() -> None:
     problem = problem_of([_trial(number) for number in range(5)])
     assert problem is not None and problem.run == "seatrial runs compare run-0 run-4"
     assert problem.message == "The setting lr makes no difference: 5 trials reported exactly the same numbers"
@@ -42,7 +42,7 @@ def test_equal_printed_numbers_of_few_digits_end_nothing() -> None:
     assert problem_of(trials) is None
 
 
-def test_a_setting_that_changes_nothing_is_named_beside_one_that_does() -> None:
+def test_a_setting_that_changes_nothing_is_named_next_to_one_that_does() -> None:
     done = [
         _trial(0, loss=0.5, lr="1", batch="8"),
         _trial(1, loss=0.5, lr="1", batch="16"),

@@ -30,16 +30,16 @@ def leftover() -> Iterator[int]:
     process.wait()
 
 
-def test_a_process_of_the_run_is_told_and_others_are_not(
+def test_a_process_of_the_run_is_reported_and_others_are_not(
     tmp_path: Path, leftover: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry = threading.Event()
     hurry.set()
     listed = [ComputeProcess(os.getpid(), 5), ComputeProcess(leftover, 2_000_000_000), ComputeProcess(1 << 22, None)]
     monkeypatch.setattr(runner, "compute_processes", lambda uuid: listed if uuid == GPU.uuid else [])
-    told = runner.leftover_processes(Run(tmp_path / RUN_ID, tmp_path), [GPU], hurry)
-    assert told is not None and f"process {leftover} of the ended run is still on GPU 0 with 2" in told
-    assert f"kill {leftover}" in told
+    reported = runner.leftover_processes(Run(tmp_path / RUN_ID, tmp_path), [GPU], hurry)
+    assert reported is not None and f"process {leftover} of the ended run is still on GPU 0 with 2" in reported
+    assert f"kill {leftover}" in reported
     assert runner.leftover_processes(Run(tmp_path / "20261122-000000-else", tmp_path), [GPU], hurry) is None
 
 

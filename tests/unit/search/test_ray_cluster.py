@@ -45,8 +45,10 @@ NOT_STARTED = (
         ("something new\nand more", "a:1", EngineUnavailableError, "reached at a:1: something new", "ray start"),
     ],
 )
-def test_rays_words_become_a_sentence_and_a_command(told: str, where: str, kind: type, message: str, run: str) -> None:
-    error = connection_error(where, told)
+def test_rays_words_become_a_sentence_and_a_command(
+    reported: str, where: str, kind: type, message: str, run: str
+) -> None:
+    error = connection_error(where, reported)
     assert type(error) is kind
     assert message in error.message
     assert "\n" not in error.message
@@ -60,14 +62,14 @@ def closed_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once(closed_port: int) -> None:
+def test_a_cluster_that_is_not_there_is_reported_at_once(closed_port: int) -> None:
     with pytest.raises(EngineUnavailableError, match=f"No Ray cluster answers at 127.0.0.1:{closed_port}") as refused:
         connect(f"127.0.0.1:{closed_port}")
     assert f"ray start --head --port {closed_port}" in (refused.value.run or "")
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "head:port", ":6379", "ray://10.0.0.1:10001"])
-def test_an_address_that_cannot_be_meant(address: str) -> None:
+def test_an_address_that_cannot_be_intended(address: str) -> None:
     with pytest.raises(UsageError) as refused:
         connect(address)
     assert ":6379" in (refused.value.run or "")

@@ -23,13 +23,13 @@ from seatrial.system.host import Host
 
 
 def test_rays_numbers_become_uuids() -> None:
-    asked = GpuRequest.parse("1,capabilities=all")
-    got = request_of(["1"], asked, GPUS)
+    requested = GpuRequest.parse("1,capabilities=all")
+    got = request_of(["1"], requested, GPUS)
     assert str(got) == f"device={GPUS[1].uuid},capabilities=all"
     assert GpuRequest.parse(str(got)).devices == (GPUS[1].uuid,)
-    assert request_of([GPUS[0].uuid], asked, GPUS).devices == (GPUS[0].uuid,)
-    assert request_of(["0", "1"], asked, GPUS).devices == (GPUS[0].uuid, GPUS[1].uuid)
-    assert request_of([], asked, GPUS).kind == "none"
+    assert request_of([GPUS[0].uuid], requested, GPUS).devices == (GPUS[0].uuid,)
+    assert request_of(["0", "1"], requested, GPUS).devices == (GPUS[0].uuid, GPUS[1].uuid)
+    assert request_of([], requested, GPUS).kind == "none"
 
 
 def test_a_part_of_a_gpu_stays_a_part() -> None:
@@ -123,7 +123,7 @@ def test_a_trial_to_its_end(tmp_path: Path) -> None:
     assert (ending["state"], ending["value"], ending["exit_code"]) == ("done", 0.25, 0)
 
 
-def test_whoever_wanted_it_has_gone(tmp_path: Path) -> None:
+def test_anyone_who_wanted_it_has_gone(tmp_path: Path) -> None:
     process, project = start(tmp_path, "import time\nprint('loss 1', flush=True)\ntime.sleep(600)\n")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -141,7 +141,7 @@ def test_whoever_wanted_it_has_gone(tmp_path: Path) -> None:
     assert "has gone" in cause["words"]
 
 
-def test_a_trial_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_trial_that_cannot_start_names_the_reason(tmp_path: Path) -> None:
     process, _ = start(tmp_path, "def broken(:\n")
     [line] = lines_until_end(process)
     assert line["kind"] == "problem"

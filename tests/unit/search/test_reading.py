@@ -58,8 +58,8 @@ def test_the_series_is_what_came_while_it_trained(tmp_path: Path, phases: list[s
 
 
 @cases("told", "diverged")
-def test_a_reported_one_that_is_no_finite_number(tmp_path: Path, told: list[str], diverged: bool) -> None:
+def test_a_reported_one_that_is_no_finite_number(tmp_path: Path, reported: list[str], diverged: bool) -> None:
     reading, path = _reading(tmp_path)
-    path.write_text("".join(f'{{"type":"step","epoch":1,"loss":{one}}}\n' for one in told))
+    path.write_text("".join(f'{{"type":"step","epoch":1,"loss":{one}}}\n' for one in reported))
     reading.new()
     assert reading.diverged is diverged

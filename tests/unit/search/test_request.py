@@ -44,7 +44,7 @@ def test_what_goes_without_saying() -> None:
         (Flags(["lr=0,1"], "tpee"), "Unknown search 'tpee'"),
     ],
 )
-def test_what_cannot_be_says_so_and_how_it_could(flags: Flags, says: str) -> None:
+def test_what_cannot_be_is_reported_and_how_it_could(flags: Flags, prints: str) -> None:
     with pytest.raises(UsageError) as caught:
         make_request(flags, SweepTable())
-    assert says in caught.value.message and "seatrial sweep" in str(caught.value.run)
+    assert prints in caught.value.message and "seatrial sweep" in str(caught.value.run)

@@ -55,7 +55,7 @@ def test_the_build_is_shown_where_the_command_line_shows_builds(
     assert shown == ["begins", STEP, READY, "ends"], "that an image is there still is no news"
 
 
-def test_without_one_its_steps_are_said(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
+def test_without_one_its_steps_are_reported(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
     notes: list[str] = []
     search.note = notes.append
     assert started(monkeypatch, search, lambda progress: progress(STEP))

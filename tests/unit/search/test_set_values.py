@@ -44,7 +44,7 @@ def test_recipes_know_their_settings(tmp_path: Path) -> None:
     ]
 
 
-def test_a_script_that_cannot_be_told(tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no way to set lr") as caught:
         _variants(_job(tmp_path, "print(1)"), "lr=1")
     assert caught.value.run is not None and 'parser.add_argument("--lr")' in caught.value.run

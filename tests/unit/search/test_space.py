@@ -46,7 +46,7 @@ def test_what_is_no_setting(text: str) -> None:
     assert caught.value.run is not None and "--set" in caught.value.run
 
 
-def test_an_empty_range_says_how_it_would_be_right() -> None:
+def test_an_empty_range_reports_how_it_would_be_right() -> None:
     with pytest.raises(UsageError, match=r"empty range: 0\.1 is above 1e-05") as caught:
         parse_dimension("lr=log:1e-1..1e-5")
     assert caught.value.run == "seatrial sweep … --set lr=log:1e-5..1e-1"

@@ -55,7 +55,7 @@ def _ask(study: Study) -> int:
     return trial.number
 
 
-def test_trial_from_ask_to_tell(study: Study) -> None:
+def test_trial_from_ask_to_report(study: Study) -> None:
     number = _ask(study)
     study.begin(number, "run-1")
     study.report(number, 1, 0.25)
@@ -221,11 +221,11 @@ def test_study_whose_searcher_was_killed_is_not_running(study: Study) -> None:
 def searched(folder: Path, search: str, seed: int, space: tuple[str, ...], trials: int) -> list[dict[str, str]]:
     """Settings that a search asks for; accuracy is best at a learning rate of 0.003 and a batch of 64."""
     study = made(folder, Definition(f"{search}-{seed}", "t", space, search, "accuracy:max", seed=seed))
-    asked: list[dict[str, str]] = []
-    while len(asked) < trials and (trial := study.ask()) is not None:
-        asked.append(trial.settings)
+    requested: list[dict[str, str]] = []
+    while len(requested) < trials and (trial := study.ask()) is not None:
+        requested.append(trial.settings)
         study.tell(trial.number, Ending("done", value=accuracy(trial.settings)))
-    return asked
+    return requested
 
 
 def accuracy(settings: dict[str, str]) -> float:
@@ -234,16 +234,16 @@ def accuracy(settings: dict[str, str]) -> float:
 
 def test_grid_is_every_combination_once_in_order(tmp_path: Path) -> None:
     study = made(tmp_path, Definition("g", "t", ("a=1,2", "b=int:1..2"), "grid"))
-    asked = []
+    requested = []
     while (trial := study.ask()) is not None:
-        asked.append(tuple(trial.settings.values()))
-    assert asked == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
+        requested.append(tuple(trial.settings.values()))
+    assert requested == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
 
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
 def test_space_that_is_used_up_ends_the_search_and_nothing_is_tried_twice(tmp_path: Path, search: str) -> None:
-    asked = searched(tmp_path, search, 3, ("lr=0.1,0.01,0.001", "batch=32,64"), 20)
-    assert len(asked) == 6 == len({tuple(one.items()) for one in asked})
+    requested = searched(tmp_path, search, 3, ("lr=0.1,0.01,0.001", "batch=32,64"), 20)
+    assert len(requested) == 6 == len({tuple(one.items()) for one in requested})
 
 
 @pytest.mark.parametrize("search", ["random", "tpe"])

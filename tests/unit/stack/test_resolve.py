@@ -21,7 +21,7 @@ H100 = parse_target("h100")
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
 
-def asked(framework: Framework | None = "torch", specifier: str = "", **more: Any) -> Constraints:
+def requested(framework: Framework | None = "torch", specifier: str = "", **more: Any) -> Constraints:
     return Constraints(framework, SpecifierSet(specifier), prefer="2.13.0" if framework == "torch" else None, **more)
 
 
@@ -39,33 +39,33 @@ def conflict(constraints: Constraints, target: str | TargetMachine) -> Conflict:
 
 @cases("target", "requirement")
 def test_torch_for_a_machine(target: str, requirement: str) -> None:
-    found = stack(asked(), target)
+    found = stack(requested(), target)
     assert found.requirement == requirement
     assert found.index == (f"https://download.pytorch.org/whl/{found.build}" if "+" in requirement else None)
 
 
 def test_other_frameworks() -> None:
-    assert stack(asked("tensorflow"), "driver=535.129,gpu=T4").requirement == "tensorflow[and-cuda]==2.21.0"
-    assert stack(asked("jax"), "driver=535.129,gpu=T4").build == "cuda12"
-    assert stack(asked("jax"), "driver=580.95.05,gpu=B200").build == "cuda13"
-    assert stack(asked("tensorflow", "==2.13.0"), "driver=535.129,gpu=T4").wheel.system_cuda  # type: ignore[union-attr]
+    assert stack(requested("tensorflow"), "driver=535.129,gpu=T4").requirement == "tensorflow[and-cuda]==2.21.0"
+    assert stack(requested("jax"), "driver=535.129,gpu=T4").build == "cuda12"
+    assert stack(requested("jax"), "driver=580.95.05,gpu=B200").build == "cuda13"
+    assert stack(requested("tensorflow", "==2.13.0"), "driver=535.129,gpu=T4").wheel.system_cuda  # type: ignore[union-attr]
 
 
 def test_a_cpu_run_takes_the_cpu_build() -> None:
-    found = stack(asked(gpu=False), TargetMachine())
+    found = stack(requested(gpu=False), TargetMachine())
     assert (found.requirement, found.index) == ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")
 
 
 def test_python_goes_where_the_framework_is() -> None:
-    assert stack(asked(specifier="==1.13.1"), "a100").python == "3.10"
-    assert stack(asked(python_specifier=SpecifierSet(">=3.12")), "h100").python == "3.12"
-    assert stack(asked(None, python_specifier=SpecifierSet("<3.11")), TargetMachine()).python == "3.10"
+    assert stack(requested(specifier="==1.13.1"), "a100").python == "3.10"
+    assert stack(requested(python_specifier=SpecifierSet(">=3.12")), "h100").python == "3.12"
+    assert stack(requested(None, python_specifier=SpecifierSet("<3.11")), TargetMachine()).python == "3.10"
 
 
 def test_cuda_compat_is_for_data_centre_gpus() -> None:
-    constraints = asked(specifier="==2.13.0", variant="cu130")
+    constraints = requested(specifier="==2.13.0", variant="cu130")
     assert stack(constraints, "driver=535.129,gpu=H100").forward_compat
-    assert not stack(asked(), "driver=535.129,gpu=H100").forward_compat  # cu126 needs no stop-gap
+    assert not stack(requested(), "driver=535.129,gpu=H100").forward_compat  # cu126 needs no stop-gap
     found = conflict(constraints, "driver=535.129,gpu=A4000")
     assert "needs driver 580.65.06 or later" in found.sentence
     assert "driver 535.129" in found.sentence
@@ -75,12 +75,16 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
 @pytest.mark.parametrize(
     ("constraints", "target", "sides"),
     [
-        (asked(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
-        (asked(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
-        (asked(variant="cpu", source="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
-        (asked(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
-        (asked(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")), "h100", ("torchvision 0.28.0", "==0.20")),
-        (asked(None, python_specifier=SpecifierSet("<3")), "h100", ("Python 3.11", "requires Python <3")),
+        (requested(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
+        (requested(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
+        (requested(variant="cpu", source="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
+        (requested(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
+        (
+            requested(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")),
+            "h100",
+            ("torchvision 0.28.0", "==0.20"),
+        ),
+        (requested(None, python_specifier=SpecifierSet("<3")), "h100", ("Python 3.11", "requires Python <3")),
     ],
 )
 def test_a_conflict_names_both_sides(constraints: Constraints, target: str, sides: tuple[str, str]) -> None:
@@ -90,9 +94,9 @@ def test_a_conflict_names_both_sides(constraints: Constraints, target: str, side
 
 
 def test_unknown_driver_gives_a_warning() -> None:
-    assert "has no driver version" in stack(asked(), "h100").warnings[0]
-    assert stack(asked(), "driver=580.65.06,gpu=H100").warnings == ()
-    unsure = stack(asked("tensorflow", "==2.12.0"), "driver=570.124,gpu=V100")
+    assert "has no driver version" in stack(requested(), "h100").warnings[0]
+    assert stack(requested(), "driver=580.65.06,gpu=H100").warnings == ()
+    unsure = stack(requested("tensorflow", "==2.12.0"), "driver=570.124,gpu=V100")
     assert "are unknown" in unsure.warnings[0]
 
 
@@ -184,8 +188,8 @@ def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple
     if isinstance(found, Conflict):
         assert not possible
         assert found.broken
-        for _, near in found.nearest:  # "nearest stacks that work": each is one for some way of asking
-            assert near.wheel in wheels(constraints.framework)
+        for _, close_by in found.nearest:  # "nearest stacks that work": each is one for some way of asking
+            assert close_by.wheel in wheels(constraints.framework)
     else:
         assert found.wheel is not None
         assert (found.wheel, found.python, found.cpu, found.forward_compat) in possible
@@ -195,33 +199,33 @@ def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple
 def test_the_nearest_work() -> None:
     """Each alternative that a conflict names resolves for the machine."""
     for constraints, target in (
-        (asked(specifier="==1.13.1"), "h100"),
-        (asked(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
+        (requested(specifier="==1.13.1"), "h100"),
+        (requested(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
     ):
         machine = parse_target(target)
-        for way, near in conflict(constraints, target).nearest:
-            assert near.wheel is not None
+        for way, close_by in conflict(constraints, target).nearest:
+            assert close_by.wheel is not None
             if way != "the CPU" and not way.startswith("driver"):
                 again = Constraints(
-                    "torch", SpecifierSet(f"=={near.wheel.version}"), variant=near.build, python=near.python
+                    "torch", SpecifierSet(f"=={close_by.wheel.version}"), variant=close_by.build, python=close_by.python
                 )
                 assert isinstance(resolve(again, machine), Stack)
 
 
 @pytest.mark.parametrize("version", ["2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0", "2.21.0"])
 def test_every_tensorflow_from_2_15_on_is_known(version: str) -> None:
-    found = stack(asked("tensorflow", f"=={version}"), "driver=535.129,gpu=A100")
+    found = stack(requested("tensorflow", f"=={version}"), "driver=535.129,gpu=A100")
     assert found.requirement == f"tensorflow[and-cuda]=={version}" and not found.warnings
 
 
 @pytest.mark.parametrize("minor", ["0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "0.10", "0.11"])
 def test_every_jax_from_0_4_on_is_known(minor: str) -> None:
-    found = stack(asked("jax", f"=={minor}.*"), "driver=535.129,gpu=A100")
+    found = stack(requested("jax", f"=={minor}.*"), "driver=535.129,gpu=A100")
     assert found.requirement is not None and found.requirement.startswith(f"jax[cuda12]=={minor}.")
     if Version(minor) >= Version("0.8"):
-        assert stack(asked("jax", f"=={minor}.*"), "driver=580.95,gpu=H100").build == "cuda13"
+        assert stack(requested("jax", f"=={minor}.*"), "driver=580.95,gpu=H100").build == "cuda13"
 
 
 def test_tensorflow_with_only_ptx_gives_a_warning() -> None:
-    found = stack(asked("tensorflow"), "driver=580.95,gpu=B200")
+    found = stack(requested("tensorflow"), "driver=580.95,gpu=B200")
     assert any("no machine code for" in warning for warning in found.warnings)

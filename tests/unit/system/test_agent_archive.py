@@ -15,10 +15,10 @@ def test_same_content_same_bytes_and_made_once(tmp_path):
     assert [path.name for path in (tmp_path / "a").iterdir()] == [first.name] and first.stat().st_mode & 0o777 == 0o644
 
 
-def test_it_holds_the_agents_rooms_and_nothing_of_the_host(tmp_path):
+def test_it_holds_the_agents_spaces_and_nothing_of_the_host(tmp_path):
     names = zipfile.ZipFile(agent_archive.build(tmp_path)).namelist()
-    rooms = {name.split("/")[1] for name in names if name.count("/") > 1}
-    assert rooms == {"agent", "common", "compat", "events", "probe", "findings"} and "pynvml.py" in names
+    folders = {name.split("/")[1] for name in names if name.count("/") > 1}
+    assert folders == {"agent", "common", "compat", "events", "probe", "findings"} and "pynvml.py" in names
 
 
 def test_it_runs_without_anything_installed(tmp_path):

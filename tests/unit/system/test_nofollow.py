@@ -208,7 +208,7 @@ print(os.listdir(here))
     assert as_ordinary_user(top, body) == "[]\n"
 
 
-def test_what_belongs_to_another_user_is_said_and_not_worked_around(top: Path) -> None:
+def test_what_belongs_to_another_user_is_reported_and_not_worked_around(top: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can make another user's folder")
     (top / "tree" / "theirs").mkdir(parents=True)

@@ -56,7 +56,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_file_that_cannot_be_read_allows_nothing_and_is_said(
+def test_a_file_that_cannot_be_read_allows_nothing_and_is_reported(
     tmp_path: Path, environ: dict[str, str], file: Path, name: str
 ) -> None:
     TrustStore(Host({"SEATRIAL_STATE": str(tmp_path / "other")})).allow(tmp_path, LINES)

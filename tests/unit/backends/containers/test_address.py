@@ -35,8 +35,8 @@ def test_docker_context_with_certificates_is_reached_with_them(tmp_path: Path) -
     folder.mkdir(parents=True)
     for name in ("ca.pem", "cert.pem", "key.pem"):
         (folder / name).touch()
-    told = context("tcp://gpu:2376", TLSMaterial={"docker": ["ca.pem"]}, Storage={"TLSPath": str(tmp_path / "tls")})
-    at = docker_address(INFO, told, Host({}))
+    reported = context("tcp://gpu:2376", TLSMaterial={"docker": ["ca.pem"]}, Storage={"TLSPath": str(tmp_path / "tls")})
+    at = docker_address(INFO, reported, Host({}))
     keys = [f"--tlscacert={folder}/ca.pem", f"--tlscert={folder}/cert.pem", f"--tlskey={folder}/key.pem"]
     assert addressed(["docker"], at, tls=True) == ["docker", "--host", "tcp://gpu:2376", "--tlsverify", *keys]
     variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
@@ -51,7 +51,7 @@ def never(*words: str) -> Completed:
     raise AssertionError(words)
 
 
-def test_podman_service_is_reached_at_the_url_it_was_asked_at() -> None:
+def test_podman_service_is_reached_at_the_url_it_was_requested_at() -> None:
     info = podman_info("/var/lib/containers/storage", remote=True)
     at = podman_address(
         info, never, Host({"CONTAINER_HOST": "ssh://ada@gpu/run/podman.sock", "CONTAINER_SSHKEY": "/k"})

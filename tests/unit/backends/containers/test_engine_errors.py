@@ -113,10 +113,10 @@ REPORTED = {
 }
 
 
-@pytest.mark.parametrize("said", REPORTED)
-def test_messages_of_other_versions(said):
-    kind, message = REPORTED[said]
-    error = start_error("docker", ["x"], 125, f"docker: Error response from daemon: {said}\n")
+@pytest.mark.parametrize("printed", REPORTED)
+def test_messages_of_other_versions(printed):
+    kind, message = REPORTED[printed]
+    error = start_error("docker", ["x"], 125, f"docker: Error response from daemon: {printed}\n")
     assert type(error) is kind
     assert message in error.message
 
@@ -138,16 +138,16 @@ def test_explain_gives_the_same_advice(key):
     """Check an engine's refusal, and the cause and fix that explain gives for the same text."""
     recorded, engine = RECORDED[key], key.split("-")[0]
     is_pull = "-pull" in key
-    told = (
+    reported = (
         pull_error(engine, "<reference>", recorded["stderr"])
         if is_pull
         else start_error(engine, ["x"], recorded["exit_code"], recorded["stderr"])
     )
     found = match_text(recorded["stderr"], LAYERS)
     found = [finding for finding in found if finding.id != "container-not-there"]  # it ended: no failure of a run
-    assert bool(found) == (type(told) is not CommandError)
+    assert bool(found) == (type(reported) is not CommandError)
     if found and key != "podman-pull-short-name":  # explain reads the image's name there, the caller knows it
-        assert (told.cause, told.run) == (found[0].cause, found[0].fix)
+        assert (reported.cause, reported.run) == (found[0].cause, found[0].fix)
 
 
 @pytest.mark.parametrize(("engine", "variable"), [("docker", "DOCKER_HOST"), ("podman", "CONTAINER_HOST")])
@@ -173,6 +173,6 @@ def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
     ],
 )
 @pytest.mark.parametrize("addressed", [False, True])
-def test_why_an_engine_gave_no_answer_is_the_catalogues_entry(engine, said, finding, addressed):
+def test_why_an_engine_gave_no_answer_is_the_catalogues_entry(engine, printed, finding, addressed):
     environ = {"DOCKER_HOST": "tcp://box:1", "CONTAINER_HOST": "tcp://box:1"} if addressed else {}
-    assert unavailable_error(engine, said, Host(environ)).finding == finding
+    assert unavailable_error(engine, printed, Host(environ)).finding == finding

@@ -120,7 +120,7 @@ def test_rootless_podman_without_access_to_the_nodes(tmp_path: Path) -> None:
     assert caught.value.run == "sudo chmod a+rw /dev/nvidia0"
 
 
-def test_no_way_in_says_what_is_missing(tmp_path: Path) -> None:
+def test_no_way_in_reports_what_is_missing(tmp_path: Path) -> None:
     tree = trees.ubuntu(tmp_path)
     (tree / "dev/nvidia-uvm").unlink()
     with pytest.raises(GpuContractError, match="no way to pass GPU 0") as caught:

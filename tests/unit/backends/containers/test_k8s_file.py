@@ -32,7 +32,7 @@ def test_parts_are_joined_and_other_streams_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"x", STAMP, STAMP + b" stdout", STAMP + b" stdout X text", b"a b c d e"])
-def test_a_line_that_conmon_does_not_write_says_nothing(text: bytes) -> None:
+def test_a_line_that_conmon_does_not_write_reports_nothing(text: bytes) -> None:
     assert text_of(text) == b""
 
 

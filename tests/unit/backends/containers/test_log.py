@@ -157,7 +157,7 @@ def test_two_who_follow_write_it_once(container: Container) -> None:
     assert container.numbers() == list(range(1, 40)) and container.index_holds()
 
 
-def test_an_engine_that_breaks_off_is_asked_again(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_breaks_off_is_requested_again(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     """Docker's daemon was restarted under ``logs --follow``."""
     monkeypatch.setattr(log, "_TURN_S", 0.05)
     container.prints(b"".join(b"line %d\n" % number + step(number) for number in range(1, 20)))
@@ -195,7 +195,7 @@ def test_a_collector_that_is_killed_loses_nothing_and_writes_nothing_twice(conta
     assert container.numbers() == list(range(1, 6001)) and container.index_holds()
 
 
-def test_a_full_disk_is_said_and_the_engine_keeps_the_rest(
+def test_a_full_disk_is_reported_and_the_engine_keeps_the_rest(
     container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, real = threading.Event(), os.write
@@ -206,15 +206,15 @@ def test_a_full_disk_is_said_and_the_engine_keeps_the_rest(
         return real(descriptor, data)
 
     monkeypatch.setattr(os, "write", write)
-    said: list[str] = []
-    with pytest.raises(DiskError, match="No space left"), container.collect(said.append):
+    printed: list[str] = []
+    with pytest.raises(DiskError, match="No space left"), container.collect(printed.append):
         container.prints(b"one\n" + step(1))
         wait_for(lambda: container.out() == b"one\n")
         full.set()
         container.prints(b"two, longer\n" + step(2))
-        wait_for(lambda: said)
+        wait_for(lambda: printed)
         container.end()
-    assert "No space left" in said[0]
+    assert "No space left" in printed[0]
     full.clear()
     container.collect_now()
     assert container.out() == b"one\ntwo, longer\n"

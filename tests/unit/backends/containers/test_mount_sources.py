@@ -49,9 +49,9 @@ def opened(folder: Path, *mounts: Mount) -> dict[str, list[int] | None]:
     record.source.write_text('{"agent": {}}')
     plan = ContainerPlan(name="x", hostname=None, command=(), user=None, workdir="/", mounts=(*mounts, record))
     with held_sources(plan):
-        told = json.loads(record.source.read_bytes())
-    assert told["agent"] == {}
-    return dict(told["mounts"])
+        reported = json.loads(record.source.read_bytes())
+    assert reported["agent"] == {}
+    return dict(reported["mounts"])
 
 
 def test_a_ring_of_links_is_no_traceback(project: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_native_sidecar_that_runs_is_no_trouble() -> None:
     assert not pod.outlived_by, "the kubelet ends it; the pod's own phase tells when"
 
 
-def test_an_init_container_that_keeps_failing_is_told_and_ours_is_not() -> None:
+def test_an_init_container_that_keeps_failing_is_reported_and_ours_is_not() -> None:
     crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
     item = _item("Pending", _both(INITIALIZING, INITIALIZING), (_status("istio-init", INIT, crashing),), "OnFailure")
     pod, around = read_pod(item), Surroundings(item, "nvidia.com/gpu")

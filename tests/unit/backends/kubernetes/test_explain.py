@@ -64,13 +64,13 @@ AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/
         ("Evicted", "The node was low on resource: memory.", "k8s-evicted", "evicted the pod: The node was low"),
     ],
 )
-def test_what_the_cluster_says(reason: str, message: str, id: str, says: str) -> None:
+def test_what_the_cluster_reports(reason: str, message: str, id: str, prints: str) -> None:
     finding = explain(POD, reason, message, AROUND)
-    assert finding is not None and finding.id == id and says in finding.message
+    assert finding is not None and finding.id == id and prints in finding.message
     assert finding.fix and finding.cause and finding.evidence
 
 
-def test_a_lost_node_is_told_with_what_gives_it_up() -> None:
+def test_a_lost_node_is_reported_with_what_gives_it_up() -> None:
     finding = explain(replace(POD, host="gpu-7"), "NodeNotReady", "Node is not ready", AROUND)
     assert finding is not None and (finding.id, finding.severity) == ("k8s-node-lost", "warning")
     assert finding.message == "Node 0: the machine gpu-7 does not answer"

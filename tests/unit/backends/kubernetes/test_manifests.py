@@ -95,7 +95,7 @@ def test_valid_for_the_operators(manifests: list[dict[str, Any]]) -> None:
             assert violations(manifest) == []
 
 
-def test_what_is_made_beside_the_workload_is_valid(tmp_path: Path) -> None:
+def test_what_is_made_next_to_the_workload_is_valid(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, gpus="1", secrets=["HF_TOKEN"], kubernetes={"models": "pvc:models/alice"}).cluster
     assert plan is not None
     for manifest in (secret_manifest(plan, {"HF_TOKEN": "x"}), copy_pod(plan, "seatrial-x-cp-1")):
@@ -200,7 +200,7 @@ def test_nodes_meet_at_the_name_that_the_kind_gives(tmp_path: Path, kind: str, h
     assert plan.agent.rendezvous == host.format(plan.cluster.name) + ":29400"
 
 
-def test_what_a_trainjob_cannot_say(tmp_path: Path) -> None:
+def test_what_a_trainjob_cannot_report(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, MODERN, gpus="1", kubernetes={"kind": "trainjob", **CLASSES})
     with pytest.raises(UsageError, match="priority_class"):
         rendered(plan)

@@ -78,10 +78,10 @@ HELD = [{"spec": {"suspend": True}}]
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("k8s") else "",
 )
-def test_what_keeps_pods_from_being_made(item: dict[str, Any], id: str, says: str, run: str) -> None:
+def test_what_keeps_pods_from_being_made(item: dict[str, Any], id: str, prints: str, run: str) -> None:
     finding = explain_workload(item)
     assert finding is not None and finding.id == id
-    assert says in finding.message and run in (finding.fix or "") and finding.cause
+    assert prints in finding.message and run in (finding.fix or "") and finding.cause
     assert "{" not in finding.message + finding.cause + (finding.fix or "")
 
 
@@ -96,8 +96,8 @@ def a_pod(phase: str = "Pending", message: str | None = None, **status: Any) -> 
 RUNNING = {"containerStatuses": [{"state": {"running": {}}}]}
 
 
-def conditions(**told: str) -> list[dict[str, str]]:
-    return [{"type": kind, "status": status} for kind, status in told.items()]
+def conditions(**reported: str) -> list[dict[str, str]]:
+    return [{"type": kind, "status": status} for kind, status in reported.items()]
 
 
 #: As a 1.20.2 cluster has it, 40 s after a node's kubelet was killed, and after the next five minutes.
@@ -136,15 +136,15 @@ def test_what_a_run_waits_for(pods: Any, workloads: Any, events: Any, word: str 
     assert waiting_for(pods, 1, workloads, events) == word
 
 
-def test_it_is_told_once_however_often_the_controller_tries() -> None:
-    said: list[str] = []
+def test_it_is_reported_once_however_often_the_controller_tries() -> None:
+    printed: list[str] = []
     recorded: list[Any] = []
-    progress = PodProgress(None, said.append, recorded.append)  # type: ignore[arg-type]  # it asks the cluster nothing
+    progress = PodProgress(None, printed.append, recorded.append)  # type: ignore[arg-type]  # it asks the cluster nothing
     for used in range(20):
         progress.workload_event(forbidden(f"exceeded quota: team, requested: cpu=4, used: cpu={used}", count=used))
     progress.workload_event(LIMITS)
-    assert len(said) == len(recorded) == 2
-    assert "kubectl describe resourcequota" in said[0]
+    assert len(printed) == len(recorded) == 2
+    assert "kubectl describe resourcequota" in printed[0]
 
 
 def exited(code: object) -> dict[str, Any]:

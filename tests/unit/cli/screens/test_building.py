@@ -111,7 +111,7 @@ def test_verbose_is_each_line_and_quiet_none() -> None:
     assert in_a_log("quiet") == []
 
 
-def test_whoever_starts_many_runs_is_reported_of_builds_alone() -> None:
+def test_anyone_who_starts_many_runs_is_reported_of_builds_alone() -> None:
     message: list[str] = []
     say = launch.without_cached(message.append)
     for line in (CACHED, f"{READY}: 1 GB, built in 3 s", CACHED):

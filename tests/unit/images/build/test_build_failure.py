@@ -74,15 +74,15 @@ def test_readable(line: str, text: str) -> None:
 
 def test_a_package_that_wants_another_framework_is_one_sentence() -> None:
     """pip 23.0.1, where fastai was added above a layer with torch 2.13."""
-    said = """ERROR: Cannot install fastai==2.7.19: these package versions have conflicting dependencies.
+    printed = """ERROR: Cannot install fastai==2.7.19: these package versions have conflicting dependencies.
 The conflict is caused by:
     fastai 2.7.19 depends on torch<2.7 and >=1.10
     The user requested (constraint) torch==2.13.0+cpu
 
 To fix this you could try to:"""
-    error = explain(said.splitlines(), image=IMAGE, engine="docker")
+    error = explain(printed.splitlines(), image=IMAGE, engine="docker")
     assert "fastai 2.7.19 depends on torch<2.7 and >=1.10; the image has torch==2.13.0+cpu" in error.message
-    named = said.replace("    fastai", "    The user requested torch==2.13.0\n    fastai", 1)
+    named = printed.replace("    fastai", "    The user requested torch==2.13.0\n    fastai", 1)
     error = explain(named.splitlines(), image=IMAGE, engine="docker")
     assert (
         "each other: The user requested torch==2.13.0; fastai 2.7.19 depends on torch<2.7 and >=1.10" in error.message
@@ -121,7 +121,7 @@ def test_reason_is_the_failing_steps_own_error(key: str, reason: str) -> None:
     "rest", ['; platform_system == "Linux" (from torch)', " (from -r requirements.txt (line 1))", ""]
 )
 def test_missing_package_is_named_without_its_marker_and_parent(rest: str) -> None:
-    asked = f"satisfies the requirement cuda-toolkit==13.0.2{rest}"
-    line = f"ERROR: Could not find a version that {asked} (from versions: none)"
+    requested = f"satisfies the requirement cuda-toolkit==13.0.2{rest}"
+    line = f"ERROR: Could not find a version that {requested} (from versions: none)"
     error = explain([line], image=IMAGE, engine="docker")
     assert error.message.endswith("the package index has no cuda-toolkit==13.0.2 for this image's Python")

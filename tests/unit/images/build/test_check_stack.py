@@ -73,12 +73,12 @@ def test_a_build_is_read_without_importing_it(
         ({"tensorflow-cpu": "2.20.0"}, {"tensorflow": "2.21.0"}, "has tensorflow 2.20.0, and the plan has"),
     ],
 )
-def test_against_the_plan(found: dict[str, Any], planned: dict[str, str], said: str | None) -> None:
+def test_against_the_plan(found: dict[str, Any], planned: dict[str, str], printed: str | None) -> None:
     finding = mismatch(found, image(planned))
-    if said is None:
+    if printed is None:
         assert finding is None
     else:
-        assert finding is not None and said in finding.message
+        assert finding is not None and printed in finding.message
         assert finding.fix and finding.cause and "<" not in f"{finding.message} {finding.cause} {finding.fix}"
 
 

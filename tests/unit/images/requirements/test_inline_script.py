@@ -47,12 +47,12 @@ def test_a_script_that_lists_nothing(tmp_path: Path, text: str) -> None:
 
 
 @cases("inside", "said")
-def test_a_list_that_cannot_be_read(tmp_path: Path, inside: str, said: str) -> None:
+def test_a_list_that_cannot_be_read(tmp_path: Path, inside: str, printed: str) -> None:
     lines = "".join(f"# {line}\n" for line in inside.splitlines())
     (tmp_path / "train.py").write_text(f"# /// script\n{lines}# ///\n")
     with pytest.raises(ConfigError) as caught:
         read_inline(tmp_path / "train.py", tmp_path)
-    assert caught.value.message.startswith(said)
+    assert caught.value.message.startswith(printed)
 
 
 def test_a_list_that_is_not_read_is_named_with_what_makes_one_that_is(tmp_path: Path) -> None:

@@ -22,13 +22,13 @@ def plan(project: Path, source: str, requirements: str = "") -> None:
 
 
 @cases("source", "requirements", "said")
-def test_code_and_versions(tmp_path: Path, source: str, requirements: str, said: str | None) -> None:
-    if said is None:
+def test_code_and_versions(tmp_path: Path, source: str, requirements: str, printed: str | None) -> None:
+    if printed is None:
         plan(tmp_path, source, requirements)
         return
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, source, requirements)
-    assert caught.value.message.startswith(said) and caught.value.run
+    assert caught.value.message.startswith(printed) and caught.value.run
 
 
 def test_the_way_out_of_a_removed_name(tmp_path: Path) -> None:

@@ -26,14 +26,14 @@ def planned(folder: Path, lines: str, **image: Any) -> tuple[str, list[str], tup
 
 
 def test_they_are_installed_and_named(tmp_path: Path) -> None:
-    dockerfile, told, _ = planned(tmp_path, "opencv-python\nlightgbm\n")
-    assert told == ["libgl1, libglib2.0-0, libgomp1"]
+    dockerfile, reported, _ = planned(tmp_path, "opencv-python\nlightgbm\n")
+    assert reported == ["libgl1, libglib2.0-0, libgomp1"]
     assert "--no-install-recommends libgl1 libglib2.0-0 libgomp1" in dockerfile
 
 
 def test_a_base_of_the_users_own_may_be_no_debian(tmp_path: Path) -> None:
-    dockerfile, told, [warning] = planned(tmp_path, "opencv-python\n", base="rockylinux:9")
-    assert told == [] and "apt-get" not in dockerfile
+    dockerfile, reported, [warning] = planned(tmp_path, "opencv-python\n", base="rockylinux:9")
+    assert reported == [] and "apt-get" not in dockerfile
     assert 'system_packages = ["libgl1", "libglib2.0-0"]' in warning
 
 

@@ -38,7 +38,7 @@ def write(run: Run, *lines: Any) -> None:
         file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
 
 
-def told(steps: Any, seconds: float, **keys: Any) -> dict[str, Any]:
+def reported(steps: Any, seconds: float, **keys: Any) -> dict[str, Any]:
     anatomy = {"pid": 5, "steps": steps, "seconds": seconds} | keys
     return {"t": 50.0 + seconds, "type": "step", "source": "target", "anatomy": anatomy}
 
@@ -48,7 +48,10 @@ def test_rates_and_the_rest_of_a_pass(tmp_path: Path, clock: Clock) -> None:
     now = Progress(run)
     assert now.words() == ""
     for second in range(3):
-        write(run, told(1100 + 80 * second, 10.0 + second, examples=640 * second, **{"pass": [80 * (second + 1), 480]}))
+        write(
+            run,
+            reported(1100 + 80 * second, 10.0 + second, examples=640 * second, **{"pass": [80 * (second + 1), 480]}),
+        )
         clock.now_s += 1
         words = now.words()
     assert words == "1,260 steps, 80 steps/s, 640 examples/s; 50 % of this pass, 3 s left"
@@ -57,7 +60,7 @@ def test_rates_and_the_rest_of_a_pass(tmp_path: Path, clock: Clock) -> None:
 def test_a_run_that_makes_no_steps_any_more_has_no_rate(tmp_path: Path, clock: Clock) -> None:
     run = Run(tmp_path / "record", tmp_path / "place")
     now = Progress(run)
-    write(run, told(10, 1.0), told(20, 2.0))
+    write(run, reported(10, 1.0), reported(20, 2.0))
     clock.now_s += 1
     assert now.words() == "20 steps, 10 steps/s"
     write(run, {"t": 58.0, "type": "sample", "source": "agent"})
@@ -88,7 +91,7 @@ def test_a_printed_position_has_the_time_left_of_the_whole_training(tmp_path: Pa
 
 def test_a_measured_pass_is_a_part_of_the_printed_epochs(tmp_path: Path) -> None:
     run = Run(tmp_path / "record", tmp_path / "place")
-    write(run, told(10, 1.0, **{"pass": [10, 40]}), told(20, 2.0, **{"pass": [20, 40]}))
+    write(run, reported(10, 1.0, **{"pass": [10, 40]}), reported(20, 2.0, **{"pass": [20, 40]}))
     (run.folder / "stdout.log").write_text("Epoch 2/2\n")
     assert Progress(run).words() == "20 steps, 10 steps/s; epoch 2/2"
     (run.folder / "handle.json").touch()
@@ -102,10 +105,15 @@ def test_another_ranks_lines_and_garbage_count_for_nothing(tmp_path: Path, clock
     run = Run(tmp_path / "record", tmp_path / "place")
     now = Progress(run)
     write(
-        run, told(10, 1.0), {**told(10_000, 2.0), "rank": 1}, told("many", 2.0), told([], float("inf")), {"anatomy": 3}
+        run,
+        reported(10, 1.0),
+        {**reported(10_000, 2.0), "rank": 1},
+        reported("many", 2.0),
+        reported([], float("inf")),
+        {"anatomy": 3},
     )
     clock.now_s += 1
     assert now.words() == ""
-    write(run, told("\x1b[2J", 3.0), told(30, 2.0))
+    write(run, reported("\x1b[2J", 3.0), reported(30, 2.0))
     clock.now_s += 1
     assert now.words() == "rank 0: 30 steps, 20 steps/s"

@@ -77,11 +77,11 @@ def test_every_text_compiles(nvrtc, architecture, group):
                 assert shared <= PLAIN_SHARED_BYTES, f"{name}: {kernel} takes {shared} bytes"
 
 
-def test_shared_memory_that_is_asked_for_fits(nvrtc):
+def test_shared_memory_that_is_requested_fits(nvrtc):
     """SecondStream what the kernel has of its own; and ``launch`` asks for more than 48 KB only from 48 KB on."""
-    asked = list(kernel_texts.dynamic())
-    assert {kernel for kernel, *_ in asked} == kernels_that_ask()
-    for kernel, text, dynamic in asked:
+    requested = list(kernel_texts.dynamic())
+    assert {kernel for kernel, *_ in requested} == kernels_that_ask()
+    for kernel, text, dynamic in requested:
         together = used(compiled(nvrtc, text, "sm_90").log)[kernel][2] + dynamic
         assert together <= SHARED_BYTES, kernel
         assert together <= PLAIN_SHARED_BYTES or dynamic >= PLAIN_SHARED_BYTES, kernel
@@ -108,7 +108,7 @@ def test_no_kernel_is_left_out():
         assert there, f"{kernel} of {file} is compiled by no test: add its text to tests/kernel_texts.py"
 
 
-def test_an_error_says_what_and_where(nvrtc):
+def test_an_error_reports_what_and_where(nvrtc):
     with pytest.raises(RuntimeError, match=r'seatrial.cu\(1\): error: identifier "nope" is undefined'):
         runtime.compile_text(nvrtc, 'extern "C" __global__ void f() { nope; }', "sm_90")
 
