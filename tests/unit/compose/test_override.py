@@ -164,7 +164,7 @@ def test_each_way_in_takes_the_place_of_each_way_to_ask(read, tmp_path: Path, na
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [ONE, "runtime: nvidia", "devices: [nvidia.com/gpu=0, /dev/fuse]", "devices: [/dev/nvidia0, /dev/nvidiactl]"],
 )
 def test_on_the_cpu_nothing_of_the_request_is_left(read, tmp_path: Path, requested: str) -> None:
@@ -237,7 +237,7 @@ def test_the_framework_of_the_script_that_is_built_in_decides_the_check(read, tm
     assert merged(file, tmp_path, made, "host")["a"]["build"]["network"] == "host"
 
 
-@cases("lines", "asked", "asks")
+@cases("lines", "requested", "asks")
 def test_a_variable_by_itself_is_no_refusal_where_there_is_no_gpu(
     read, tmp_path: Path, lines: str, requested: str | None, asks: bool
 ) -> None:

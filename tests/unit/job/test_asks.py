@@ -132,7 +132,7 @@ def test_a_folder_of_the_project_that_is_a_link_out_of_it_is_outside(project: Pa
     assert asks(project, 'data = "./data"') == [f"mounts {tmp_path}/beside (./data is a link there) read-only at /data"]
 
 
-@pytest.mark.parametrize(("traits", "asked"), [(OF_PROCESSES, 1), (OF_CONTAINERS, 0), (Kubernetes.traits, 0)])
+@pytest.mark.parametrize(("traits", "requested"), [(OF_PROCESSES, 1), (OF_CONTAINERS, 0), (Kubernetes.traits, 0)])
 def test_a_backend_of_ones_own_is_confirmed_by_its_kind(
     project: Path, traits: Traits, requested: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,7 @@ def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Pa
         assert refused.value.run is not None and "--gpus none" in refused.value.run
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("Jax", "jax"), ("tensorfow", "tensorflow"), ("theano", "jax")])
+@pytest.mark.parametrize(("typed", "intended"), [("Jax", "jax"), ("tensorfow", "tensorflow"), ("theano", "jax")])
 def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed: str, intended: str) -> None:
     script = facts(tmp_path, "import keras")
     with pytest.raises(UsageError) as refused:

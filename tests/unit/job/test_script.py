@@ -189,7 +189,7 @@ def test_folders_of_the_jobs_python_path_are_the_projects_own(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("source", "said"), [("x = 1\nif x\n", "train.py:2: "), ("def f(:\n", "train.py:1: "), ("\0", "train.py:1: ")]
+    ("source", "printed"), [("x = 1\nif x\n", "train.py:2: "), ("def f(:\n", "train.py:1: "), ("\0", "train.py:1: ")]
 )
 def test_a_syntax_error_is_reported_before_any_container(tmp_path: Path, source: str, printed: str) -> None:
     with pytest.raises(TargetError) as caught:

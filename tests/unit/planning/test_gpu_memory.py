@@ -25,7 +25,7 @@ def test_what_fits_is_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("requested", "words"),
     [
         ({"memory_bytes": 80 * 10**9}, r"--gpu-memory 80 GB: GPU 0 \(NVIDIA A10\) has 24 GB"),
         ({"memory_bytes": 10**9, "gpus": "none"}, "limits nothing on a run without GPUs"),

@@ -45,7 +45,7 @@ def test_slurm_reports_every_task_who_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "rank", "says"),
+    ("changes", "rank", "prints"),
     [
         ({"nodes": 2}, None, "need their names"),
         ({"hosts": ("a", "b"), "nodes": 2}, 2, "there are 2 hosts"),

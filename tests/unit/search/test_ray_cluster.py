@@ -36,7 +36,7 @@ NOT_STARTED = (
 
 
 @pytest.mark.parametrize(
-    ("told", "where", "kind", "message", "run"),
+    ("reported", "where", "kind", "message", "run"),
     [
         (OTHER_RAY, "a:1", UsageError, "Ray 2.49.2 on Python 3.11.7, and here are Ray 2.60.0", "ray[tune]==2.49.2"),
         (OTHER_PYTHON, "a:1", UsageError, "on Python 3.12.4, and here are Ray 2.60.0 on Python 3.11.7", "3.12.4"),

@@ -57,7 +57,7 @@ def test_the_series_is_what_came_while_it_trained(tmp_path: Path, phases: list[s
     assert reading.series == series
 
 
-@cases("told", "diverged")
+@cases("reported", "diverged")
 def test_a_reported_one_that_is_no_finite_number(tmp_path: Path, reported: list[str], diverged: bool) -> None:
     reading, path = _reading(tmp_path)
     path.write_text("".join(f'{{"type":"step","epoch":1,"loss":{one}}}\n' for one in reported))

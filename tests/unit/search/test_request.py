@@ -24,7 +24,7 @@ def test_what_goes_without_saying() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags, says",
+    "flags, prints",
     [
         (Flags(), "Nothing to sweep over"),
         (Flags(["lr=0..1"]), "A grid needs single values, and lr is a range without a step"),

@@ -162,7 +162,7 @@ def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
 
 
 @pytest.mark.parametrize(
-    ("engine", "said", "finding"),
+    ("engine", "printed", "finding"),
     [
         ("docker", "Cannot connect to the Docker daemon at tcp://box:1. Is the docker daemon running?", "engine-down"),
         ("docker", "Error: strange", "engine-down"),

@@ -24,7 +24,7 @@ AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "id", "says"),
+    ("reason", "message", "id", "prints"),
     [
         (
             "FailedScheduling",

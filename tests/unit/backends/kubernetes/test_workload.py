@@ -61,7 +61,7 @@ HELD = [{"spec": {"suspend": True}}]
 
 
 @pytest.mark.parametrize(
-    ("item", "id", "says", "run"),
+    ("item", "id", "prints", "run"),
     [
         (QUOTA, "k8s-quota", "exceeded quota: team, requested: limits.cpu=4", "describe resourcequota"),
         (LIMITS, "k8s-limits-required", "must specify limits.cpu for: train", "--cpus"),

@@ -51,7 +51,7 @@ def test_a_build_is_read_without_importing_it(
 
 
 @pytest.mark.parametrize(
-    ("found", "planned", "said"),
+    ("found", "planned", "printed"),
     [
         ({"torch": "2.13.0+cpu", "cuda": None}, CPU, None),
         ({"torch": "2.13.0", "cuda": None}, CPU, None),

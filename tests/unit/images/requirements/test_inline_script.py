@@ -46,7 +46,7 @@ def test_a_script_that_lists_nothing(tmp_path: Path, text: str) -> None:
     assert read_inline(tmp_path / "train.py", tmp_path) is None
 
 
-@cases("inside", "said")
+@cases("inside", "printed")
 def test_a_list_that_cannot_be_read(tmp_path: Path, inside: str, printed: str) -> None:
     lines = "".join(f"# {line}\n" for line in inside.splitlines())
     (tmp_path / "train.py").write_text(f"# /// script\n{lines}# ///\n")

@@ -21,7 +21,7 @@ def plan(project: Path, source: str, requirements: str = "") -> None:
     plan_image(job, script=script_facts(job.target, project), cpu_only=True)
 
 
-@cases("source", "requirements", "said")
+@cases("source", "requirements", "printed")
 def test_code_and_versions(tmp_path: Path, source: str, requirements: str, printed: str | None) -> None:
     if printed is None:
         plan(tmp_path, source, requirements)
