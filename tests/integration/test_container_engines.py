@@ -23,7 +23,7 @@ from seatrial.errors import (
     GpuContractError,
     ImageError,
     NameInUseError,
-    UsageError,
+    UntrustedPathError,
 )
 from seatrial.job.plan import ImagePlan, Mount
 
@@ -53,6 +53,8 @@ class Launcher:
         )
 
     def start(self, *command, **container):
+        agent = {"workdir": "/", "env": {}, "gpu_mode": "none"}
+        (self.folder / "agent.json").write_text(json.dumps({"agent": agent}))
         return self.backend.start(self.plan(*command, **container), self.folder)
 
     def ended(self, handle, timeout_s=60):
@@ -191,7 +193,8 @@ from seatrial.backends.containers.podman import Podman
 from seatrial.job.plan import Plan
 backend = {"docker": Docker, "podman": Podman}[sys.argv[1]](sys.argv[2].split())
 if sys.argv[3] == "exec":
-    sys.exit(backend.exec(Handle(backend=sys.argv[1], id=sys.argv[4]), ["sh", "-c", "tty; exit 5"], interactive=True))
+    handle = Handle(backend=sys.argv[1], id=sys.argv[4], run_dir=sys.argv[5])
+    sys.exit(backend.exec(handle, ["sh", "-c", "tty; exit 5"], interactive=True))
 file = Path(sys.argv[4])
 sys.exit(backend.shell(Plan.model_validate_json(file.read_text(), strict=False), file.parent))
 """
@@ -216,7 +219,7 @@ def on_a_terminal(launcher, *words):
 
 def test_exec_has_a_terminal_when_the_caller_has_one(launcher):
     handle = launcher.start("sleep", "60")
-    exit_code, output = on_a_terminal(launcher, "exec", handle.id)
+    exit_code, output = on_a_terminal(launcher, "exec", handle.id, str(launcher.folder))
     assert "/dev/pts/" in output
     assert exit_code == 5
 
@@ -264,7 +267,7 @@ def test_a_program_that_is_not_in_the_image(launcher):
 
 
 def test_a_folder_to_mount_that_is_not_there(launcher):
-    with pytest.raises(UsageError, match="/no/such/folder"):
+    with pytest.raises(UntrustedPathError, match="Cannot open /no"):
         launcher.start("true", mounts=[Mount(source=Path("/no/such/folder"), target="/data")])
     assert launcher.containers() == []
 

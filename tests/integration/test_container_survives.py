@@ -117,7 +117,7 @@ def run_script(
 
 
 def assert_owned(folder: Path, uid: int) -> None:
-    for saved in ("project/model.pth", "cache/huggingface/hub", "run/home/.local"):
+    for saved in ("project/model.pth", "cache/huggingface/hub", "record/home/.local"):
         assert (folder / saved).stat().st_uid == uid
 
 

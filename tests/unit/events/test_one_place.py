@@ -15,7 +15,7 @@ PACKAGE = Path(seatrial.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "events" not in path.relative_to(PACKAGE).parts[:1])
 
 #: Who opens a run's evidence to write there: the agent, the collectors of what it reports, and the run itself.
-WRITERS = {"agent/journal.py", "backends/log_sink.py", "backends/containers/engine.py", "runs/run.py"}
+WRITERS = {"agent/journal.py", "backends/log_sink.py", "runs/run.py"}
 
 #: Beside the keys of its kind, a line may have these.
 ENVELOPE = {"t", "type", "source", "node", "_seq", "_chain"}

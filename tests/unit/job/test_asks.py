@@ -202,7 +202,7 @@ JUDGED = {
 #: Keys of which any value stays in the container, its build and the user's own cluster.
 INSIDE = {
     ConfigFile: "name gpus restarts launcher env publish workdir ulimits cpus memory shm_size gpu_memory timeout grace "
-    "writable no_hook no_tune strict resume criteria tune target module args nodes sweep",
+    "writable no_hook no_tune strict resume criteria metrics tune target module args nodes sweep",
     ImageOptions: "base ready python index_url requirements system_packages target flavour torch_index slim max_size "
     "max_compressed",
     WatchOptions: "hang_after",
