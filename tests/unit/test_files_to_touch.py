@@ -114,7 +114,7 @@ def test_an_option_is_its_row_and_a_field_of_the_job(tmp_path: Path) -> None:
     row = '        Flag("lucky_digit", "--lucky", "A digit.", metavar="N", needs="container"),\n'
     tree.put("job/flags.py", row, after='    "Container": (')
     field = '    lucky_digit: str | None = Field(default=None, description="A digit.")\n'
-    tree.put("job/model.py", field, after="class Requests(Table):")
+    tree.put("job/model.py", field, after="class Requests(KeyTable):")
     project = tree.project()
     project.write("train.py", "print('ready')\n")
     assert "--lucky N" in project.cli("plan", "--help").stdout

@@ -249,13 +249,13 @@ class ContainerNames:
         text = command.check(argv, timeout_s=_TIMEOUT_S).stdout
         for line in (loaded for each in text.splitlines() if isinstance(loaded := _loads(each), dict)):
             labels = dict(pair.partition("=")[::2] for pair in str(line.get("Labels") or "").split(","))
-            found[str(line.get("ID"))] = Named(str(line.get("ContainerNames")), line.get("Image"), labels)
+            found[str(line.get("ID"))] = Named(str(line.get("Names")), line.get("Image"), labels)
         return found
 
     def _podman(self) -> dict[str, Named]:
         found = {}
         for entry in _json([*self._calls["podman"], "ps", "--format", "json"], []):
-            names = entry.get("ContainerNames") or [""]
+            names = entry.get("Names") or [""]
             found[str(entry.get("Id"))] = Named(names[0], entry.get("Image"), entry.get("Labels") or {})
         return found
 

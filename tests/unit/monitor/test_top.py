@@ -122,7 +122,7 @@ def test_an_engine_that_is_not_there_is_no_problem_and_one_in_trouble_is(tmp_pat
 
 def test_names_from_what_the_engines_print(tmp_path):
     docker = tmp_path / "docker"
-    line = {"ID": "d" * 64, "ContainerNames": "one", "Image": "i:1", "Labels": "seatrial.run=r1,seatrial.name=base"}
+    line = {"ID": "d" * 64, "Names": "one", "Image": "i:1", "Labels": "seatrial.run=r1,seatrial.name=base"}
     docker.write_text(f"#!/bin/sh\necho '{json.dumps(line)}'; echo garbage\n")
     podman = tmp_path / "podman"
     podman.write_text(f"#!/bin/sh\necho '{json.dumps([{'Id': 'p' * 64, 'Names': ['two'], 'Labels': None}])}'\n")
