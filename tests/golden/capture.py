@@ -60,7 +60,13 @@ _MASKS = (
     (re.compile(r"/tmp/seatrial-podman-\d+/\w+"), "PODMAN"),
     (re.compile(r"as of \d+ s ago"), "as of N s ago"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"CPython [\d.]+ of the command line, sha256:[0-9a-f]{64}"), "CPYTHON"),
+    (re.compile(r"/python-[0-9a-f]{16}"), "/python-DIGEST"),
 )
+
+#: The default memory limit, which follows from this machine's memory.
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+_LIMIT = _MEMORY - max(_MEMORY // 20, 512 << 20)
 
 
 class Capture:
@@ -177,7 +183,7 @@ class Capture:
         if isinstance(value, list):
             return [self.masked(each, room) for each in value]
         if not isinstance(value, dict):
-            return value
+            return "HOST" if value == _LIMIT else value
         kept = {}
         for key, each in value.items():
             sentences = [each] if isinstance(each, str) else each
