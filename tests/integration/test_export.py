@@ -49,9 +49,9 @@ def test_a_process_of_this_machine(local_project: Project) -> None:
     ("words", "text", "next_command"),
     [
         (("digits", "--to", "tflite"), "no such format", "seatrial export last --to onnx"),
-        (("digits", "--to", "onnx"), "There is no trained digits model", "seatrial run digits"),
-        (("last", "--to", "onnx"), 'There is no run, recipe or file "last"', "seatrial run digits"),
-        (("none.pt2", "--to", "onnx"), "There is no file none.pt2", "ls "),
+        (("digits", "--to", "onnx"), "No trained digits model", "seatrial run digits"),
+        (("last", "--to", "onnx"), 'No run, recipe or file "last"', "seatrial run digits"),
+        (("none.pt2", "--to", "onnx"), "File not found: none.pt2", "ls "),
         (("m.pkl", "--to", "onnx"), "is a pickle", "torch.save(model.state_dict()"),
         (("digits", "--to", "onnx", "--tolerance", "-1"), "must be above 0", "--tolerance 1e-4"),
     ],

@@ -66,7 +66,7 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
     assert printed.stdout.split()[-1] == ("/workspace" if project.engine else str(project.folder))
     if project.engine:
         missing = project.cli("runs", "exec", "worker1", "--", "nvidia-smi", exit_code=5).stderr
-        assert "There is no nvidia-smi in this CPU container" in missing and "nvidia-smi   # on the host" in missing
+        assert "nvidia-smi not found in this CPU container" in missing and "nvidia-smi   # on the host" in missing
     in_use = project.run("train.py", "--name", "worker1", exit_code=2)
     assert f'The name "worker1" belongs to run {run_id}' in in_use.stderr and "fix: seatrial runs stop" in in_use.stderr
     assert "has not ended" in project.cli("runs", "rm", "worker1", exit_code=2).stderr

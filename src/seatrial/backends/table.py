@@ -69,7 +69,7 @@ def backend(name: str, host: Host, at: EngineAddress | None = None) -> Backend:
     if name not in BACKENDS:
         close = "k8s" if name.lower().startswith("kube") else nearest(name, ["auto", *BACKENDS]) or "auto"
         raise UsageError(
-            f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run=f"seatrial run … --on {close}"
+            f"Unknown backend {name!r}; available: auto, {', '.join(BACKENDS)}", run=f"seatrial run … --on {close}"
         )
     made = BACKENDS[name](host)
     return made if at is None else made.bound_to(at)

@@ -142,11 +142,11 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     elif word.startswith("-") and rest:
         sentence, fix = f"A command is missing before {word}", run
     elif word.endswith(".py"):
-        sentence, fix = f'There is no command "{word}"', run
+        sentence, fix = f'Unknown command "{word}"', run
     elif close:
-        sentence = f'There is no command "{word}"; did you mean {close[0]}?'
+        sentence = f'Unknown command "{word}"; did you mean {close[0]}?'
         fix = shlex.join(["seatrial", *close[0].split(), *rest])
     else:
-        sentence, fix = f'There is no command "{word}"', "seatrial --help"
+        sentence, fix = f'Unknown command "{word}"', "seatrial --help"
     print(f"error: {sentence}\n  {FIX}: {fix}", file=sys.stderr)
     return 2

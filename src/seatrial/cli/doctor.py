@@ -104,7 +104,7 @@ def doctor(
     if as_json and fix:
         raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
     if on not in _ENGINES:
-        raise UsageError(f"There is no engine {on!r}: choose from {', '.join(_ENGINES)}", run="seatrial doctor --help")
+        raise UsageError(f"Unknown engine {on!r}; available: {', '.join(_ENGINES)}", run="seatrial doctor --help")
     if report_file not in (None, "-"):
         require_writable(Path(report_file or ""))
     chain = _layers(on, only, host_only=host_only)
@@ -139,7 +139,7 @@ def _layers(on: str, only: tuple[str, ...], *, host_only: bool) -> list[Layer]:
     known = [layer.name for layer in CHAIN]
     for name in only:
         if name not in known:
-            raise UsageError(f"There is no layer {name!r}: choose from {', '.join(known)}", run="seatrial doctor")
+            raise UsageError(f"Unknown layer {name!r}; available: {', '.join(known)}", run="seatrial doctor")
     names = ("kubernetes",) if on == "k8s" else HOST if host_only else only
     chosen = [layer for layer in CHAIN if not names or layer.name in names]
     return chosen if only or on == "k8s" else list(with_third_party(chosen))
@@ -274,5 +274,5 @@ def _findings(words: list[str]) -> list[Finding]:
     if not findings and len(words) == 1 and (ended := _run_of(words[0])) is not None:
         return explain_file(ended.folder)
     if not findings and looks_like_a_file(words):
-        raise UsageError(f"There is no file {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
+        raise UsageError(f"File not found: {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
     return findings

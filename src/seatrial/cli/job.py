@@ -133,7 +133,7 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
         screen.note(f"warning: {store.problem}")
     if not trust and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise TrustError(
-            "This project needs permissions that were not granted yet, and there is no terminal to ask on",
+            "This project needs permissions that were not granted yet, and no terminal is attached to confirm them",
             cause="\n    ".join(["it requests:", *wishes]),
             run=WITH_TRUST,
         )

@@ -42,7 +42,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
         from seatrial.runs.store import store_of
 
     if sort not in SORTS:
-        raise UsageError(f'There is no column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
+        raise UsageError(f'Unknown column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
     _check_interval(interval_s, 0.1, 3600, "seatrial top -i 1")
     console = door.console()
     on_terminal = console.is_terminal and sys.stdin.isatty()
@@ -152,7 +152,7 @@ def dashboard(
 
 def _print_config(kind: str) -> int:
     if kind not in _CONFIGS:
-        raise UsageError(f'There is no configuration "{kind}"', run="seatrial dashboard --print-config grafana")
+        raise UsageError(f'Unknown configuration "{kind}"', run="seatrial dashboard --print-config grafana")
     print(resources.files("seatrial.monitor").joinpath(_CONFIGS[kind]).read_text(encoding="utf-8"), end="")
     return EXIT_DONE
 

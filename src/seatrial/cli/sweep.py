@@ -102,7 +102,7 @@ def sweep(
         from seatrial.search.search import open_search, resume_search
 
     if engine not in RUNNERS:
-        raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
+        raise UsageError(f"Unknown engine {engine!r}; available: {', '.join(RUNNERS)}", run="seatrial sweep --help")
     if address is not None and engine != "ray":
         run = f"seatrial sweep … --engine ray --address {address}"
         raise UsageError("--address requires --engine ray", run=run)

@@ -131,7 +131,7 @@ def _no_file(request: UpRequest) -> UsageError:
     """Return the error of a project without a Compose file. Raises ConfigError for what its seatrial.toml has."""
     if not request.project.is_dir():
         there = next(parent for parent in request.project.parents if parent.is_dir())
-        return UsageError(f"There is no project folder {request.project}", run=f"ls {as_typed(there)}")
+        return UsageError(f"Project folder not found: {request.project}", run=f"ls {as_typed(there)}")
     if tracker := next((name for name in request.names if name in ("tensorboard", "mlflow")), None):
         return UsageError(
             f"seatrial up {tracker} was removed: TensorBoard and MLflow are services of a Compose file",
@@ -143,7 +143,7 @@ def _no_file(request: UpRequest) -> UsageError:
         return UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
     one_run = bool({"target", "module"} & set(read_file(request.project)))
     return UsageError(
-        f"There is no Compose file in {from_here(request.project)}",
+        f"No Compose file in {from_here(request.project)}",
         cause="Its seatrial.toml describes one run" if one_run else None,
         run="seatrial run" if one_run else "seatrial up -f FILE",
     )

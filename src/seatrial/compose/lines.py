@@ -73,7 +73,7 @@ def read_lines(files: Sequence[Path]) -> Lines:
     roots: dict[Path, yaml.Node | None] = {}
     for path in files:
         if not path.is_file():
-            raise UsageError(f"There is no Compose file {from_here(path)}", run=f"ls {as_typed(path.parent)}")
+            raise UsageError(f"Compose file not found: {from_here(path)}", run=f"ls {as_typed(path.parent)}")
         text = read_bytes(path, inside=None, limit_bytes=MAX_BYTES, refusal=UsageError).decode("utf-8-sig", "replace")
         try:
             _refuse_depth(text, path)

@@ -111,7 +111,7 @@ def _no_compute(file: ComposeFile) -> Iterator[ComposeWarning]:
                 file.place(name, *ask.path, "0", "capabilities") if ask.ways[0] == "deploy" else file.place(name),
                 "no-compute",
                 "warning",
-                f"{name}: without the capability compute there is no CUDA in the container",
+                f"{name}: CUDA needs the capability compute",
                 "capabilities: [gpu]   # or [compute, utility]",
             )
 

@@ -125,7 +125,7 @@ def no_cuda_base(stack: Stack, flavour: Flavour) -> ConfigError:
     """Return the error for a stack whose CUDA has no nvidia/cuda image."""
     cuda = stack.wheel.cuda if stack.wheel else "?"
     return ConfigError(
-        f"there is no known nvidia/cuda image of CUDA {cuda} with flavour {flavour}",
+        f"no nvidia/cuda image is known of CUDA {cuda} with flavour {flavour}",
         cause="NVIDIA does not publish it, or deleted it",
         run='in seatrial.toml: [image] base = "…", your own image',
     )

@@ -93,7 +93,7 @@ def recipe(name: str) -> Recipe:
         return {**RECIPES, **TOOLS}[name]
     except KeyError:
         known = ", ".join(sorted(RECIPES))
-        raise TargetError(f"There is no recipe {name!r}; known recipes: {known}", run="seatrial run digits") from None
+        raise TargetError(f"Unknown recipe {name!r}; available: {known}", run="seatrial run digits") from None
 
 
 def require_data(target: Target, project: Path, *, folder: Path | None, mounted: bool) -> None:
@@ -114,7 +114,7 @@ def require_data(target: Target, project: Path, *, folder: Path | None, mounted:
     run = f"seatrial run {target.value}{fetch if fetches else ' --data DIR'}"
     if folder is None and not place.exists():
         raise TargetError(
-            f"The recipe {target.value} needs {known.data}: there is no --data, and no folder data in {project}",
+            f"The recipe {target.value} needs {known.data}: pass --data or make a folder data in {project}",
             cause="seatrial brings no datasets; the recipe digits needs none",
             run=run,
         )

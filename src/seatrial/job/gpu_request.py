@@ -168,7 +168,7 @@ def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
             raise _unreadable(text, f"unknown capability {name!r}; known: {', '.join(CAPABILITIES)}")
     if names and not {"compute", "all"} & set(names):
         raise GpuRequestError(
-            f"GPU request {text!r}: without the capability compute there is no CUDA in the container",
+            f"GPU request {text!r}: CUDA needs the capability compute",
             run=f"seatrial run --gpus all,capabilities=compute,{','.join(names)} …",
         )
     return tuple(dict.fromkeys(names))

@@ -128,7 +128,7 @@ def _of_profile(profile: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
     found = [gpu for gpu in gpus if gpu.mig and gpu.name.split()[-1] == profile]
     if not found:
         raise GpuContractError(
-            f"there is no MIG slice {profile} here; there is {_listing(_selectable(gpus))}",
+            f"MIG slice {profile} not found; available: {_listing(_selectable(gpus))}",
             run="nvidia-smi mig -lgip   # the sizes that a GPU can be cut into",
         )
     return found
@@ -151,7 +151,7 @@ def _find(device: str, gpus: Sequence[Gpu]) -> Gpu:
     if not found:
         named = device if "-" in device else f"GPU {device}"
         there = ", ".join(gpu.uuid for gpu in selectable) if "-" in device else _listing(selectable)
-        raise GpuContractError(f"there is no {named} here; there is {there}", run="nvidia-smi -L")
+        raise GpuContractError(f"{named} not found; available: {there}", run="nvidia-smi -L")
     if len(found) > 1:
         uuids = ", ".join(gpu.uuid for gpu in found)
         raise GpuRequestError(f"{device} matches more than one UUID: {uuids}", run="nvidia-smi -L")

@@ -86,7 +86,7 @@ def load_job(
     project = Path(os.path.realpath(project))  # once: what a link in its place leads to later is another project
     cwd = cwd or Path.cwd()
     if not project.is_dir():
-        raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")
+        raise ConfigError(f"Project folder not found: {from_here(project)}", run=f"ls {as_typed(project.parent)}")
     whole = _file_source(project).read()
     from_file = {key: value for key, value in whole.items() if key not in ("sweep", *leave_out)}
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
@@ -316,7 +316,7 @@ def _check_paths(config: Mapping[str, Any], project: Path) -> None:
     for what, path in read:
         if not path.exists():
             there = next(parent for parent in path.parents if parent.is_dir())
-            raise DataError(f"{what} {from_here(path)}: there is no such file or folder", run=f"ls {as_typed(there)}")
+            raise DataError(f"{what} {from_here(path)}: no such file or folder", run=f"ls {as_typed(there)}")
 
 
 def _check_data(folder: Path) -> None:

@@ -61,7 +61,7 @@ def from_flags(words: Collection[str]) -> dict[str, Any]:
             )
         if not word.strip() or (len(word.split()) == 1 and not shutil.which(word)):
             raise UsageError(
-                f"--notify {word!r}: there is no such command on this machine",
+                f"--notify {word!r}: command not found on this machine",
                 run="seatrial run … --notify 'notify-send done'",
             )
     return {"command": list(words)} if words else {}

@@ -256,7 +256,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         )
     if module := console_script(word, project):
         return TargetError(
-            f"there is no script {word}; installing this project makes a command of that name, of the module {module}",
+            f"Script {word} not found; installing this project makes a command of that name, of the module {module}",
             cause="[project.scripts] in pyproject.toml",
             run=f"seatrial run -m {module}",
             instead=(word, ["-m", module]),
@@ -267,7 +267,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     return TargetError(
-        f"there is no {kind} {word} in {project}{hint}",
+        f"{kind.capitalize()} {word} not found in {project}{hint}",
         run=f"seatrial run {shlex.quote(similar[0])}" if similar else f"ls {as_typed(project)}",
         instead=(word, similar[:1]) if similar else None,
     )

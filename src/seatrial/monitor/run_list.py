@@ -276,7 +276,7 @@ class Projects:
             for key, run in self.runs():
                 if run.id == run_id:
                     return key, run
-        raise RunNotFoundError("There is no such run")
+        raise RunNotFoundError("Run not found")
 
     def runs(self) -> Iterator[tuple[str, Run]]:
         """Yield (project's key, run) of every run, in no order."""

@@ -161,7 +161,7 @@ def join(job: Job, rank_of: int | None, host: Host) -> Job:
         return job
     if not job.hosts:
         raise UsageError(
-            f"{job.nodes} nodes need their names: without Kubernetes there is no way to discover them",
+            f"{job.nodes} nodes need their names: only Kubernetes can discover them",
             run="seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm",
         )
     hosts = slurm_hosts(host) if job.hosts == SLURM else job.hosts

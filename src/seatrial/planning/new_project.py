@@ -111,7 +111,7 @@ def find_script(project: Path) -> str:
         convert, script = converted(notebook)
         found, run = f"Here is the notebook {notebook}", f"{convert} && seatrial init {shlex.quote(script)}"
     else:
-        found, run = "There is no .py file here that is named after it", "find . -name '*.py' -not -path '*/.*'"
+        found, run = "No .py file of that name here", "find . -name '*.py' -not -path '*/.*'"
     raise UsageError(f"Which script trains? {found}", run=run)
 
 
@@ -150,7 +150,7 @@ def new_project(folder: Path) -> list[str]:
             run="seatrial init my-project",
         )
     if not folder.parent.is_dir():
-        raise UsageError(f"There is no folder {folder.parent}", run=f"mkdir -p {as_typed(folder.parent)}")
+        raise UsageError(f"Folder not found: {folder.parent}", run=f"mkdir -p {as_typed(folder.parent)}")
     contents = {path: text.replace("NAME", name) for path, text in _starter()}
     contents["data/points.csv"] = two_moons()
     _refuse_what_is_there(folder)

@@ -301,9 +301,7 @@ def write_devcontainer(plan: Plan) -> list[str]:
         )
     if plan.image is None or plan.image.dockerfile is None or plan.container is None:
         what = "runs without a container" if plan.container is None else "has an image of its own"
-        raise UsageError(
-            f"There is no Dockerfile to use: this project {what}", run="seatrial init --devcontainer --on docker"
-        )
+        raise UsageError(f"No Dockerfile to use: this project {what}", run="seatrial init --devcontainer --on docker")
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{FOLDER}.") as aside:
             made = Path(aside) / FOLDER

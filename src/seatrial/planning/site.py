@@ -217,7 +217,7 @@ def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
     """Raises UsageError if the requested working directory does not exist."""
     project = job.project / (job.workdir or "")
     if not project.is_dir():
-        raise UsageError(f"--workdir {job.workdir}: there is no folder {project}", run=f"ls {as_typed(job.project)}")
+        raise UsageError(f"--workdir {job.workdir}: folder {project} not found", run=f"ls {as_typed(job.project)}")
     return Places(
         project=str(project),
         run=str(outputs),

@@ -124,7 +124,7 @@ def of_recipe(name: str, models: Path) -> TrainedModel:
         return TrainedModel("recipe", name, name, models, (path,))
     older = path.with_suffix(".pth")
     cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
-    raise DataError(f"There is no trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
+    raise DataError(f"No trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
 
 
 def of_file(path: Path, verb: Verb) -> TrainedModel:
@@ -134,7 +134,7 @@ def of_file(path: Path, verb: Verb) -> TrainedModel:
         onnx = path.with_suffix(".onnx")
         raise UsageError(f"{from_here(path)} is {what}, and cannot be {verb.done}", run=SERVE.of(onnx))
     if not path.is_file():
-        raise DataError(f"There is no file {from_here(path)}", run=f"ls {as_typed(path.absolute().parent)}")
+        raise DataError(f"File not found: {from_here(path)}", run=f"ls {as_typed(path.absolute().parent)}")
     _check_suffix(path, verb)
     path = path.absolute()
     if path.parts[-2:] == ("spam", "model.safetensors"):  # its network is described by the files next to it
@@ -326,7 +326,7 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
 def _code(file: str, name: str, project: Path) -> TrainedModel:
     path = project / file
     if not path.is_file():
-        raise UsageError(f"There is no {file} in {from_here(project)}", run=f"ls {as_typed(project)}")
+        raise UsageError(f"{file} not found in {from_here(project)}", run=f"ls {as_typed(project)}")
     if not path.resolve().is_relative_to(project.resolve()):
         raise UsageError(
             f"{file} is outside the project {from_here(project)}",
@@ -347,7 +347,7 @@ def _nothing(word: str, models: Path, verb: Verb, error: SeatrialError) -> Seatr
         return _folder_error(Path(word), verb)
     there = next((name for name in WEIGHTS if (models / WEIGHTS[name]).is_file()), None)
     return UsageError(
-        f'There is no run, recipe or file "{word}" in this project',
+        f'No run, recipe or file "{word}" in this project',
         cause=f"recipes: {', '.join(WEIGHTS)}",
         run=verb.of(there) if there else error.run,
     )

@@ -269,7 +269,7 @@ def store_of(project: Path | None, host: Host | None = None) -> RunStore:
     store = RunStore(project.absolute(), host)
     if not project.is_dir() and not store.root.is_dir():
         there = next(parent for parent in project.absolute().parents if parent.is_dir())
-        raise UsageError(f"There is no project folder {project}", run=f"ls {as_typed(there)}")
+        raise UsageError(f"Project folder not found: {project}", run=f"ls {as_typed(there)}")
     return store
 
 

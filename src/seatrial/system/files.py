@@ -38,7 +38,7 @@ def cannot_write(path: Path, error: OSError) -> DiskError:
     if path.is_dir():
         return DiskError(f"Cannot write {path}: it is a folder", run=f"ls -ld {as_typed(path)}")
     if isinstance(error, FileNotFoundError):
-        return DiskError(f"Cannot write {path}: there is no folder {folder}", run=f"mkdir -p {as_typed(folder)}")
+        return DiskError(f"Cannot write {path}: folder {folder} not found", run=f"mkdir -p {as_typed(folder)}")
     return DiskError(f"Cannot write {path}: {error.strerror}", run=in_the_way(folder, error))
 
 

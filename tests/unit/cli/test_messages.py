@@ -21,14 +21,14 @@ REFUSED = {
     "runs ls --limit": ("--limit needs a value", "seatrial runs --help"),
     "runs ls --json=3": ("--json takes no value", "seatrial runs --help"),
     "runs ls a": ("Got unexpected extra argument (a)", "seatrial runs ls --help"),
-    "gpus": ('There is no command "gpus"; did you mean top?', "seatrial top"),
-    "diff a b": ('There is no command "diff"; did you mean runs compare?', "seatrial runs compare a b"),
+    "gpus": ('Unknown command "gpus"; did you mean top?', "seatrial top"),
+    "diff a b": ('Unknown command "diff"; did you mean runs compare?', "seatrial runs compare a b"),
     "runs diff a b": ('seatrial runs has no command "diff"; did you mean compare?', "seatrial runs compare a b"),
     "predict digits": ("The command predict was removed", "seatrial run predict -- digits"),
     "runs sho": ('seatrial runs has no command "sho"; did you mean show?', "seatrial runs show"),
     "top -i soon": ("--interval: 'soon' is not a valid float", "seatrial top --help"),
     "--completion tcsh": ("--completion needs a shell: bash, zsh or fish", "seatrial --completion bash"),
-    "run predict -- digits": ("There is no trained digits model in models", "seatrial run digits"),
+    "run predict -- digits": ("No trained digits model in models", "seatrial run digits"),
     "export x": ("--to is missing: onnx, pt2 or safetensors", "seatrial export x --to onnx"),
     "export x --to nope": (
         "--to nope: no such format; there are onnx, pt2, safetensors",
@@ -36,7 +36,7 @@ REFUSED = {
     ),
     "runs stop": ("RUN is missing", "seatrial runs stop --help"),
     "runs stop last --all": ("A run and --all exclude each other", "seatrial runs stop --help"),
-    "plan trainx.py": ("There is no script trainx.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
+    "plan trainx.py": ("Script trainx.py not found in PROJECT; did you mean train.py?", "seatrial plan train.py"),
     "tune": (
         "Nothing to run: name a script, a recipe or -m module; here are train.py, two words.py",
         "seatrial tune train.py",
@@ -85,11 +85,11 @@ REFUSED = {
         "jupyter nbconvert --to script lab.ipynb && seatrial plan lab.py --gpus none",
     ),
     "run train.py --on Docker --gpus none": (
-        "There is no backend 'Docker': choose from auto, docker, podman, local, k8s",
+        "Unknown backend 'Docker'; available: auto, docker, podman, local, k8s",
         "seatrial run train.py --gpus none --on docker",
     ),
     "run train.py --on kubernetes": (
-        "There is no backend 'kubernetes': choose from auto, docker, podman, local, k8s",
+        "Unknown backend 'kubernetes'; available: auto, docker, podman, local, k8s",
         "seatrial run train.py --on k8s",
     ),
     "sweep train.py --on local": (
@@ -97,8 +97,8 @@ REFUSED = {
         "seatrial sweep train.py --on local --set batch_size=64,128",
     ),
     "--gpus none train.py": ("A command is missing before --gpus", "seatrial run --gpus none train.py"),
-    "plan train.py --mount nowhere:/x": ("Mount nowhere: there is no such file or folder", "ls ."),
-    "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),
+    "plan train.py --mount nowhere:/x": ("Mount nowhere: no such file or folder", "ls ."),
+    "plan train.py --env-file no/file": ("Env file no/file: no such file or folder", "ls ."),
     "run mnist --gpus none --data folder": (
         "The recipe mnist needs MNIST's four IDX files: there are none in folder",
         "seatrial run --gpus none mnist -- --download   # fetches them into ./data; or: seatrial run mnist --data DIR",
@@ -120,11 +120,11 @@ REFUSED = {
         "seatrial up --plan --gpus none",
     ),
     "up other.yaml": ("other.yaml is a file: --file names it", "seatrial up -f other.yaml"),
-    "up -C /nowhere/here": ("There is no project folder /nowhere/here", "ls /"),
-    "runs ls -C /nowhere/here": ("There is no project folder /nowhere/here", "ls /"),
+    "up -C /nowhere/here": ("Project folder not found: /nowhere/here", "ls /"),
+    "runs ls -C /nowhere/here": ("Project folder not found: /nowhere/here", "ls /"),
     "open": ("There are no runs in this project yet", "seatrial run digits"),
     "explain /dev/zero": ("/dev/zero is a device, not a log", "seatrial explain train.log"),
-    "doctor --report no/x.json": ("Cannot write no/x.json: there is no folder no", "mkdir -p no"),
+    "doctor --report no/x.json": ("Cannot write no/x.json: folder no not found", "mkdir -p no"),
     "doctor --report folder": ("Cannot write folder: it is a folder", "ls -ld folder"),
 }
 

@@ -195,7 +195,9 @@ def test_services_that_follow_each_other_share_the_only_gpu(read, tmp_path: Path
 
 def test_a_gpu_that_is_not_there_is_reported_with_service_and_line(read, tmp_path: Path) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {SEVEN}\n")
-    with pytest.raises(GpuContractError, match=r"compose.yaml:4: a reserves GPU 7: there is no GPU 7 here") as caught:
+    with pytest.raises(
+        GpuContractError, match=r"compose.yaml:4: a reserves GPU 7: GPU 7 not found; available"
+    ) as caught:
         select(ground(file, tmp_path), {})
     assert caught.value.exit_code == 3
 

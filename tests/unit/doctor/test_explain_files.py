@@ -105,7 +105,7 @@ def test_a_file_that_holds_nothing(tmp_path: Path, content: bytes) -> None:
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     done = run("train.log", folder=tmp_path)
-    assert done.returncode == 2 and "There is no file train.log" in done.stderr and "fix: ls ." in done.stderr
+    assert done.returncode == 2 and "File not found: train.log" in done.stderr and "fix: ls ." in done.stderr
     (tmp_path / "empty").mkdir()
     assert "is a folder without a receipt or a log" in run("empty", folder=tmp_path).stderr
     assert "No known failure found" in run("KeyError: 'x'", folder=tmp_path).stdout

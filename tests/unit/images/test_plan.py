@@ -367,7 +367,7 @@ def test_bad_options_are_named(project: Path, image: dict[str, Any], message: st
 
 
 def test_an_unknown_recipe_is_named(project: Path) -> None:
-    with pytest.raises(TargetError, match="There is no recipe 'minst'; known recipes: bench, cifar10, digits"):
+    with pytest.raises(TargetError, match="Unknown recipe 'minst'; available: bench, cifar10, digits"):
         planned(project, target=Target(kind="recipe", value="minst"))
 
 

@@ -42,7 +42,7 @@ def test_a_file(project: Project) -> None:
     assert (found.model, found.folder, found.name) == ("best.v2.pth", path.parent, "best.v2")
     spam = project.write("models/spam/model.safetensors", "x")
     assert find(project, str(spam)).model == "spam"
-    with pytest.raises(DataError, match="There is no file"):
+    with pytest.raises(DataError, match="File not found"):
         find(project, str(project.folder / "none.pt2"))
     with pytest.raises(UsageError, match="is a pickle: loading one can run any code"):
         find(project, str(project.write("m.pkl", "x")))

@@ -62,12 +62,12 @@ def test_each_kind_of_word(project: Path, store: RunStore) -> None:
 @pytest.mark.parametrize(
     ("word", "sentence", "run"),
     [
-        ("mnist", "There is no trained mnist model", "seatrial run mnist"),
-        ("nothing", 'There is no run, recipe or file "nothing"', "seatrial serve digits"),
-        ("gone.pt2", "There is no file gone.pt2", "ls "),
-        ("serve.py:Model", "There is no serve.py", "ls "),
-        ("matmul", 'There is no run, recipe or file "matmul"', "seatrial serve digits"),
-        ("", 'There is no run, recipe or file ""', "seatrial serve"),
+        ("mnist", "No trained mnist model", "seatrial run mnist"),
+        ("nothing", 'No run, recipe or file "nothing"', "seatrial serve digits"),
+        ("gone.pt2", "File not found: gone.pt2", "ls "),
+        ("serve.py:Model", "serve.py not found", "ls "),
+        ("matmul", 'No run, recipe or file "matmul"', "seatrial serve digits"),
+        ("", 'No run, recipe or file ""', "seatrial serve"),
         ("../serve.py:Model", "../serve.py", ""),
     ],
 )

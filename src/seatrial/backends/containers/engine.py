@@ -286,7 +286,7 @@ def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:
     kind = "this CPU container" if gpu_mode in ("none", "auto-cpu") else "this container"
     comes_with_gpus = program.startswith("nvidia-") and "CPU" in kind
     return EngineError(
-        f"There is no {program} in {kind}",
+        f"{program} not found in {kind}",
         cause="The NVIDIA runtime brings it in with the GPUs" if comes_with_gpus else "Its image does not have it",
         run="nvidia-smi   # on the host" if comes_with_gpus else "seatrial runs exec last -- ls /usr/bin /opt/venv/bin",
     )

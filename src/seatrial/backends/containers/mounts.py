@@ -52,7 +52,7 @@ def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = Fals
         )
     if not source.exists() and not (made and not mount.read_only and source.is_relative_to(project.resolve())):
         there = next(parent for parent in source.parents if parent.is_dir())
-        raise DataError(f"mount {from_here(source)}: there is no such file or folder", run=f"ls {as_typed(there)}")
+        raise DataError(f"mount {from_here(source)}: no such file or folder", run=f"ls {as_typed(there)}")
     return Mount(source=source, target=str(target), read_only=mount.read_only)
 
 

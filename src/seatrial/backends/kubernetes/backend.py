@@ -73,7 +73,7 @@ class Kubernetes:
             return EngineFacts(
                 self.name,
                 available=False,
-                reason="there is no kubeconfig, and this is not a pod",
+                reason="no kubeconfig found, and this is not a pod",
                 fix="kubectl config get-contexts   # KUBECONFIG names another file; no plan without a cluster yet",
             )
         return EngineFacts(self.name, available=True, reason=why)

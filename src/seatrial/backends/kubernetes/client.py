@@ -100,7 +100,7 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
         cause = f"{match['user'] or 'this account'} has no Role that allows it; whoever runs the cluster can bind one"
         run = f"kubectl auth can-i {named}" + (f" -n {namespace}" if namespace else "")
     elif status == 404 and (match := re.search(r'namespaces "([^"]+)" not found', message)):
-        text, run = f"There is no namespace {match[1]}", f"kubectl create namespace {match[1]}"
+        text, run = f"Namespace {match[1]} not found", f"kubectl create namespace {match[1]}"
     elif status == 422:
         text, run = f"The cluster rejected the manifest: {message}", "seatrial plan … --on k8s"
     elif status == 403 and "exceeded quota" in message:
@@ -110,8 +110,8 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
 
 def no_cluster(why: str) -> EngineUnavailableError:
     return EngineUnavailableError(
-        f"There is no cluster to run on: {why}",
-        cause="there is no kubeconfig and no pod service account",
+        f"No cluster found: {why}",
+        cause="neither a kubeconfig nor a pod service account exists",
         run="kubectl config get-contexts   # KUBECONFIG names another file",
     )
 

@@ -86,7 +86,7 @@ def _try(cluster: Cluster, manifest: Manifest) -> None:
         cluster.create(path_of(manifest, named=False), manifest, dry_run=True)
     except ApiError as error:
         row = OWNERS.get(manifest["kind"])
-        no_namespace = error.message.startswith("There is no namespace")
+        no_namespace = error.message.startswith("Namespace ")
         if error.status != 404 or no_namespace or row is None or row.install is None:
             raise
         raise UsageError(
@@ -171,7 +171,7 @@ CONTAINER = "copy"
 _PACK = (
     "import os, sys, tarfile\n"
     "path = os.path.join(sys.argv[1], sys.argv[2])\n"
-    "if not os.path.exists(path): sys.exit('there is no ' + sys.argv[2])\n"
+    "if not os.path.exists(path): sys.exit(sys.argv[2] + ' not found')\n"
     "with tarfile.open(fileobj=sys.stdout.buffer, mode='w|') as tar:\n"
     "    tar.add(path, arcname='.' if os.path.isdir(path) else os.path.basename(path))\n"
 )

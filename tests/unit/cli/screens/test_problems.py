@@ -24,12 +24,12 @@ def seatrial(capsys, tmp_path, monkeypatch):
 
 
 CASES = {
-    "an unknown command": (["rnu", "a.py"], 'There is no command "rnu"; did you mean run?', "seatrial run a.py"),
+    "an unknown command": (["rnu", "a.py"], 'Unknown command "rnu"; did you mean run?', "seatrial run a.py"),
     "a word of other tools": (["ps"], "did you mean runs ls?", "seatrial runs ls"),
     "a word of other tools, misspelt": (["lgos", "x"], "did you mean runs logs?", "seatrial runs logs x"),
-    "a word like none": (["zzzz"], 'There is no command "zzzz"', "seatrial --help"),
-    "a script as a command": (["train.py"], "There is no command", "seatrial run train.py"),
-    "a script that is not there": (["run", "train.py"], "There is no script train.py", "ls"),
+    "a word like none": (["zzzz"], 'Unknown command "zzzz"', "seatrial --help"),
+    "a script as a command": (["train.py"], "Unknown command", "seatrial run train.py"),
+    "a script that is not there": (["run", "train.py"], "Script train.py not found", "ls"),
     "a zero": (
         ["run", "digits", "--gpus", "0"],
         "error: --gpus 0 is ambiguous. First GPU: device=0. CPU: none\n",
