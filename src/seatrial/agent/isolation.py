@@ -54,7 +54,8 @@ def own_python(*folders: str) -> List[str]:
     loader = os.path.join(place, "lib", "ld.so")
     if not os.path.exists(loader):
         return [sys.executable]
-    return [loader, "--library-path", ":".join([os.path.join(place, "lib"), *folders]), sys.executable]
+    # An empty folder would be the working directory, which the target can write.
+    return [loader, "--library-path", ":".join([os.path.join(place, "lib"), *filter(None, folders)]), sys.executable]
 
 
 def _capabilities(status: Dict[str, str]) -> Optional[int]:
