@@ -46,7 +46,8 @@ def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
         (folder / "name").write_text(name)
     if ended:
         write_receipt(folder, provisional(Run(folder, folder)))
-        (folder / "summary.json").write_text(json.dumps({"id": id, "target": "train.py", "exit_code": 0}))
+        summary = {"id": id, "target": "train.py", "exit_code": 0, "metrics": {"loss": math.exp(-29 / 9) + offset}}
+        (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
 
