@@ -59,13 +59,16 @@ class OutputReader:
             yield from self._take(stream, None)
 
     def skip_to_last(self, chunks: int) -> None:
-        """Skip to the last ``chunks`` chunks; the agent writes about one a line."""
+        """Skip to the last ``chunks`` chunks; the agent writes about one a line. A line's end alone is no chunk."""
         kept: deque[tuple[Stream, int, int]] = deque()
+        long = 0
         for chunk in self._new_chunks():
             kept.append(chunk)
-            if len(kept) > chunks:
+            long += chunk[1] > 1
+            while kept and (long > chunks or kept[0][1] <= 1):
                 stream, count, _ = kept.popleft()
                 self._offsets[stream] += count
+                long -= count > 1
         if kept:
             self._index.offset = kept[0][2]
 
