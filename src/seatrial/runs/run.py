@@ -149,6 +149,9 @@ class Run:
         """Return whether it has not started, and the process that should start it lives."""
         if not self.recorded or self.handle() is not None:
             return False
+        return self._launcher_lives()
+
+    def _launcher_lives(self) -> bool:
         launcher = self.records.read("launcher.json", Process)
         return launcher is not None and launcher.is_alive()
 
@@ -160,7 +163,7 @@ class Run:
             claims = all(each.name.startswith(".") or each.name in _CLAIM for each in self.folder.iterdir())
         except OSError:  # it was removed meanwhile
             return True
-        return claims and not self.is_starting()
+        return claims and not self._launcher_lives()
 
     def hand_over(self, launcher: Process) -> None:
         """Let another process start it: while that lives, the run is about to start."""
