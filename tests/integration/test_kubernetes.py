@@ -157,9 +157,9 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
     project.write("train.py", "print('never')")
     cases = [
         (["--kind", "pytorchjob"], "no pytorchjobs.kubeflow.org", {}),
-        (["--namespace", "nowhere"], "no namespace nowhere", {}),
+        (["--namespace", "nowhere"], "Namespace nowhere not found", {}),
         (["--context", "nowhere"], "no context nowhere", {}),
-        ([], "no kubeconfig", {"KUBECONFIG": "/nowhere"}),
+        ([], "kubeconfig", {"KUBECONFIG": "/nowhere"}),
         (["--data", str(tmp_path)], "folder of this machine", {}),
         (["--nodes", "2"], "nodes independently", {}),
         (["--nodes", "a,b"], "Kubernetes --nodes takes a number", {}),
