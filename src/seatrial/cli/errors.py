@@ -51,7 +51,7 @@ _IN_THE_WAY = frozenset(
 #: At a sentence's end, and not the folder "." or "..".
 _FULL_STOP = re.compile(r"(?<=[^\s./])\.+$")
 
-#: Where a further line of a cause or a command begins: indented, it is no line of ours, whatever a file's name holds.
+#: Begin of a further line of a cause or a command. It is indented, so a file's name cannot imitate a line of ours.
 _LINE_START = re.compile(r"\n(?! {4})")
 
 #: Verbs that take run's words, so that advice to run applies to them under their own name.

@@ -9,7 +9,7 @@ from typing import Any
 
 from seatrial.system.text import shown
 
-#: Source: github.com/distribution/reference, regexp.go. Without a dot, a colon or ``localhost`` it is no registry.
+#: Source: github.com/distribution/reference, regexp.go. A registry has a dot, a colon or is ``localhost``.
 _PATH = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _REGISTRY = (
@@ -56,7 +56,7 @@ def matching(pattern: str, what: str) -> Callable[[Any], str]:
 
 
 def read_ulimit(value: Any) -> str:
-    """``TYPE=SOFT[:HARD]``; -1 is no limit. Raises ValueError."""
+    """Read ``TYPE=SOFT[:HARD]``; -1 means unlimited. Raises ValueError."""
     match = _ULIMIT.fullmatch(value) if isinstance(value, str) else None
     soft, hard = (int(each or match[1]) % 2**64 for each in match.groups()) if match else (1, 0)
     if match is None or soft > hard:

@@ -203,7 +203,7 @@ def read_pattern(value: Any) -> str:
     try:
         groups = re.compile(value).groups if isinstance(value, str) else 0
     except re.error as error:
-        raise ValueError(f"{shown(value)} is no regular expression: {error}") from None
+        raise ValueError(f"{shown(value)} is not a regular expression: {error}") from None
     if groups < 1 or re.search(r"[*+}]\)[*+{]", value):
         raise ValueError(f"expected a regular expression with one group such as 'loss of (\\S+)', got {shown(value)}")
     return str(value)

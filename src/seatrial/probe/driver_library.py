@@ -1,4 +1,4 @@
-"""The driver's libraries in a container, told apart from files that an image brings under their names."""
+"""Find the driver's libraries in a container, and recognise files that an image has under their names."""
 
 import os
 from typing import Iterator, Mapping, Sequence, Tuple

@@ -102,7 +102,7 @@ class Position:
             self.inner = int(inner[1]) / int(inner[2])
 
     def share(self, of_pass: float | None = None) -> float | None:
-        """Return the part of the training that is over, 0 to 1; ``of_pass``: that of a pass, as measured."""
+        """Return the finished share of the training, 0 to 1; ``of_pass`` is the measured share of a pass."""
         inner = (self.inner if self.inner is not None else of_pass or 0.0) if self.unit == "epoch" else 0.0
         begun = self.unit == "epoch" and (self.inner is not None or not self.ended)
         return min(1.0, max(0.0, self.done - begun + inner) / self.total) if self.total else None

@@ -34,7 +34,7 @@ def test_what_goes_without_saying() -> None:
         (Flags(["lr=0..1"], "tpe", "accuracy"), "names no direction: max or min"),
         (Flags(["lr=0..1"], "random"), "needs a limit: --trials or --budget"),
         (Flags(["lr=0,1"], metric="a:max", metric_from="a: .*"), "expression with one group"),
-        (Flags(["lr=0,1"], metric="a:max", metric_from="(a"), "no regular expression"),
+        (Flags(["lr=0,1"], metric="a:max", metric_from="(a"), "not a regular expression"),
         (Flags(["lr=0,1"], metric_from="(a)"), "--metric-from needs --metric"),
         (Flags(["lr=0,1"], parallel="many"), "neither a number of trials"),
         (Flags(["lr=0,1"], parallel="0"), "neither a number of trials"),
