@@ -72,6 +72,7 @@ def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Cal
     progress("creating the virtual environment")
     command.check([str(python), "-m", "venv", str(folder)], timeout_s=CREATE_TIMEOUT_S)
     progress("installing the packages with pip")
+    progress(f"packages to install: {sum(not line.startswith('-') for line in requirements)} in {folder}")
     listed = folder / "requirements.txt"
     listed.write_text("\n".join(requirements) + "\n")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]

@@ -148,6 +148,9 @@ def _build(
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
     network = None if image.network == "default" else image.network
     look = _watched(image)
+    lines = [line for text in image.context_texts.values() for line in text.splitlines()]
+    if locked := sum(" --hash=" in line for line in lines):
+        progress(f"packages to install: {locked}")
     try:
         try:
             for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):

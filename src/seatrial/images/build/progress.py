@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
@@ -19,6 +20,9 @@ READY = "image ready"
 CACHED = f"{READY} (cached)"
 #: The image's name follows.
 PULLING = "pulling "
+
+#: Of builders, before the first package: how many come, and the environment that they are unpacked in, where we see it.
+_EXPECTED = re.compile(r"^packages to install: (?P<count>\d+)(?: in (?P<folder>.+))?$")
 
 #: pip and uv, before they download a file, and for a file that is there.
 _DOWNLOAD = re.compile(r"^\s*Downloading (?P<name>\S+)(?: \((?P<size>[\d.]+ ?[kKMG]?i?B)\))?")
@@ -47,6 +51,8 @@ class BuildProgress:
     def __init__(self, now_s: float) -> None:
         self.step = "preparing the build"
         self._packages, self._bytes = 0, 0.0
+        self._expected, self._unpacking = 0, 0
+        self._folder: Path | None = None  # is seen while packages are unpacked
         self._started_s = now_s
         self._doing = ""
 
@@ -58,7 +64,10 @@ class BuildProgress:
         begun = step is not None and step != self.step
         if step is not None and begun:
             self.step, self._doing = step, ""
-        if match := _DOWNLOAD.match(text):
+        if match := _EXPECTED.match(text):
+            self._expected = int(match["count"])
+            self._folder = Path(match["folder"]) if match["folder"] else None
+        elif match := _DOWNLOAD.match(text):
             self._packages += 1
             self._bytes += _bytes(match["size"])
             size = f" ({format_bytes(round(_bytes(match['size'])))})" if match["size"] else ""
@@ -67,8 +76,8 @@ class BuildProgress:
             self._packages += 1
             self._doing = ""
         elif match := _INSTALLING.match(text):
-            count = len(match["names"].split(","))
-            self._doing = f"unpacking {count} package{'' if count == 1 else 's'}"
+            self._unpacking = len(match["names"].split(","))
+            self._doing = f"unpacking {_packages(self._unpacking)}"
         return begun
 
     def words(self, now_s: float) -> str:
@@ -76,12 +85,21 @@ class BuildProgress:
         sentence = f"{self.step}, {format_seconds(max(1.0, round(now_s - self._started_s)))}"
         if totals := self.totals():
             sentence += f": {', '.join(totals)}"
+        if self._unpacking and self._doing and self._folder is not None:
+            unpacked = sum(1 for _ in self._folder.glob("lib/python3*/site-packages/*.dist-info"))
+            return f"{sentence}; unpacked {min(unpacked, self._unpacking)} of {_packages(self._unpacking)}"
         return f"{sentence}; {self._doing}" if self._doing else sentence
 
     def totals(self) -> list[str]:
-        """Return ``14 packages``, ``312 MB downloaded``, as far as there are any."""
-        packages = [f"{self._packages} package{'' if self._packages == 1 else 's'}"] if self._packages else []
-        return packages + ([f"{format_bytes(round(self._bytes))} downloaded"] if self._bytes else [])
+        """Return ``14 of 18 packages``, ``312 MB downloaded``, as far as there are any."""
+        known = f"{self._packages} of {_packages(self._expected)}"
+        words = known if self._packages < self._expected else _packages(self._packages)
+        downloaded = [f"{format_bytes(round(self._bytes))} downloaded"] if self._bytes else []
+        return ([words] if self._packages else []) + downloaded
+
+
+def _packages(count: int) -> str:
+    return f"{count} package{'' if count == 1 else 's'}"
 
 
 def _step(text: str) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from seatrial.images.build.progress import BuildProgress
@@ -31,3 +33,15 @@ def test_step_of_an_own_dockerfile_keeps_its_words(line: str, step: str) -> None
     progress = BuildProgress(0.0)
     assert progress.line(line) == (step != "preparing the build")
     assert progress.step == step
+
+
+def test_packages_are_counted_against_those_of_the_lock(tmp_path: Path) -> None:
+    progress = BuildProgress(0.0)
+    progress.line("installing the packages with pip")
+    progress.line(f"packages to install: 2 in {tmp_path}")
+    progress.line("Downloading torch-2.13.0-cp311-none-linux.whl (180.5 MB)")
+    assert progress.words(1.0).startswith("installing the packages with pip, 1 s: 1 of 2 packages, 180 MB downloaded")
+    progress.line("Using cached numpy-2.4.0-cp311-none-linux.whl")
+    progress.line("Installing collected packages: numpy, torch")
+    (tmp_path / "lib/python3.11/site-packages/numpy-2.4.0.dist-info").mkdir(parents=True)
+    assert progress.words(2.0).endswith("2 packages, 180 MB downloaded; unpacked 1 of 2 packages")
