@@ -39,7 +39,7 @@ _ENGINES = ("auto", "docker", "podman", "local", "k8s")
 @option("--shm-size", metavar="SIZE", help="As for run.")
 @option("--network", metavar="NAME", help="As for run; optional.")
 @option("--host-only", is_flag=True, help="Host checks only, no container; under 1.5 s.")
-@option("--only", metavar="LAYER", multiple=True, help="This layer only, such as cdi; can be repeated.")
+@option("--only", metavar="LAYER", multiple=True, help="Check only this layer, such as cdi; can be repeated.")
 @option("--fix", is_flag=True, help="Apply safe fixes, showing each change first.")
 @option("--yes", "-y", is_flag=True, help="With --fix: do not ask.")
 @option("undo_last", "--undo", is_flag=True, help="Undo the last --fix.")
@@ -59,7 +59,7 @@ _ENGINES = ("auto", "docker", "podman", "local", "k8s")
     metavar="[FILE]",
     is_flag=False,
     flag_value="-",
-    help="For an issue, no names, no secrets: Markdown, or FILE.json.",
+    help="Write a report for an issue, without names or secrets: Markdown, or FILE.json.",
 )
 @option("--with-names", is_flag=True, help="Keep user and host names in the report.")
 def doctor(

@@ -93,7 +93,7 @@ def _show(made: Plan, rendered: list[Manifest], asks: list[str], host: Host, *, 
 @command(examples=("seatrial build train.py --explain", "seatrial build --check Dockerfile"))
 @takes_job
 @WORDS
-@option("--explain", is_flag=True, help="Size by package and kind; what slimming saves.")
+@option("--explain", is_flag=True, help="Show size by package and kind, and what slimming saves.")
 @option("--lock", is_flag=True, help="Write every version to seatrial.lock.")
 @option(
     "--check", metavar="DOCKERFILE", type=click.Path(path_type=Path), help="Check your own Dockerfile; builds nothing."

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 WATCH_INTERVAL_S = 2.0
 
 _PROJECT = project_option("The project folder; default: the nearest with runs.")
-_VERBOSE = option("--verbose", "-v", is_flag=True, help="The whole receipt, not its verdict alone.")
+_VERBOSE = option("--verbose", "-v", is_flag=True, help="Print the whole receipt, not only its verdict.")
 
 
 @click.group(cls=VerbGroup)
@@ -92,9 +92,9 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
 
 @runs.command("ls", examples=("seatrial runs ls --status failed --since 2d", "seatrial runs ls --watch"))
 @option("--limit", "-n", metavar="N", type=click.IntRange(min=0), default=20, help="Number of runs to show; 0: all.")
-@option("--status", metavar="STATUS", help="Only these: running, failed, done, unmet, … or a,b.")
-@option("--since", metavar="TIME", help="Only those started at most so long ago: 30m, 2d.")
-@option("--watch", "-w", is_flag=True, help="Again every 2 s, until Ctrl-C.")
+@option("--status", metavar="STATUS", help="Show only these: running, failed, done, unmet, … or a,b.")
+@option("--since", metavar="TIME", help="Show only runs started in the last 30m, 2d, …")
+@option("--watch", "-w", is_flag=True, help="Refresh every 2 s until Ctrl-C.")
 @AS_JSON
 @_PROJECT
 def list_(limit: int, status: str | None, since: str | None, watch: bool, as_json: bool, project: Path | None) -> int:
@@ -181,7 +181,7 @@ def _show_live(run: Run, screen: Screen) -> None:
 @RUN_OR_LAST
 @option("following", "--follow", "-f", is_flag=True, help="Follow until the run ends.")
 @option("--tail", "-n", metavar="N", type=click.IntRange(min=0), help="Start with about the last N lines.")
-@option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this node's lines, for a multi-node run.")
+@option("--rank", metavar="N", type=click.IntRange(min=0), help="Show only this node's lines (multi-node runs).")
 @_PROJECT
 def logs(reference: str, following: bool, tail: int | None, rank: int | None, project: Path | None) -> int:
     """Print what the target printed, both streams in order."""
@@ -288,8 +288,8 @@ def execute(reference: str, project: Path | None) -> int:
 
 @runs.command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
 @argument("reference", required=False, metavar="RUN", type=RunReference())
-@option("--kill", is_flag=True, help="SIGKILL at once, with no time to save.")
-@option("everything", "--all", is_flag=True, help="Every group of this project that seatrial up started.")
+@option("--kill", is_flag=True, help="Send SIGKILL at once; leaves no time to save.")
+@option("everything", "--all", is_flag=True, help="Stop every group that seatrial up started in this project.")
 @AS_JSON
 @_VERBOSE
 @_PROJECT
@@ -369,7 +369,7 @@ def remove(references: tuple[str, ...], force: bool, project: Path | None) -> in
 @runs.command(examples=("seatrial runs prune --keep 10",))
 @option("--keep", metavar="N", type=click.IntRange(min=0), default=0, help="Keep the N newest ended runs.")
 @option("--dry-run", is_flag=True, help="Show what would be deleted.")
-@option("everything", "--all", is_flag=True, help="Also all images and build cache of seatrial that no container uses.")
+@option("everything", "--all", is_flag=True, help="Also delete all unused images and build cache of seatrial.")
 @option("--yes", "-y", is_flag=True, help="Do not ask.")
 @AS_JSON
 @project_option("The project folder.", default=Path())

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 @takes_job
 @WORDS
 @option("--steps", metavar="N", type=click.IntRange(min=10), default=60, help="Steps measured in a trial.")
-@option("--seconds", metavar="N", type=click.FloatRange(min=1), default=20.0, help="Of a trial's steps, at most.")
+@option(
+    "--seconds", metavar="N", type=click.FloatRange(min=1), default=20.0, help="Maximum seconds of steps per trial."
+)
 @option("budget_s", "--budget", metavar="N", type=float, default=180.0, help="Seconds for all trials.")
-@option("--only", metavar="NAMES", help="Try these only, such as workers,bf16; a wrong name lists all.")
-@option("--fit", is_flag=True, help="Look for the largest and the fastest batch, in place of changes.")
+@option("--only", metavar="NAMES", help="Try only these: workers,bf16; a wrong name lists all.")
+@option("--fit", is_flag=True, help="Find the largest and the fastest batch size.")
 @option("--save", is_flag=True, help="Write the kept changes into seatrial.toml; later runs apply them.")
 @RECEIPT_AS_JSON
 @VERBOSE

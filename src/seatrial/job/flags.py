@@ -124,7 +124,7 @@ _OPTIONS: dict[str, tuple[Flag, ...]] = {
             metavar="KIND", without="build shell",
         ),
         Flag("kubernetes.namespace", "--namespace", "Default: the context's.", metavar="NAME"),
-        Flag("kubernetes.context", "--context", "Of the kubeconfig.", metavar="NAME"),
+        Flag("kubernetes.context", "--context", "Context of the kubeconfig; default: its current one.", metavar="NAME"),
         Flag(
             "kubernetes.queue", "--queue", "Kueue's LocalQueue to wait in.",
             metavar="NAME", without="build shell serve",
