@@ -396,10 +396,11 @@ class HostWitness(Event, type="host.witness"):
     """Hold what the host's own NVML saw of the run's GPUs.
 
     gpus: UUID → `looks` (how often its processes were read), `ours` (how often it listed one of this
-        run's container), `others` (how often only others').
+        run), `others` (how often only others'), `working` (how often it attributed SM time to this run),
+        `foreign` (how often another process worked there, or may have), `names` (of such processes).
     """
 
-    gpus: Dict[str, Dict[str, int]]
+    gpus: Dict[str, Dict[str, Any]]
 
 
 #: Keys of one entry of ``sample.gpus``; a counter that the chip or driver does not have is null, never 0.

@@ -107,6 +107,9 @@ class Criteria(KeyTable):
         validation_alias="mean_utilization",
         description="Minimum mean GPU utilisation in percent; false: not checked.",
     )
+    trained_on_gpu: bool = Field(
+        default=True, description="Whether the optimizer's parameters must be on the GPU; false: not checked."
+    )
     finished_within_s: Annotated[
         float | None,
         keys.typed(keys.or_false(keys.read_duration)),

@@ -51,6 +51,11 @@ def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
     )
 
 
+def name(pid: int) -> Optional[str]:
+    """The name of its program, at most 15 characters that anybody may have chosen; None once it is gone."""
+    return _bytes("/proc/%d/comm" % pid).decode("utf-8", "replace").strip() or None
+
+
 def everyone(proc: str = "/proc") -> Dict[int, GpuProcess]:
     """PID → process, for all that are visible."""
     found = (read(int(name), proc) for name in os.listdir(proc) if name.isdigit())

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial import events
 from seatrial.backends.base import ImageFacts, State
@@ -31,6 +31,17 @@ from seatrial.receipt.sections.serving import last_report, ready_s
 
 #: Numbers of a sample that describe the container, in the order of events.Sample.
 HOST_KEYS = ("cpu_cores", "memory_bytes", "memory_limit_bytes", "shm_used_bytes", "shm_total_bytes", "processes")
+
+
+class Witnessed(NamedTuple):
+    """Counts of the host's looks at a GPU; see events.HostWitness."""
+
+    looks: int = 0
+    ours: int = 0
+    others: int = 0
+    working: int = 0
+    foreign: int = 0
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,20 +156,21 @@ class Evidence:
         return [entry for entry in entries if isinstance(entry, dict) and text(entry.get("uuid"))]
 
     @cached_property
-    def witness(self) -> dict[str, tuple[int, int, int]]:
-        """UUID → looks of the host's driver, those with a process of the run on it, those with only others'."""
-        found: dict[str, tuple[int, int, int]] = {}
+    def witness(self) -> dict[str, Witnessed]:
+        """UUID → what the host's driver saw there."""
+        found: dict[str, Witnessed] = {}
         for moment in self.all(events.HostWitness):
             for uuid, seen in mapping(moment.keys.get("gpus")).items():
-                looks, ours, others = found.get(str(uuid), (0, 0, 0))
-                more = [whole(mapping(seen).get(key)) or 0 for key in ("looks", "ours", "others")]
-                found[str(uuid)] = (looks + more[0], ours + more[1], others + more[2])
+                before, keys = found.get(str(uuid), Witnessed()), mapping(seen)
+                counts = [getattr(before, key) + (whole(keys.get(key)) or 0) for key in Witnessed._fields[:-1]]
+                names = dict.fromkeys([*before.names, *filter(None, map(text, items(keys.get("names"))))])
+                found[str(uuid)] = Witnessed(*counts, names=tuple(names))
         return found
 
     @property
     def seen_by_host(self) -> set[str]:
         """UUIDs of GPUs on which the host's driver saw a process of the run."""
-        return {uuid for uuid, (_, ours, _) in self.witness.items() if ours}
+        return {uuid for uuid, seen in self.witness.items() if seen.ours}
 
     @property
     def contexts_were_watched(self) -> bool:

@@ -147,7 +147,7 @@ def _exit_code(run: RunEvidence, criteria: Criteria) -> int:
     if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
         return EXIT_TARGET_FAILED
     failed_ids = {criterion.id for criterion in criteria if criterion.verdict == "fail"}
-    if cause.id == "finished" and failed_ids & set(GPU_CONTRACT):
+    if cause.id == "finished" and failed_ids & {*GPU_CONTRACT, "trained-on-gpu"}:
         return EXIT_GPU_CONTRACT
     if run.plan.job.strict and failed_ids:
         return EXIT_CRITERIA

@@ -175,6 +175,43 @@ def test_work_that_the_host_did_not_see_breaks_the_contract(tmp_path, seen, cont
     assert (receipt.exit_cause.id, receipt.exit_code) == expected and receipt.seal.witnessed.endswith(witnessed)
 
 
+def shared(working):
+    seen = {"looks": 30, "ours": 30, "others": 0, "working": working, "foreign": 12, "names": ["python3 (PID 4711)"]}
+    return at(37, "host.witness", "host", gpus={H200.uuid: seen})
+
+
+@pytest.mark.parametrize(("working", "ran"), [(0, "not judged"), (29, "pass")])
+def test_work_of_another_process_is_not_the_runs(tmp_path, working, ran):
+    receipt = gpu_run(shared(working)).judge(tmp_path)
+    ran_on, busy = receipt.criteria["ran-on-gpu"], receipt.criteria["gpu-busy"]
+    assert (ran_on.verdict, busy.verdict) == (ran, "not judged")
+    assert "python3 (PID 4711) also worked on GPU 0" in busy.evidence and "in 12 of 30 checks" in busy.evidence
+    assert (receipt.outcome.id == "passed") == (ran == "pass")
+
+
+def steps_with(**facts):
+    return [
+        at(20 + n, "step", "target", anatomy={"pid": 7, "steps": 9 * n, "seconds": n, "regions": {}, **facts})
+        for n in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "peak_bytes", "verdict", "exit_code"),
+    [
+        ("cuda", 4_000_000, "pass", 0),
+        ("cpu", None, "fail", 3),
+        ("cpu", 10**7, "fail", 3),
+        ("cpu", 10**9, "not judged", 0),
+    ],
+    ids=["on the GPU", "on the CPU", "on the CPU beside a small kernel", "offloaded"],
+)
+def test_training_is_where_the_optimizers_parameters_are(tmp_path, device, peak_bytes, verdict, exit_code):
+    training = at(23, "step", "target", training={"pid": 7, "device": device, "parameters": 1_000_000})
+    receipt = gpu_run(*steps_with(peak_bytes=peak_bytes), training).judge(tmp_path)
+    assert receipt.criteria["trained-on-gpu"].verdict == verdict and receipt.exit_code == exit_code
+
+
 def test_time_of_a_target_moves_no_line_of_the_host():
     lines = [at(1, "agent.started"), at(10**9, "step", "target", loss=1), at(5, "sample"), at(9, "target.exited")]
     host = at(7, "signal", "host", signal=15)

@@ -57,10 +57,10 @@ GPU_CONTRACT = ("gpus-visible", "ran-on-gpu")
 _KEYS = {"gpu-busy": "mean_utilization_pct", "image-size": "max_image_bytes", "model-saved": "model"}
 
 #: Not judged of a server, which waits for requests, ends when it is stopped and saves nothing, nor of a tune.
-_OF_TRAINING = ("gpu-busy", "in-time", "model-saved")
+_OF_TRAINING = ("gpu-busy", "in-time", "model-saved", "trained-on-gpu")
 
 #: Judged only of a run with GPUs.
-_OF_GPUS = (*GPU_CONTRACT, "gpu-busy", "clean-output")
+_OF_GPUS = (*GPU_CONTRACT, "gpu-busy", "clean-output", "trained-on-gpu")
 
 
 class Judgement(NamedTuple):
@@ -120,7 +120,7 @@ def _is_asked(run: RunEvidence, id: str, verdict: Verdict) -> bool:
         return False
     if id in (*GPU_CONTRACT, "gpu-busy"):
         return run.gpus_required and not (id in _OF_TRAINING and _trains_nothing(run))
-    return id not in ("in-time", "image-size", "model-saved") or verdict != "not judged"
+    return id not in ("in-time", "image-size", "model-saved", "trained-on-gpu") or verdict != "not judged"
 
 
 def _trains_nothing(run: RunEvidence) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seatrial.findings.finding import Finding
-from seatrial.job.units import format_seconds
-from seatrial.receipt.fields import text
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.fields import clean, text, whole
 from seatrial.receipt.formatting import count, gpu_names, percent, short_uuid
 from seatrial.receipt.section import Criterion, Section
 from seatrial.receipt.sections.criteria import MIN_SAMPLES, Judgement, as_criterion
@@ -25,6 +25,10 @@ _MIN_UNUSED_SAMPLES = 2
 #: microseconds in a second is all that rounds to 0.00 % (measured on an H100).
 MIN_IDLE_SAMPLES = 5
 
+#: Bytes that torch reserves for a small kernel: cuBLAS's workspace, 32 MiB on Hopper, and blocks of 2 MiB. Source:
+#: cuBLAS's documentation, cublasSetWorkspace(); torch/c10/cuda/CUDACachingAllocator.
+_SMALL_BYTES = 64 * 2**20
+
 #: The plan's check → how a script of that framework uses the GPU.
 _HOW_TO_USE = {
     "torch": 'device = "cuda" in the script: model.to("cuda"), data.to("cuda")',
@@ -34,13 +38,14 @@ _HOW_TO_USE = {
 
 
 class GpuContract(Section):
-    """Three criteria; their rows are part of Criteria."""
+    """Four criteria; their rows are part of Criteria."""
 
     def judge(self, run: RunEvidence) -> list[Criterion]:
         ran = "The server ran on the GPU" if run.plan.job.serve is not None else "Training ran on the GPU"
         return [
             as_criterion(run, "gpus-visible", "GPUs visible where the target ran", _gpus_visible),
             as_criterion(run, "ran-on-gpu", ran, _ran_on_gpu),
+            as_criterion(run, "trained-on-gpu", "Model trained on the GPU", _trained_on_gpu),
             as_criterion(run, "gpu-busy", "GPU kept busy", _kept_busy),
         ]
 
@@ -95,11 +100,51 @@ def _ran_on_gpu(run: RunEvidence) -> Judgement:
     if untried := [gpu for gpu in expected if not _tried(run, gpu)]:
         own = f"{FRAMEWORKS[run.plan.agent.check]}'s own kernel"
         return Judgement("not judged", f"{own} was not tested on {_names(untried)}")
+    if shared := _shared_with(run, but_for_its_own_work=True):
+        return Judgement("not judged", f"{shared}; the driver attributed no SM time to this run")
     seen = min(evidence.contexts[gpu.uuid].at_s for gpu in expected)
     after = format_seconds(max(0.0, seen - evidence.target_started.at_s))
     kinds = {kernel.text("kind") or "driver" for _, kernel in kernels}
     ran = f"a {' and a '.join(sorted(kinds))} kernel ran on each GPU" if kinds else "no kernel was tested"
     return Judgement("pass", f"CUDA context of the target {after} after its start; {ran}")
+
+
+def _shared_with(run: RunEvidence, *, but_for_its_own_work: bool = False) -> str | None:
+    """Return which other processes worked on the run's GPUs, or may have; None if the host saw none.
+
+    Args:
+        but_for_its_own_work: leave out GPUs on which the driver attributed SM time to the run.
+    """
+    for gpu in run.expected:
+        seen = run.evidence.witness.get(gpu.uuid)
+        if seen is not None and seen.foreign and not (but_for_its_own_work and seen.working):
+            who = ", ".join(map(clean, seen.names)) or "another process"
+            return f"{who} also worked on {_names([gpu])}, in {seen.foreign} of {seen.looks} checks"
+    return None
+
+
+def _trained_on_gpu(run: RunEvidence) -> Judgement:
+    """Require the optimizer's parameters on the GPU.
+
+    Parameters on the CPU are not judged if the GPU held as much, or more than a small kernel takes: they may be
+    offloaded.
+    """
+    if not run.plan.job.criteria.trained_on_gpu:
+        return Judgement("not judged", "disabled in [criteria]")
+    ranks = [rank for rank in run.evidence.anatomy if text(rank.facts.get("device"))]
+    if not ranks:
+        return Judgement("not judged", "no steps were measured inside the script")
+    steps = sum(rank.steps for rank in ranks)
+    on_cpu = [rank for rank in ranks if rank.facts["device"] == "cpu"]
+    if not on_cpu:
+        return Judgement("pass", f"the parameters of {count(steps, 'step')} were on the GPU")
+    held, peak = (whole(on_cpu[0].facts.get("parameters")) or 0), on_cpu[0].peak_bytes or 0
+    if peak > max(_SMALL_BYTES, 2 * held):  # 16 bits a parameter, where the model computes
+        return Judgement(
+            "not judged", f"the parameters were on the CPU, and torch held {format_bytes(peak)} on the GPU"
+        )
+    words = f"the optimizer's {held:,} parameters were on the CPU" if held else "the loss was on the CPU"
+    return Judgement("fail", words, "parameters on the GPU", "on the CPU")
 
 
 def _tried(run: RunEvidence, gpu: Gpu) -> bool:
@@ -125,6 +170,8 @@ def _kept_busy(run: RunEvidence) -> Judgement:
     known = {use.uuid: mean for use in uses if (mean := use.utilization_mean_pct) is not None}
     if len(known) < len(uses):
         return Judgement("not judged", "the driver reports no utilisation for this GPU (MIG slices have none)")
+    if shared := _shared_with(run):
+        return Judgement("not judged", shared)
     names = gpu_names(run.expected)
     each = ", ".join(f"{names[uuid]} {percent(mean)}" for uuid, mean in known.items())
     sm = [use.sm_activity_mean_pct for use in uses if use.sm_activity_mean_pct is not None]

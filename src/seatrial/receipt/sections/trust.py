@@ -62,7 +62,7 @@ class Trust(Section):
     def read(self, run: RunEvidence) -> dict[str, Any]:
         evidence, chain = run.evidence, run.chain
         witness = evidence.witness.items()
-        seen = [f"{short_uuid(uuid)} in {ours} of {looks} checks" for uuid, (looks, ours, _) in witness]
+        seen = [f"{short_uuid(uuid)} in {each.ours} of {each.looks} checks" for uuid, each in witness]
         seal = Seal(
             lines=chain.lines if chain else len(evidence.moments),
             digest=chain.digest if chain and chain.broken_at is None else None,
@@ -132,13 +132,13 @@ def contradictions(run: RunEvidence) -> list[str]:
     if run.chain is not None and run.chain.broken_at is not None:
         found.append(f"line {run.chain.broken_at} of events.jsonl was changed after it was written")
     found += _exit_codes(run)
-    for uuid, (looks, ours, others) in run.evidence.witness.items():
+    for uuid, seen in run.evidence.witness.items():
         readings = [sample.gpus.get(uuid, {}) for sample in run.evidence.samples]
         busy = sum(max(each.get("utilization_pct", 0.0), each.get("sm_activity_pct", 0.0)) > 0 for each in readings)
-        if uuid in run.evidence.contexts and not ours and not others and min(looks, busy) >= MIN_LOOKS:
+        if uuid in run.evidence.contexts and not seen.ours and not seen.others and min(seen.looks, busy) >= MIN_LOOKS:
             found.append(
                 f"the agent reported work on {short_uuid(uuid)} in {busy} samples; the host's driver listed no process "
-                f"there in {looks} checks"
+                f"there in {seen.looks} checks"
             )
     return found
 

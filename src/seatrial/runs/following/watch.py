@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from seatrial import events
 from seatrial.backends import table
@@ -20,8 +21,9 @@ from seatrial.errors import SeatrialError, UsageError
 from seatrial.events import AgentFinished, HostWitness, Signal, of_type, tail
 from seatrial.job.in_container import AGENT_GRACE_S
 from seatrial.job.plan import Plan
-from seatrial.probe.machine import owner
-from seatrial.probe.nvml import ComputeProcess
+from seatrial.probe import processes
+from seatrial.probe.gpu import GpuProcess
+from seatrial.probe.machine import Attribution
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.fields import clean
 from seatrial.runs.adopt import handle_of
@@ -271,20 +273,29 @@ class Alerts:
 LOOK_S = 1.0
 
 
+#: Names of other processes that are kept for each GPU.
+_MOST_NAMES = 3
+
+_HIDDEN = "a process that this machine does not show"
+
+
 class Witness(threading.Thread):
-    """Counts, for each GPU, looks at which a process of the run's container had a context there, and others' alone.
+    """Counts, for each GPU, looks at which the run had a context there, worked, or shared it with another process.
 
     Args:
-        processes: lists those with a context on a GPU; None if the driver does not report them.
+        own: returns the PIDs of the run.
+        listed: lists processes with a context on a GPU; None if the driver does not report them.
     """
 
     def __init__(
-        self, uuids: tuple[str, ...], container_id: str, processes: Callable[[str], list[ComputeProcess] | None]
+        self, uuids: tuple[str, ...], own: Callable[[], set[int]], listed: Callable[[str], list[GpuProcess] | None]
     ) -> None:
         super().__init__(name="witness", daemon=True)
-        self._uuids, self._container_id, self._processes = uuids, container_id, processes
+        self._uuids, self._own, self._listed = uuids, own, listed
         self._done = threading.Event()
-        self.seen = {uuid: {"looks": 0, "ours": 0, "others": 0} for uuid in uuids}
+        self.seen: dict[str, dict[str, Any]] = {
+            uuid: {"looks": 0, "ours": 0, "others": 0, "working": 0, "foreign": 0, "names": []} for uuid in uuids
+        }
 
     def run(self) -> None:
         while not self._done.wait(LOOK_S):
@@ -292,30 +303,53 @@ class Witness(threading.Thread):
                 self.look(uuid)
 
     def look(self, uuid: str) -> None:
-        """Look at one GPU. A process that this host cannot see (another PID namespace) counts as another's."""
-        listed = self._processes(uuid)
+        """Look at one GPU.
+
+        A process whose PID is of another namespace counts as another's, unless the run has as many contexts as there
+        are such processes. One whose share of the SMs the driver does not report may work.
+        """
+        listed = self._listed(uuid)
         if listed is None:
             return
-        owners = [owner(process.pid) for process in listed]
-        ours = any(one is not None and one.container_id == self._container_id for one in owners)
+        own = self._own() if listed else set()
+        ours = [process for process in listed if process.pid in own]
+        others = {process.pid: processes.name(process.pid) for process in listed if process.pid not in own}
+        hidden = sum(name is None for name in others.values())
+        unseen = hidden > 0 and hidden > sum(map(processes.has_cuda_context, own)) - len(ours)
+        busy = [process.pid for process in listed if process.share_pct is None or process.share_pct > 0]
+        names = [f"{others[pid]} (PID {pid})" for pid in busy if others.get(pid)] + [_HIDDEN] * unseen
         counts = self.seen[uuid]
         counts["looks"] += 1
-        counts["ours"] += ours
-        counts["others"] += bool(owners) and not ours
+        counts["ours"] += bool(ours)
+        counts["others"] += bool(others) and not ours
+        counts["working"] += any(process.share_pct for process in ours)
+        counts["foreign"] += bool(names)
+        counts["names"] = list(dict.fromkeys([*counts["names"], *names]))[:_MOST_NAMES]
 
     def stop(self) -> None:
         self._done.set()
 
 
+def _own_pids(plan: Plan, handle: Handle) -> Callable[[], set[int]]:
+    """Return a function that lists the PIDs of a run, of its container's or of those below its agent."""
+    if plan.container is None:
+        agent = int(handle.id)
+        return lambda: {agent, *(process.pid for process in processes.descendants(agent))}
+    attribution = Attribution()
+    return lambda: {
+        pid for owner, pids in attribution.containers().items() if owner.container_id == handle.id for pid in pids
+    }
+
+
 @contextmanager
 def witnessing(run: Run, plan: Plan, handle: Handle) -> Iterator[None]:
-    """Look at the GPUs of a container of this machine while open, and record the counts."""
+    """Look at the GPUs of a run on this machine while open, and record the counts."""
     uuids = tuple(gpu.uuid for gpu in plan.gpus)
-    if not uuids or plan.container is None:
+    if not uuids or not (plan.container or plan.on_the_host):
         yield
         return
     sampler = Sampler(uuids)
-    witness = Witness(uuids, handle.id, sampler.compute_processes)
+    witness = Witness(uuids, _own_pids(plan, handle), sampler.processes)
     witness.start()
     try:
         yield
