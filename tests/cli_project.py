@@ -37,7 +37,7 @@ class Project:
 
     Attributes:
         trusted: what its file asks for (CONFIG's network, a webhook …) is allowed with ``--trust``: a test has no
-            terminal to be asked on.
+            terminal for questions.
     """
 
     trusted = True
@@ -71,7 +71,7 @@ class Project:
     ) -> subprocess.CompletedProcess[str]:
         """A command to its end; fails unless it exits with ``exit_code`` (None: any)."""
         argv, env = self.argv(*words), {**self.environ, **environ}
-        imported = env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")  # else another copy of the package is meant
+        imported = env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")  # else another copy of the package is imported
         if argv[: len(PROGRAM)] == PROGRAM and not self.user and imported:
             ended = fork_server.server().run(argv[len(PROGRAM) :], self.folder, env, timeout_s)
         else:

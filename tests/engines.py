@@ -30,7 +30,7 @@ default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 netns = "host"
 """
 
-#: Where the test cluster's kubelet looks for Docker, whatever DOCKER_HOST says.
+#: Where the test cluster's kubelet looks for Docker, for any DOCKER_HOST.
 NODE_ENDPOINT = "unix:///var/run/docker.sock"
 
 SHARED = Path(__file__).parents[2] / "shared" / "k8s"
@@ -194,7 +194,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) ->
         return
     script = SHARED / "cluster.sh"
     if not script.exists():
-        pytest.skip("no script beside the repository starts a cluster")
+        pytest.skip("no script next to the repository starts a cluster")
     folder = tmp_path_factory.mktemp("cluster") / "k8s"
     environ = {**os.environ, "DOCKER_HOST": NODE_ENDPOINT}
     try:

@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 #: CPU seconds that parsing 10,000 lines took on the machine that the limits were set on (2 cores, Python 3.11.7): the
-#: least of twenty, beside other tests. The same machine took 0.33 to 0.68 hours later, nearly idle.
+#: least of twenty, during other tests. The same machine took 0.33 to 0.68 hours later, nearly idle.
 KNOWN_WORK_S = 0.18
 
 

@@ -124,7 +124,7 @@ def test_runs_and_one_that_lives(project: Path) -> None:
 
 
 def test_a_space_stays_a_space() -> None:
-    """``seatrial.runs`` is a package and a function, whatever was imported first."""
+    """``seatrial.runs`` is a package and a function, in any order of imports."""
     program = "import seatrial.runs.store, seatrial.doctor.report, seatrial; print(seatrial.runs(), seatrial.doctor)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
     assert done.stdout.startswith("[") and "module 'seatrial.doctor'" in done.stdout, done.stderr

@@ -133,7 +133,7 @@ def test_more_memory_than_allowed_is_an_oom_kill(launcher):
     handle = launcher.start("python3", "-c", program, memory_bytes=64 * 2**20, shm_bytes=16 * 2**20)
     state = launcher.ended(handle)
     assert state.exit_code == 137
-    # Podman 4.3.1 on cgroup v1 does not notice (its conmon 2.1.6 says false): there the agent's counter tells.
+    # Podman 4.3.1 on cgroup v1 does not notice (its conmon 2.1.6 reports false): there the agent's counter shows it.
     assert state.oom_killed or launcher.backend.name == "podman"
 
 

@@ -244,7 +244,7 @@ def _served(cluster: Cluster, group: str) -> bool:
         return False
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the CRDs are not beside the repository")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the CRDs are not next to the repository")
 @pytest.mark.parametrize(("kind", "name"), [("pytorchjob", "PyTorchJob"), ("trainjob", "TrainJob")])
 def test_operators_objects(project: Project, cluster: Cluster, operators: None, kind: str, name: str) -> None:
     """No operator acts here: the object is accepted, read back, and goes with the run."""

@@ -1,6 +1,6 @@
 """--gpu-memory in the pods of a real cluster: the limit reaches the framework in each, and the receipt has the peak.
 
-The image has a driver made for tests, with a GPU of 1 GiB, and a small package in JAX's place; the node says that it
+The image has a driver made for tests, with a GPU of 1 GiB, and a small package in JAX's place; the node reports that it
 has two GPUs. The script can do without JAX, so the GPU is tried by the driver alone.
 """
 

@@ -1,6 +1,6 @@
 """Two real nodes: where pods go, how they find each other, what is lost with a node, and logs that an engine rotates.
 
-The second node is a kubelet with an engine of its own (tests/kubernetes_node.sh), beside the cluster of this machine.
+The second node is a kubelet with an engine of its own (tests/kubernetes_node.sh), next to the cluster of this machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def second_node(
     """``up(images)`` starts it; ``kill()`` takes its power; ``add(image)`` copies one more from the first's engine."""
     kubelet, dns = kubeconfig.parent / "bin" / "kubelet", _dns(kubeconfig.parent)
     if os.geteuid() != 0 or not kubelet.exists() or dns is None:
-        pytest.skip("a second node needs root, and the kubelet and names beside the kubeconfig")
+        pytest.skip("a second node needs root, and the kubelet and names next to the kubeconfig")
     folder = tmp_path_factory.mktemp("second") / "node"
 
     def script(verb: str, *words: object) -> None:
@@ -219,7 +219,7 @@ def test_a_node_that_is_lost_for_good(
     project.wait_for(lambda: status(project) == "waiting: a lost node", 120)
     reported = project.cli("runs", "logs", run_id).stderr
     assert f"the machine {SECOND} does not answer" in reported and f"kubectl delete node {SECOND}" in reported
-    cluster.delete(f"{NODES}/{SECOND}")  # as told, or as a cloud does for a machine that is no more
+    cluster.delete(f"{NODES}/{SECOND}")  # by hand, or as a cloud does for a machine that is gone
     project.wait_for(lambda: project.cli("runs", "logs", run_id) and status(project) == "done", 240)
     assert project.receipt()["exit_cause"]["id"] == "finished"
     assert set().union(*machines(project).values()) == {FIRST, SECOND}

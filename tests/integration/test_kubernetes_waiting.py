@@ -56,7 +56,7 @@ def quota(cluster: Cluster, **hard: str) -> str:
 
 
 def statuses(project: Project) -> dict[str, str]:
-    """Name → what ``runs ls`` says."""
+    """Return name → text of ``runs ls``."""
     lines = json.loads(project.cli("runs", "ls", "--json").stdout)
     return {line["name"]: f"{line['status']}: {line['outcome']}".removesuffix(": ") for line in lines}
 
@@ -67,7 +67,7 @@ def test_runs_that_wait_for_quota_go_on_when_it_is_raised(project: Project, clus
         detached = project.run("train.py", "--gpus", "none", "--detach", "--name", "detached").stdout.strip()
         attached = project.start("train.py", "--gpus", "none", "--name", "attached")
         until(lambda: statuses(project) == dict.fromkeys(("detached", "attached"), "waiting: quota"))
-        for _ in range(2):  # one that looks for a moment only is told, too, and the record has it once
+        for _ in range(2):  # a short look shows it, too, and the record has it once
             reported = project.cli("runs", "logs", "detached").stderr
             assert "quota is used up" in reported and f"fix: kubectl -n {NAMESPACE} describe resourcequota" in reported
         cluster.patch(path, {"spec": {"hard": {"pods": "9"}}})
@@ -102,7 +102,7 @@ def test_a_run_that_is_stopped_while_it_waits(project: Project, cluster: Cluster
         cluster.delete(path)
 
 
-#: What is wrong → the spec of a LimitRange, lines of seatrial.toml, what runs ls says, the fix.
+#: What is wrong → the spec of a LimitRange, lines of seatrial.toml, text of runs ls, the fix.
 HELD: dict[str, tuple[dict[str, Any] | None, str, str, str]] = {
     "limit range": (
         {"limits": [{"type": "Container", "max": {"memory": "64Mi"}}]},

@@ -65,7 +65,7 @@ def _search(folder: Path, metric: str | None = "accuracy:max", trials: int = 9) 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Any]:
-    """Opens a page; what is an error on its console, or asked of another host, fails the test."""
+    """Opens a page; what is an error on its console, or requested from another host, fails the test."""
     wrong: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

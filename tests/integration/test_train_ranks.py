@@ -1,4 +1,4 @@
-"""Two ranks over Gloo, started by torchrun: the same training as one rank, whatever happens to one of them."""
+"""Two ranks over Gloo, started by torchrun: the same training as one rank, also when one of them is lost."""
 
 import os
 import shutil
@@ -139,7 +139,7 @@ def test_sigterm_saves_once_ends_every_rank_with_143_and_goes_on_bit_identically
 def test_a_lost_node_is_done_without_and_taken_back(tmp_path: Path) -> None:
     """Two ranks, one, two again, each from the last checkpoint. Torchrun takes a node for lost after 3 s here.
 
-    A node that comes back is told of a store only with the variable below: else node 0 keeps the address that it gave
+    A node that comes back learns of a store only with the variable below: else node 0 keeps the address that it gave
     out before to itself, and both wait (torch 2.13, dynamic_rendezvous.py, _bootstrap_store_info).
     """
     env = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
