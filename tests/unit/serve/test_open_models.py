@@ -185,34 +185,6 @@ def test_an_onnx_file(tmp_path):
         open_model(str(path), torch.device("cuda"))
 
 
-SERVED = """
-import numpy as np
-class Model:
-    max_batch = 4
-    def load(self, device, folder): self.folder = folder
-    def predict(self, batch):
-        if "bad" in batch: raise ValueError("/root/secret")
-        if "short" in batch: return batch[1:]
-        if "exit" in batch: raise SystemExit(3)
-        return [{"saw": one if not isinstance(one, bytes) else len(one), "n": np.float32(2)} for one in batch]
-    def example(self): return "x"
-"""
-
-
-def test_a_class_of_the_users(tmp_path, models):
-    (tmp_path / "serve.py").write_text(SERVED)
-    served = open_model(f"{tmp_path}/serve.py:Model", CPU)
-    served.warm_up()
-    assert served.max_batch == 4
-    reader = pickle.loads(pickle.dumps(served.reader))
-    rows = [*reader.rows({"inputs": [1, {"a": [1.5, None]}]}), reader.row_of_file(b"12345", "image/png")]
-    assert [reader.answer(answer)["saw"] for answer in served.predict(rows)] == [1, {"a": [1.5, None]}, 5]
-    for word in ("bad", "short", "exit"):
-        with pytest.raises(Exception, match=r"."):
-            served.predict(reader.rows({"inputs": ["a", word]}))
-    assert served.predict(reader.rows("still there"))
-
-
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
