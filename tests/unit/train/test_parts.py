@@ -173,6 +173,7 @@ IDX = struct.pack(">4I", 0x803, 5, 4, 4) + bytes(80)
         ("images", struct.pack(">4I", 0x803, 0, 2, 2), "holds no examples"),
         ("images.gz", gzip.compress(IDX)[:-9], "is not a whole gzip file"),
     ],
+    ids=["a byte short", "a picture", "no head", "too long", "no examples", "torn gzip"],
 )
 def test_files_that_are_not_idx_are_refused(tmp_path, name, content, sentence):
     (tmp_path / name).write_bytes(content)
