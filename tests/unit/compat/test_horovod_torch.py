@@ -67,7 +67,7 @@ def test_three_ranks_divide_as_ddp_does() -> None:
 
 
 def output(code: str) -> str:
-    """Return the output of a process that is no rank."""
+    """Return the output of a process that is not a rank."""
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     env["PYTHONPATH"] = str(COMPAT)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""What a CUDA graph would not repeat is found by watching steps, which leave nothing behind; engines agree on it."""
+"""Steps that a CUDA graph would not repeat are found by watching them, which leaves nothing; engines agree on it."""
 
 import copy
 import random

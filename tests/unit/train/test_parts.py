@@ -356,7 +356,7 @@ def test_signal_within_a_run_is_remembered_and_a_second_interrupt_raised(number,
 
 @pytest.mark.parametrize("there", ["missing", "empty", "torn", "whole", "named by a person"])
 def test_resume_of_a_run_begins_anew_without_a_checkpoint(tmp_path, monkeypatch, capsys, there):
-    """What a person named is kept: without a checkpoint in it, the loop refuses it."""
+    """A folder that a person named is kept: without a checkpoint in it, the loop refuses it."""
     folder = tmp_path / "checkpoints"
     if there != "missing":
         folder.mkdir()

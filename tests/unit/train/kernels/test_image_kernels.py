@@ -174,7 +174,7 @@ class Rounded(torch.autograd.Function):
 
 @pytest.mark.parametrize(("height", "width", "rows"), [(14, 17, 5), pytest.param(28, 28, 66, marks=pytest.mark.slow)])
 def test_loss_and_every_gradient_of_lenet(device, height, width, rows):
-    """What a layer hands on is rounded in double precision, too; weights are numbers that bf16 holds."""
+    """Results of layers are rounded in double precision, too; weights are numbers that bf16 holds."""
     torch.manual_seed(0)
     model = network(height, width, 10)
     with torch.no_grad():
