@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,3 +252,15 @@ def _answers(address: str) -> bool:
         return bool(urllib.request.urlopen(f"http://{address}/v2/", timeout=2).status == 200)
     except OSError:
         return False
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium, which playwright drives."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium is installed")
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()

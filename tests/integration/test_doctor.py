@@ -25,6 +25,7 @@ import pytest
 from cdi_specs import written_spec
 from fake_driver import compile_driver
 from machines import UUID, FakeHost, healthy
+from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.doctor import inspection as inspection_module
@@ -135,10 +136,8 @@ def test_an_image_is_started_with_what_the_user_gives(docker_backend: Docker, ho
     assert starts.status == "broken" and starts.findings[0].evidence
     assert results["image.present"].verdict.status == "ok"
     listing = ["docker", "ps", "-aq", "--filter", "label=seatrial.doctor"]
-    deadline_s = time.monotonic() + 60  # those of other tests, which run at the same time, end by themselves
-    while left := subprocess.run(listing, capture_output=True, text=True).stdout:
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.5)
+    # Those of other tests, which run at the same time, end by themselves.
+    until(lambda: not subprocess.run(listing, capture_output=True).stdout, "the end of doctor's containers", 60)
 
 
 SITE = "/usr/local/lib/python3.11/dist-packages"

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ import pytest
 
 from cli_project import CONFIG, Project
 from engines import IMAGE, NODE_ENDPOINT
+from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
@@ -53,7 +54,7 @@ def second_node(
     def up() -> None:
         if not folder.exists():
             script("up", SECOND, kubeconfig, kubelet, dns, SUBNET, IMAGE, "test/pause:1")
-            until(lambda: is_ready(cluster, SECOND), 90)
+            until(lambda: is_ready(cluster, SECOND))
         for node, pool in ((FIRST, "a"), (SECOND, "b")):
             cluster.patch(f"{NODES}/{node}", {"metadata": {"labels": {"pool": pool}}})
 
@@ -79,13 +80,6 @@ def _dns(folder: Path) -> str | None:
     except OSError:
         return None
     return next((word.partition("=")[2] for word in words if word.startswith("--listen-address=")), None)
-
-
-def until(condition: Callable[[], object], timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.5)
 
 
 def is_ready(cluster: Cluster, name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from cli_project import Project
+from pace import until
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
@@ -38,13 +38,6 @@ def project(tmp_path: Path, cluster_environ: dict[str, str], namespace: None) ->
     made.write("train.py", "print('it ran')\n")
     yield made
     made.clean()
-
-
-def until(condition: Any, timeout_s: float = 60) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.2)
 
 
 def quota(cluster: Cluster, **hard: str) -> str:
