@@ -1,4 +1,4 @@
-"""Is the diagnosis right? Scripts bound on purpose (tests/bound), run through seatrial, and what their receipts say.
+"""Is the diagnosis right? Scripts bound on purpose (tests/lab/bound), run through seatrial, and what receipts show.
 
     python benchmarks/diagnosis.py OUT [--gpus 1|2|none] [--seconds 8] [--budget-s 540] [--lanes N] [--only NAME ...]
                                    [--first NAME ...] [--skip NAME ...] [--held-out] [--config seatrial.toml]
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BOUND = ROOT / "tests" / "bound"
+BOUND = ROOT / "tests" / "lab" / "bound"
 sys.path.insert(0, str(ROOT / "tests"))
 
 #: A run beside its script: the agent, a kernel on each GPU, imports. Seen on an H200: 10 to 14 s.

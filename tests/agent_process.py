@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from pace import until
 from seatrial import events
 from seatrial.job.in_container import CONTAINER_PYTHON, PYTHON_COMMAND
 from seatrial.system import agent_archive, interpreter
@@ -83,10 +84,7 @@ class Agent:
         self.wait_for(lambda: text in self.log("stdout.log").decode())
 
     def wait_for(self, condition: object, timeout_s: float = 60.0) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline_s, "it never happened"
-            time.sleep(0.02)
+        until(condition, timeout_s=timeout_s)
 
     def events(self, type: str) -> list[dict]:
         read = events.read(str(self.record / "events.jsonl"))

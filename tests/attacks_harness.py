@@ -130,7 +130,7 @@ def intact(project: Project, run_id: str | None = None) -> None:
 
 
 def link(path: Path, target: Path) -> None:
-    """Replace whatever is at ``path`` by a link."""
+    """Replace the file or folder at ``path`` by a link."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.is_dir():

@@ -1,4 +1,4 @@
-"""CDI specs of the tests, where this machine's engines read them: one test at a time, of whatever worker."""
+"""CDI specs of the tests, where this machine's engines read them: one test at a time, over all workers."""
 
 from __future__ import annotations
 

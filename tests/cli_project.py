@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fork_server
-from pace import slowness
+from pace import until
 from seatrial import events
 from seatrial.runs.store import project_key
 
@@ -37,7 +36,7 @@ class Project:
 
     Attributes:
         trusted: what its file asks for (CONFIG's network, a webhook …) is allowed with ``--trust``: a test has no
-            terminal to be asked on.
+            terminal for questions.
     """
 
     trusted = True
@@ -71,7 +70,7 @@ class Project:
     ) -> subprocess.CompletedProcess[str]:
         """A command to its end; fails unless it exits with ``exit_code`` (None: any)."""
         argv, env = self.argv(*words), {**self.environ, **environ}
-        imported = env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")  # else another copy of the package is meant
+        imported = env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")  # else another copy of the package is imported
         if argv[: len(PROGRAM)] == PROGRAM and not self.user and imported:
             ended = fork_server.server().run(argv[len(PROGRAM) :], self.folder, env, timeout_s)
         else:
@@ -153,12 +152,7 @@ class Project:
         self.wait_for(lambda: bool(self.runs) and text in self.output())
 
     def wait_for(self, condition: Callable[[], object], timeout_s: float = 90) -> None:
-        began_s = time.monotonic()
-        while not condition():
-            waited_s = time.monotonic() - began_s
-            happens = waited_s < timeout_s or waited_s < timeout_s * slowness(time.monotonic)
-            assert happens, f"it never happened; stderr: {self.runs and self.output('stderr')}"
-            time.sleep(0.05)
+        until(condition, lambda: f"stderr: {self.runs and self.output('stderr')}; it", timeout_s)
 
     def handle(self) -> str:
         """Container ID, or the agent's PID, of the last run."""

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = ["engines", "fake_driver", "tiers"]
 
 #: Scripts as people write them, one of which is called test_….py; tests/unit/diagnosis judges what they recorded.
-collect_ignore = ["bound"]
+collect_ignore = ["lab/bound"]
 
 
 # Who starts the tests in the background of a script leaves them deaf to Ctrl-C (nohup: to a hang-up), and all processes

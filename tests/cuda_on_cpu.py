@@ -208,3 +208,9 @@ def device(request):
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     return torch.device("cuda", 0)
+
+
+def error(own, exact):
+    """Return the difference's share of ``exact``, in the Frobenius norm."""
+    exact = exact.detach().double().cpu()
+    return ((own.detach().double().cpu() - exact).norm() / exact.norm().clamp(min=1e-3)).item()

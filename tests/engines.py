@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 netns = "host"
 """
 
-#: Where the test cluster's kubelet looks for Docker, whatever DOCKER_HOST says.
+#: Where the test cluster's kubelet looks for Docker, for any DOCKER_HOST.
 NODE_ENDPOINT = "unix:///var/run/docker.sock"
 
 SHARED = Path(__file__).parents[2] / "shared" / "k8s"
@@ -194,7 +195,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) ->
         return
     script = SHARED / "cluster.sh"
     if not script.exists():
-        pytest.skip("no script beside the repository starts a cluster")
+        pytest.skip("no script next to the repository starts a cluster")
     folder = tmp_path_factory.mktemp("cluster") / "k8s"
     environ = {**os.environ, "DOCKER_HOST": NODE_ENDPOINT}
     try:
@@ -251,3 +252,15 @@ def _answers(address: str) -> bool:
         return bool(urllib.request.urlopen(f"http://{address}/v2/", timeout=2).status == 200)
     except OSError:
         return False
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium, which playwright drives."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium is installed")
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()

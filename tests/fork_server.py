@@ -142,7 +142,7 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _be_parent(requested: socket.socket) -> None:
-    """Fork once more, and tell how that child ends."""
+    """Fork once more, and report how that child ends."""
     head, control, _, _ = requested.recvmsg(8, socket.CMSG_SPACE(8))
     streams = array.array("i", control[0][2])
     request = json.loads(_exactly(requested, int.from_bytes(head, "big")))

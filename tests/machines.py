@@ -160,7 +160,7 @@ class FakeHost:
             inspect=self.request,
             kernel=KERNEL,
         )
-        seen = vars(machine.inspection)  # cached properties: what would be asked of a real engine
+        seen = vars(machine.inspection)  # cached properties: a real engine would be queried
         seen["inspected"] = self.inspected
         seen["python"] = "python3"
         seen["reference"] = "image:1" if self.image is not None else None
@@ -206,7 +206,7 @@ def _info(argv: tuple[str, ...], info: dict[str, Any] | Completed | Exception | 
 
 
 def docker_info(**changes: Any) -> dict[str, Any]:
-    """Recorded of 20.10.24, with what a present Docker with the toolkit says on top."""
+    """Recorded of 20.10.24, with the answers of a current Docker with the toolkit on top."""
     info: dict[str, Any] = json.loads((RECORDED / "docker-info-20.10.24.json").read_text())
     info["ServerVersion"] = "28.5.1"
     info["Runtimes"] = {"runc": {"path": "runc"}, "nvidia": {"path": "nvidia-container-runtime"}}

@@ -50,7 +50,7 @@ def violations(manifest: dict[str, Any], version: str = VERSIONS[-1]) -> list[st
     try:
         kubernetes_validate.validate(manifest, version, strict=True)
     except kubernetes_validate.SchemaNotFoundError:
-        raise LookupError(f"there is no schema of {manifest['kind']} in {manifest['apiVersion']}") from None
+        raise LookupError(f"no schema is known of {manifest['kind']} in {manifest['apiVersion']}") from None
     except kubernetes_validate.ValidationError as error:
         return [f"{'.'.join(map(str, error.path))}: {error.message}"]
     schema, resolve = _core_schema(manifest["apiVersion"], manifest["kind"], version)
@@ -83,7 +83,7 @@ def _trainer_webhook(manifest: dict[str, Any]) -> Iterator[str]:
 def _custom_schema(kind: str) -> tuple[Schema, Draft7Validator]:
     path = CRDS / CUSTOM[kind]
     if not path.is_file():
-        raise LookupError(f"the CRD of {kind} is not beside the repository")
+        raise LookupError(f"the CRD of {kind} is not next to the repository")
     crd = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     [version] = [one for one in crd["spec"]["versions"] if one["storage"]]
     schema: Schema = version["schema"]["openAPIV3Schema"]

@@ -180,3 +180,78 @@ OWN = {
     "vae": (Vae, rebuild, lambda: TensorDataset(*pictures())),
     "branching": (Branching, by_name, lambda: Dictionaries(*pictures())),
 }
+
+
+# A small training, and the same by a loop as people write it ---------------------------------------------------------
+
+BATCH = 8
+
+
+def points(count=20):
+    return TensorDataset(torch.randn(count, 6, generator=torch.Generator().manual_seed(0)), torch.arange(count) % 3)
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def sgd(model, rate=0.05):
+    return torch.optim.SGD(model.parameters(), rate, momentum=0.9)
+
+
+def mean(model, inputs):
+    return model(inputs).mean()
+
+
+def step_of(model=None, loss=classify, dataset=None, optimizer=sgd, batch=BATCH, loading=None, **options):
+    """Return a Step of the small network over 20 points; ``optimizer`` takes the model, ``loading`` is of batches()."""
+    from seatrial.train import Step, batches
+
+    model = small() if model is None else model
+    source = batches(points() if dataset is None else dataset, batch, **(loading or {}))
+    return Step(model, loss, optimizer(model), source, **options)
+
+
+def plain_loop(model, loss, dataset, optimizer, epochs, *, scheduler=None, parts=1, clip=None, collate=None):
+    """Train by a plain loop, in the library's order of examples; return the loss of every step."""
+    from torch.utils.data import default_collate
+
+    from seatrial.train.data.order import shuffled
+    from seatrial.train.saving.rng import seed_all
+
+    seed_all(0)
+    losses = []
+    for epoch in range(1, epochs + 1):
+        order = shuffled(len(dataset), 0, epoch, torch.device("cpu")).tolist()
+        for first in range(0, len(order), BATCH):
+            rows, total = order[first : first + BATCH], 0.0
+            optimizer.zero_grad()
+            for part in range(0, len(rows), BATCH // parts):
+                chosen = rows[part : part + BATCH // parts]
+                batch = (collate or default_collate)([dataset[row] for row in chosen])
+                value = loss(model, *batch) if isinstance(batch, (tuple, list)) else loss(model, batch)
+                value = (value["loss"] if isinstance(value, dict) else value) * (len(chosen) / len(rows))
+                value.backward()
+                total = total + value.detach()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            if scheduler:
+                scheduler.step()
+            losses.append(float(total))
+    return losses
+
+
+def save_recipe(folder, recipe="digits", model=None, channels=1, pixels=28):
+    """Save a recipe's model with random weights as the recipe does; return it, its images and the file of weights."""
+    from seatrial.recipes.mnist import network
+    from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
+    from seatrial.train.saving.model_files import save_model
+
+    torch.manual_seed(0)
+    model = network(pixels, pixels, 10) if model is None else model
+    images = torch.randint(0, 256, (20, channels, pixels, pixels), dtype=torch.uint8)
+    weights = save_model(model, folder, "trained-model" if recipe == "mnist-deep" else recipe)[-1]
+    save_examples(image_examples(recipe, model, images, Normalisation.of(images), numbered(10)), weights)
+    return model, images, weights

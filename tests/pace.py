@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 #: CPU seconds that parsing 10,000 lines took on the machine that the limits were set on (2 cores, Python 3.11.7): the
-#: least of twenty, beside other tests. The same machine took 0.33 to 0.68 hours later, nearly idle.
+#: least of twenty, during other tests. The same machine took 0.33 to 0.68 hours later, nearly idle.
 KNOWN_WORK_S = 0.18
 
 
@@ -37,3 +37,14 @@ def within(limit_s: float, call: Callable[[], T], attempts: int = 3) -> T:
         if took_s[-1] < limit_s or took_s[-1] < limit_s * slowness(time.monotonic):
             return answer
     raise AssertionError(f"took {', '.join(f'{each:.1f}' for each in took_s)} s, of {limit_s:.1f}")
+
+
+def until(there: Callable[[], T], what: object = "it", timeout_s: float = 90.0) -> T:
+    """Return the value of ``there`` once it is true; fail after so long, or longer on a busy machine."""
+    began_s = time.monotonic()
+    while not (found := there()):
+        waited_s = time.monotonic() - began_s
+        in_time = waited_s < timeout_s or waited_s < timeout_s * slowness(time.monotonic)
+        assert in_time, f"{what() if callable(what) else what} did not come"
+        time.sleep(0.05)
+    return found

@@ -1,4 +1,4 @@
-"""Servers of serve/ for tests: started as a user starts them, asked over real sockets, ended for sure."""
+"""Servers of serve/ for tests: started as a user starts them, queried over real sockets, ended for sure."""
 
 from __future__ import annotations
 

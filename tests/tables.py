@@ -1,4 +1,4 @@
-"""Read the cases of a test from the TOML file beside it: a table for each test or constant."""
+"""Read the cases of a test from the TOML file next to it: a table for each test or constant."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ Lines = Callable[..., list[str]]
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a cloned repository, with files beside its Compose file."""
+    """The folder of a cloned repository, with files next to its Compose file."""
     if (
         shutil.which("docker") is None
         or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
@@ -168,7 +168,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lines(clone: Path) -> Lines:
-    """``lines(text, **environ)``: what is asked for a Compose file in the clone."""
+    """``lines(text, **environ)``: the questions about a Compose file in the clone."""
 
     def ask(text: str, *names: str, **environ: str) -> list[str]:
         (clone / "compose.yaml").write_text(text)
@@ -207,7 +207,7 @@ def test_an_ordinary_file_asks_for_nothing(lines: Lines) -> None:
     assert lines(ORDINARY, PWD="/") == []
 
 
-#: Whole files, with others beside them: path → text. A word of the line.
+#: Whole files, with their neighbours: path → text. A word of the line.
 FILES = {
     "extends a file outside": ("services: {a: {extends: {file: /etc/hostname, service: a}}}", {}, None),
     "extends a file that reads outside": (
@@ -251,20 +251,20 @@ FILES = {
 
 @pytest.mark.parametrize("case", FILES)
 def test_what_the_file_brings_along_counts_as_the_file(lines: Lines, clone: Path, case: str) -> None:
-    text, beside, word = FILES[case]
-    for path, content in beside.items():
+    text, others, word = FILES[case]
+    for path, content in others.items():
         if "link" in path:
             (clone / path).symlink_to(content)
         else:
             (clone / path).write_text(content)
     try:
         if word is None:
-            with pytest.raises(UsageError):  # Compose refuses it, as it is no Compose file
+            with pytest.raises(UsageError):  # Compose refuses it, since it is not a Compose file
                 lines(text)
         else:
             assert word in "\n".join(lines(text))
     finally:
-        for path in beside:
+        for path in others:
             (clone / path).unlink()
 
 
@@ -288,7 +288,7 @@ def test_nothing_is_fetched_that_a_file_includes(lines: Lines, clone: Path, tmp_
     assert not (tmp_path / "ran").exists()
 
 
-#: A task that says that it started.
+#: A task that prints when it starts.
 STARTED = """\
 services:
   task:
@@ -326,7 +326,7 @@ def cloned(docker_project: Project) -> Iterator[Project]:
 @pytest.mark.docker
 def test_up_starts_nothing_without_consent_and_asks_again_when_the_file_changes(cloned: Project) -> None:
     cloned.write("compose.yaml", STARTED + "    profiles: [own]\n")
-    cloned.write(".env", "COMPOSE_PROFILES=own\n")  # steers what is asked about, and no more
+    cloned.write(".env", "COMPOSE_PROFILES=own\n")  # changes the questions, and no more
     cloned.cli("up", "--gpus", "none")
     started = cloned.folder / "started"
     assert started.exists()

@@ -86,7 +86,7 @@ def test_a_link_in_place_of_our_folder_is_refused(local_project: Project, victim
     assert victim.digest() == before
 
 
-#: Lines of a seatrial.toml that reach beyond the project, and a word of what the user is told.
+#: Lines of a seatrial.toml that reach beyond the project, and a word of the message.
 ASKS = {
     "a home": ('mounts = ["{victim}:/x"]', "mounts"),
     "the engine's socket": ('mounts = ["/var/run/docker.sock:/s"]', "docker.sock"),

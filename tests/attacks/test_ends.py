@@ -1,4 +1,4 @@
-"""Scripts that end in strange ways, or try to end the agent: the exit code and the receipt say what happened.
+"""Scripts that end in strange ways, or try to end the agent: the exit code and the receipt show what happened.
 
 All are started at once, detached, and nobody follows them.
 """
@@ -29,7 +29,7 @@ def limit(*numbers, value=0):
             resource.prlimit(1, number, (value, value))
         except (OSError, ValueError):
             pass
-def beside(work):
+def aside(work):
     # as a daemon: a grandchild in a session of its own, which falls to PID 1
     if os.fork() == 0:
         os.setsid()
@@ -88,7 +88,7 @@ ENDS = {
         "    while time.time() < end:\n"
         "        for number in (1, 10, 12, 17, 28): os.kill(1, number)\n"
         "    os._exit(0)\n"
-        "beside(storm); time.sleep(0.5); os._exit(7)",
+        "aside(storm); time.sleep(0.5); os._exit(7)",
         1,
         {"script-error", "stopped"},
     ),
@@ -110,7 +110,7 @@ ENDS = {
         {"script-error"},
     ),
     "a process that forks away from every signal": End(
-        "ignore(1, 2, 15)\ndef hop():\n    while True:\n        if os.fork(): os._exit(0)\nbeside(hop); os._exit(7)",
+        "ignore(1, 2, 15)\ndef hop():\n    while True:\n        if os.fork(): os._exit(0)\naside(hop); os._exit(7)",
         1,
         {"script-error"},
     ),
@@ -118,7 +118,7 @@ ENDS = {
         "ignore(1, 2, 15)\n"
         "def wait():\n"
         "    time.sleep(30); open('/workspace/late', 'w'); os.write(1, b'\\x1e' + FORGED % 9)\n"
-        "beside(wait); os._exit(7)",
+        "aside(wait); os._exit(7)",
         1,
         {"script-error"},
     ),

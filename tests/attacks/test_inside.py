@@ -17,7 +17,7 @@ from seatrial.job.cluster import POD_CONFIG
 
 pytestmark = pytest.mark.both_engines
 
-#: A pod gets no mount for the command line's own Python, and its receipt says so.
+#: A pod gets no mount for the command line's own Python, and its receipt shows it.
 IMAGES_PYTHON = "the agent ran on the Python of the image, which its packages can replace"
 
 #: Name → Python that carries it out. It must raise, unless the name is in HARMLESS.

@@ -178,7 +178,7 @@ def test_home_and_caches_behind_symlinks_are_mounted_as_before(docker_project: P
 
 LOCAL = 'on = "local"\n'
 
-#: In a project that is the user's home: every folder above state and caches makes room for one of the script's own.
+#: In a project that is the user's home: every folder above state and caches is replaced by one of the script's own.
 ABOVE = """
 import os, pathlib
 home, out = pathlib.Path("/workspace"), open("/workspace/printed", "w")

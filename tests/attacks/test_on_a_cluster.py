@@ -104,7 +104,7 @@ def test_another_pod_cannot_write_into_the_runs_evidence(project: Project, clust
     intact(project, first)
 
 
-#: Lines of a seatrial.toml that reach into the cluster, and a word of what the user is told.
+#: Lines of a seatrial.toml that reach into the cluster, and a word of the message.
 ASKS = {
     "a folder of the nodes": ('data = "hostpath:/"', "nodes"),
     "another's rights": ('service_account = "admin"', "admin"),

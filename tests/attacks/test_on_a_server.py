@@ -1,4 +1,4 @@
-"""Clients that attack ``serve`` from a process of their own: beside each a good client is answered, and health too."""
+"""Clients that attack ``serve`` from a process of their own: during each a good client is answered, and health, too."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ ATTACKS: dict[str, Attack] = {
 
 @contextlib.contextmanager
 def attacked(server: Server, attack: Attack) -> Iterator[None]:
-    """A process with room for many connections."""
+    """Start a process that may open many connections."""
 
     def begin() -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,6 +1,6 @@
 """Attacks by a project on what PID 1 is made of: its interpreter, libraries, modules, command line; and on host tools.
 
-The script fails with 7 in each, and what stands in for the agent would say that it ended well.
+The script fails with 7 in each, and what stands in for the agent would report success.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PYTHON_LIES = (
     "os.execv('/usr/bin/python3.11', ['/opt/venv/bin/python3', *sys.argv[1:]])\n"
 )
 
-#: Name → seatrial.toml that is no mount and no image of its own.
+#: Name → seatrial.toml without a mount or an image.
 SETTINGS = {
     "a PATH of its own": 'env = { PATH = "/workspace/bin:/usr/local/bin:/usr/bin:/bin" }',
     "a PYTHONPATH of its own": 'env = { PYTHONPATH = "/workspace" }',
@@ -137,7 +137,7 @@ def test_an_image_whose_variables_lead_into_the_project(
     project.write("train.py", f"import os, sys; print(os.environ[{name!r}], os.getcwd()); sys.exit(7)")
     project.run("train.py", "--gpus", "none", exit_code=1)
     is_reported_unchanged(project)
-    assert f"{value} /workspace\n" in project.output()  # the script has it as the image says
+    assert f"{value} /workspace\n" in project.output()  # the script has the image's value
 
 
 #: Name → layers on top of an image with Python, as a package's build could leave them: it runs as root.
@@ -207,7 +207,7 @@ def a_wheel(folder: Path, name: str, **more: str) -> None:
 
 
 def test_a_wheel_that_replaces_python_does_not_become_the_agent(docker_arena: Arena, project: Project) -> None:
-    """No consent is asked for ``find_links`` in the project."""
+    """No consent is required for ``find_links`` in the project."""
     (project.folder / "wheels").mkdir()
     a_wheel(project.folder / "wheels", "evil", **{"evil-1.0.data/scripts/python3": PYTHON_LIES})
     project.write("requirements.txt", "evil==1.0\n")
@@ -263,7 +263,7 @@ OF_IMAGE = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
             False,
         ),
         ("/usr/local/nvidia/lib64/libnvidia-ml.so.1:ro", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", False),
-        ("/opt/libnvidia-ml.so.580.1", OF_IMAGE, True),  # whoever may write there may have written it
+        ("/opt/libnvidia-ml.so.580.1", OF_IMAGE, True),  # any writer of this folder may have written it
         ("/workspace/lib/libnvidia-ml.so.1:ro", OF_IMAGE, True),
     ],
 )
@@ -284,7 +284,7 @@ def test_a_drivers_library_counts_where_the_engine_has_mounted_it(
 def test_an_image_of_one_program_is_not_heard_as_the_agent(
     docker_arena: Arena, project: Project, images: list[str]
 ) -> None:
-    """Its labels say what ours say, and it prints frames."""
+    """Its labels equal ours, and it prints frames."""
     build(project, "main", "-static")
     text = 'FROM scratch\nCOPY main /main\nLABEL seatrial.log=plain seatrial.run=x\nENTRYPOINT ["/main"]\n'
     images.append(make_image(docker_arena, project.folder, "attack-no-agent", text))

@@ -39,10 +39,10 @@ def attack(
 
 
 def one_case(parse: Callable[[Any], object], value: Any, refuses: type[Exception] = SeatrialError) -> Exception | None:
-    """The error that the case ended with, or None. Fails when it is none of ours, or tells nothing."""
+    """The error that the case ended with, or None. Fails when it is none of ours, or empty."""
     most_before = _most_bytes()
     refused, seconds = _timed(parse, value, refuses)
-    if seconds >= MOST_SECONDS:  # measured again, beside work of a known length
+    if seconds >= MOST_SECONDS:  # measured again, next to work of a known length
         most = MOST_SECONDS * slowness()
         seconds = min(seconds, _timed(parse, value, refuses)[1])
         assert seconds < most, f"took {seconds:.1f} s, of {most:.1f}"
@@ -69,7 +69,7 @@ def _timed(parse: Callable[[Any], object], value: Any, refuses: type[Exception])
 def assert_reported(error: Exception) -> None:
     """A sentence that any terminal can print, and not the whole file again."""
     message = str(getattr(error, "message", error))
-    assert message.strip(), "it says nothing"
+    assert message.strip(), "it is empty"
     for text in (message, getattr(error, "cause", None), getattr(error, "run", None)):
         if text is not None:
             text.encode()

@@ -1,7 +1,7 @@
 """Generators against everything that is parsed from a project, a machine or a data file.
 
 The property is the same everywhere: what leaves a parser is a result or one of our errors, within two seconds of CPU
-time and 200 MB, whatever the bytes. Each property is a test that runs twice: a few dozen cases in the core tier, the
+time and 200 MB, for any bytes. Each property is a test that runs twice: a few dozen cases in the core tier, the
 same ones every time, and thousands of new ones in the full tier (``slow``; ``make test-all``). ``SEATRIAL_FUZZ_CASES``
 sets the number of the latter, e.g. for a night:
 

@@ -1,4 +1,4 @@
-"""seatrial.toml and the flags that say the same."""
+"""Read seatrial.toml and the equivalent flags."""
 
 from __future__ import annotations
 

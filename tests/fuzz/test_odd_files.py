@@ -1,4 +1,4 @@
-"""Files that are no files, lead elsewhere or have no end, under every name that a plan reads."""
+"""Paths that are not files, lead elsewhere or have no end, under every name that a plan reads."""
 
 from __future__ import annotations
 
@@ -169,6 +169,6 @@ def test_text_names_the_line(project: Path) -> None:
 
 
 def test_a_file_that_grows_while_it_is_read(project: Path) -> None:
-    """/proc's files say 0 bytes and have more."""
+    """/proc's files report 0 bytes and have more."""
     with pytest.raises(ConfigError, match="at most"):
         read_bytes(Path("/proc/self/maps"), inside=None, limit_bytes=100)

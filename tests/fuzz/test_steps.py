@@ -1,4 +1,4 @@
-"""Step lines of events: whatever a script appends, the receipt's reader takes numbers and leaves the rest."""
+"""Step lines of events: of anything that a script appends, the receipt's reader takes the numbers."""
 
 from __future__ import annotations
 

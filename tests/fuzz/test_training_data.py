@@ -48,7 +48,7 @@ def test_idx_compressed(tmp_path: Path, cases: int) -> None:
 
 
 def test_idx_bombs(tmp_path: Path) -> None:
-    """A header that promises 2⁹⁶ bytes, and a file of 260 KB that unpacks to 256 MB: for whatever it promises."""
+    """A header that promises 2⁹⁶ bytes, and a file of 260 KB that unpacks to 256 MB: for any promise."""
     header = struct.pack(">IIII", 0x803, 2**32 - 1, 2**32 - 1, 2**32 - 1)
     assert one_case(lambda data: read(tmp_path / "a", data), header, TrainError)
     zeros = zeros_packed()

@@ -233,7 +233,7 @@ def capture_all(capture: Capture, tests: Path = HERE.parent) -> Iterator[tuple[s
     yield "plans", dict(capture.plans(matrix))
     yield "corpus", dict(capture.corpus(tests / "corpus"))
     yield "refusals", dict(capture.exits(matrix))
-    yield "receipts", dict(capture.receipts(HERE / "runs.jsonl.gz", tests / "bound"))
+    yield "receipts", dict(capture.receipts(HERE / "runs.jsonl.gz", tests / "lab" / "bound"))
     yield "explain", dict(capture.explanations(tests / "findings" / "messages.toml"))
     capture.help()
 

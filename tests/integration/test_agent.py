@@ -431,7 +431,7 @@ def test_torchrun_starts_every_rank_and_each_gets_the_signal(tmp_path):
     script = """
 import os, signal, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
-signal.signal(signal.SIGUSR1, lambda *_: (print("told " + os.environ["RANK"], flush=True), os._exit(0)))
+signal.signal(signal.SIGUSR1, lambda *_: (print("rank " + os.environ["RANK"], flush=True), os._exit(0)))
 print("ready" + os.environ["RANK"], flush=True)
 time.sleep(60)
 """
@@ -441,7 +441,7 @@ time.sleep(60)
     process.send_signal(signal.SIGUSR1)
     process.communicate(timeout=60)
     assert process.returncode == 0, agent.log("stderr.log")
-    assert b"told 0" in agent.log("stdout.log") and b"told 1" in agent.log("stdout.log")
+    assert b"rank 0" in agent.log("stdout.log") and b"rank 1" in agent.log("stdout.log")
 
 
 def test_the_agent_is_light(tmp_path):

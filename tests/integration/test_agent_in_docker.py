@@ -102,7 +102,7 @@ def test_docker_stop_reaches_the_target(container):
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here for the driver's stand-in")
 @pytest.mark.parametrize(("kept", "code"), [("8.0", 3), ("8.0 9.0", 0)])
 def test_an_image_cut_down_to_other_gpus_is_refused(container, tmp_path, kept, code):
-    """The image says so itself, in its environment; the driver's stand-in has one GPU of compute capability 9.0."""
+    """The image has the mark in its environment; the driver's stand-in has one GPU of compute capability 9.0."""
     name, run, run_dir = container
     library = compile_driver(tmp_path)
     plan = json.loads((run_dir / "plan.json").read_text())

@@ -7,13 +7,12 @@ import io
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import seatrial
-from pace import slowness
+from pace import slowness, until
 from seatrial.errors import SeatrialError, TrustError
 
 #: Of the issue.
@@ -112,9 +111,7 @@ def test_runs_and_one_that_lives(project: Path) -> None:
     assert seatrial.runs() == []
     seatrial.run("train.py", output=None, **LOCAL)
     begun = seatrial.start("sleeps.py", name="sleeper", **LOCAL)
-    deadline = time.monotonic() + 30 * slowness(time.monotonic)
-    while "ready" not in begun.output and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: "ready" in begun.output, timeout_s=30)
     assert begun.status == "running" and begun.receipt is None
     assert "ready" in begun._repr_html_() and "sleeper" in repr(begun)
     assert seatrial.runs()[0].id == begun.id and len(seatrial.runs(limit=1)) == 1
@@ -124,7 +121,7 @@ def test_runs_and_one_that_lives(project: Path) -> None:
 
 
 def test_a_space_stays_a_space() -> None:
-    """``seatrial.runs`` is a package and a function, whatever was imported first."""
+    """``seatrial.runs`` is a package and a function, in any order of imports."""
     program = "import seatrial.runs.store, seatrial.doctor.report, seatrial; print(seatrial.runs(), seatrial.doctor)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
     assert done.stdout.startswith("[") and "module 'seatrial.doctor'" in done.stdout, done.stderr

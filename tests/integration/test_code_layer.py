@@ -23,7 +23,7 @@ from seatrial.system.host import Host
 pytestmark = pytest.mark.docker
 
 READY = "python:3.11-slim-bookworm"
-#: Writes beside the code, as a pod's user does, whose ID no image knows.
+#: Writes next to the code, as a pod's user does, whose ID no image knows.
 WRITES = "import helper, pathlib; pathlib.Path('sub/new').write_text(helper.WORD); pathlib.Path('new').touch()"
 
 

@@ -187,7 +187,7 @@ def test_a_service_of_another_user_has_a_run_that_it_can_write(project: Project)
     lines += ["    command: |", '      python -c "', "      import os", "      print('user', os.getuid())", '      "']
     project.write("compose.yaml", "\n".join(lines) + "\n")
     planned = up(project, "--plan", "--verbose").stdout
-    assert list(yaml.compose(planned).value[0][1].value)  # the command's line ends are no lines of the file
+    assert list(yaml.compose(planned).value[0][1].value)  # line ends of the command are not lines of the file
     ended = up(project)
     assert "train | user 65534" in ended.stdout and states(project) == {"train": "done"}
     [place] = (project.folder / ".seatrial" / "runs").iterdir()
@@ -199,7 +199,7 @@ def on_podman(podman_project: Project) -> Iterator[Project]:
     """The pipeline on Podman, whose containers here cannot have networks of their own."""
     made = podman_project
     if docker_compose(Host(made.environ)) is None:
-        pytest.skip("there is no docker-compose")
+        pytest.skip("docker-compose is not installed")
     text = PIPELINE.replace("build: .", "build: .\n    network_mode: host")
     for name, content in {"compose.yaml": text, "prep.py": PREP, "train.py": TRAIN, "Dockerfile": DOCKERFILE}.items():
         made.write(name, content)
@@ -407,9 +407,9 @@ def test_the_sample_trainers_unmodified(project: Project) -> None:
 
 
 def sample(project: Project, name: str) -> None:
-    """A sample in the project's folder, beside the seatrial.toml that lets builds reach the package index."""
+    """A sample in the project's folder, with the seatrial.toml that lets builds reach the package index."""
     if not (SAMPLES / name).is_dir():
-        pytest.skip("the samples are not beside the repository")
+        pytest.skip("the samples are not next to the repository")
     for path in project.folder.iterdir():
         if path.name not in ("seatrial.toml",) and path.is_file():
             path.unlink()

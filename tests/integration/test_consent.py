@@ -16,7 +16,7 @@ import pytest
 
 from cli_project import Project
 
-#: Unused without GPUs and containers, so that what is tested needs neither; it is asked about all the same.
+#: Unused without GPUs and containers, so that the test needs neither; consent is required all the same.
 WISHES = 'gpus = "none"\nsecrets = ["GREETING"]\n'
 SCRIPT = "import os\nprint('hello', os.environ.get('GREETING'))\n"
 QUESTION = "Allow this?"

@@ -14,7 +14,7 @@ import pytest
 
 from cdi_specs import written_spec
 from fakes import a_container, a_plan
-from pace import slowness
+from pace import slowness, until
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import (
     EXIT_GPU_CONTRACT,
@@ -58,11 +58,8 @@ class Launcher:
         return self.backend.start(self.plan(*command, **container), self.folder)
 
     def ended(self, handle, timeout_s=60):
-        deadline = time.monotonic() + timeout_s
-        while (state := self.backend.state(handle)).status in ("created", "running"):
-            assert time.monotonic() < deadline, "the container does not end"
-            time.sleep(0.1)
-        return state
+        until(lambda: self.backend.state(handle).status not in ("created", "running"), "the end", timeout_s)
+        return self.backend.state(handle)
 
     def log(self, handle):
         argv = [*self.backend.call, "container", "logs", handle.id]
@@ -133,7 +130,7 @@ def test_more_memory_than_allowed_is_an_oom_kill(launcher):
     handle = launcher.start("python3", "-c", program, memory_bytes=64 * 2**20, shm_bytes=16 * 2**20)
     state = launcher.ended(handle)
     assert state.exit_code == 137
-    # Podman 4.3.1 on cgroup v1 does not notice (its conmon 2.1.6 says false): there the agent's counter tells.
+    # Podman 4.3.1 on cgroup v1 does not notice (its conmon 2.1.6 reports false): there the agent's counter shows it.
     assert state.oom_killed or launcher.backend.name == "podman"
 
 
@@ -168,10 +165,7 @@ def test_a_live_container_is_not_removed(launcher):
 
 
 def wait_for_ready(launcher, handle):
-    deadline = time.monotonic() + 30
-    while "ready" not in launcher.log(handle):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: "ready" in launcher.log(handle), timeout_s=30)
 
 
 def test_exec_runs_next_to_the_target(launcher, capfd):

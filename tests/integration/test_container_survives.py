@@ -40,7 +40,7 @@ home = pathlib.Path.home()
 (home / ".cache" / "huggingface").mkdir(exist_ok=True)
 (home / ".cache" / "huggingface" / "hub").touch()
 (home / ".local").mkdir()
-pathlib.Path("model.pth").write_text("saved beside the script")
+pathlib.Path("model.pth").write_text("saved next to the script")
 program = pathlib.Path(tempfile.mkdtemp()) / "program"
 program.write_text("#!/bin/sh\\necho ran")
 program.chmod(0o755)
@@ -170,7 +170,7 @@ def test_podman_as_root(tmp_path: Path) -> None:
 
 @pytest.mark.podman
 def test_podman_resolves_a_made_up_cdi_device(tmp_path: Path) -> None:
-    """A spec of a kind of our own: it cannot be taken for a GPU by whoever else uses this machine meanwhile."""
+    """A spec of a kind of our own: it cannot be taken for a GPU by others on this machine."""
     if os.geteuid() != 0:
         pytest.skip("only root writes CDI specs where Podman reads them")
     engine_or_skip("podman", IMAGE)

@@ -57,7 +57,7 @@ die("after the last step")
 print("weights", state["weights"], flush=True)
 """
 
-#: An engine that is the real one, and kills whoever called it: once, at one of its verbs.
+#: An engine that is the real one, and kills its caller: once, at one of its verbs.
 TRAP = """
 import os, pathlib, signal, subprocess, sys
 flag, verb, when, *engine = sys.argv[1:]
@@ -179,7 +179,7 @@ def kill_cli(trainer: Project, tmp_path: Path, at: str) -> None:
 
 
 def ended(trainer: Project, run_id: str) -> dict[str, Any]:
-    """The receipt, once the listing says that the run has ended; nothing is left of it but its folders."""
+    """The receipt, once the listing shows that the run has ended; nothing is left of it but its folders."""
     trainer.wait_for(lambda: status(trainer, run_id) not in ("running", "starting"))
     trainer.cli("runs", "show", run_id, exit_code=None)
     reported = trainer.receipt()
@@ -300,7 +300,7 @@ def small_state(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all the room there is; the file to remove for more."""
+    """Fill the disk; return the file to remove for more space."""
     filler = folder / "filler"
     with filler.open("wb", buffering=0) as file:
         try:

@@ -20,9 +20,8 @@ from seatrial.system.host import Host
 for needed in ("starlette", "uvicorn", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
-from playwright.sync_api import sync_playwright  # noqa: E402
 
-from dashboard_site import CHROMIUM, NOBODY, a_run, serve  # noqa: E402
+from dashboard_site import NOBODY, a_run, serve  # noqa: E402
 from seatrial.web import server  # noqa: E402
 
 HOSTILE = b"<script>window.hit=1</script>\n<img src=x onerror='window.hit=1'>\n</pre><b>bold</b>\n\x1b[31mred\x1b[0m\n"
@@ -54,16 +53,6 @@ def site(store):
     yield address, gpu
     running.should_exit = True
     thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield launched
-        launched.close()
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ import pytest
 from cdi_specs import written_spec
 from fake_driver import compile_driver
 from machines import UUID, FakeHost, healthy
+from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.doctor import inspection as inspection_module
@@ -131,14 +132,12 @@ def test_an_image_is_started_with_what_the_user_gives(docker_backend: Docker, ho
         host.remove(f"/usr/bin/{name}")
     results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=IMAGE))))
     starts = results["container.starts"].verdict
-    # The nodes of the made-up root are not on the real host: the engine says so, and the catalogue or we know it.
+    # The nodes of the made-up root are not on the real host: the engine reports it, and the catalogue or we know it.
     assert starts.status == "broken" and starts.findings[0].evidence
     assert results["image.present"].verdict.status == "ok"
     listing = ["docker", "ps", "-aq", "--filter", "label=seatrial.doctor"]
-    deadline_s = time.monotonic() + 60  # those of other tests, which run beside this one, end by themselves
-    while left := subprocess.run(listing, capture_output=True, text=True).stdout:
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.5)
+    # Those of other tests, which run at the same time, end by themselves.
+    until(lambda: not subprocess.run(listing, capture_output=True).stdout, "the end of doctor's containers", 60)
 
 
 SITE = "/usr/local/lib/python3.11/dist-packages"
@@ -290,7 +289,7 @@ def test_gpus_without_a_toolkit_are_known_by_their_error(docker_backend: Docker)
 
 
 def test_an_engine_that_hangs_is_reported_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon that accepts the connection and says nothing."""
+    """A daemon that accepts the connection and sends nothing."""
     path = tmp_path / "docker.sock"
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))

@@ -82,7 +82,7 @@ class Engine:
 def engine(docker_backend: Docker) -> Iterator[Engine]:
     if os.getuid() != 0 or shutil.which("unshare") is None or shutil.which("dockerd") is None:
         pytest.skip("a second engine needs root, dockerd and unshare")
-    made = Engine(Path(tempfile.mkdtemp(prefix="seatrial-engine-")))  # pytest clears its own folders beside us
+    made = Engine(Path(tempfile.mkdtemp(prefix="seatrial-engine-")))  # pytest clears its own folders meanwhile
     made.start()
     with subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE) as saved:
         subprocess.run(["docker", "-H", made.address, "load"], stdin=saved.stdout, check=True, capture_output=True)

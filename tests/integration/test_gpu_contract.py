@@ -92,9 +92,9 @@ class Tensor:
 device, arange, equal = (lambda *_: None), (lambda *_: Tensor()), (lambda *_: True)
 """
 NO_IMAGE = "CUDA error: no kernel image is available for execution on the device"
-#: A target that would go on for a minute. It says when it is asked to end.
+#: A target that would go on for a minute. It prints when it gets SIGTERM.
 STAYS = "import signal, sys, time; print('up', flush=True)\n"
-STAYS += "signal.signal(signal.SIGTERM, lambda *_: sys.exit('asked'))\ntime.sleep(60)"
+STAYS += "signal.signal(signal.SIGTERM, lambda *_: sys.exit('SIGTERM'))\ntime.sleep(60)"
 
 pythons = pytest.mark.parametrize("python", [python for python in (sys.executable, FLOOR) if python])
 
@@ -129,7 +129,9 @@ def test_a_torch_that_fails_stops_the_target(tmp_path, driver, python):
     began = time.monotonic()
     done = run(agent, driver, FAKE_CUDA_GPUS=HERE, FAKE_TORCH=NO_IMAGE, FAKE_TORCH_S="2")
     assert done.returncode == 3 and time.monotonic() - began < 30
-    assert b"up" in done.stdout and b"asked" in done.stderr and b"has no code for this GPU" in done.stderr, done.stderr
+    assert b"up" in done.stdout and b"SIGTERM" in done.stderr and b"has no code for this GPU" in done.stderr, (
+        done.stderr
+    )
     [finding] = agent.events("finding")
     assert finding["id"] == "no-kernel-image"
     assert (agent.exited()["cause"], agent.exited()["exit_code"]) == ("gpu-contract", None)

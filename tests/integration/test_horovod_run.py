@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 SCRIPTS = Path(__file__).parents[1] / "unit" / "compat" / "scripts"
 
-#: A package by the name of Horovod with a launcher that starts as many processes as it is told.
+#: A package by the name of Horovod with a launcher that starts the given number of processes.
 OTHERS = {
     "__init__": "",
     "torch": "import os\nrank = lambda: int(os.environ['ITS_RANK'])\ninit = lambda: None\n",

@@ -31,7 +31,7 @@ from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
 
-#: A self-signed certificate is all that a bundle of extra authorities must look like; nobody is asked to present it.
+#: A self-signed certificate is enough of a bundle of extra authorities; no server presents it.
 MAKE_CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -days 2 -subj /CN=seatrial-test -out"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from cli_project import Project
+from pace import until
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.objects import RESOURCES
 from seatrial.errors import SeatrialError
@@ -47,10 +47,7 @@ def left(cluster: Cluster) -> list[str]:
 
 
 def wait_until_nothing_is_left(cluster: Cluster, timeout_s: float = 60) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while left(cluster):
-        assert time.monotonic() < deadline_s, left(cluster)
-        time.sleep(0.5)
+    until(lambda: not left(cluster), lambda: left(cluster), timeout_s)
 
 
 def test_a_script_in_a_config_map(project: Project, cluster: Cluster) -> None:
@@ -136,12 +133,8 @@ def test_no_gpus_then_gpus_that_are_none(project: Project, cluster: Cluster) -> 
 def _set_gpus(cluster: Cluster, count: str | None) -> None:
     """The node's capacity, as a device plugin would report it."""
     cluster.patch(f"{NODE}/status", {"status": {"capacity": {"nvidia.com/gpu": count}}})
-    deadline_s = time.monotonic() + 30
-    while cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") != count:
-        if count is None and cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") in (None, "0"):
-            return
-        assert time.monotonic() < deadline_s
-        time.sleep(0.5)
+    wanted = (None, "0") if count is None else (count,)
+    until(lambda: cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") in wanted)
 
 
 def test_an_image_that_is_nowhere(project: Project, cluster: Cluster) -> None:
@@ -209,10 +202,7 @@ def test_with_exactly_the_role_of_the_docs(
 
 def _token(cluster: Cluster, accounts: str) -> str:
     """Return the token of the account's Secret, which controllers before 1.24 create."""
-    deadline_s = time.monotonic() + 30
-    while not (secrets := cluster.get(f"{accounts}/seatrial").get("secrets")):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
+    secrets = until(lambda: cluster.get(f"{accounts}/seatrial").get("secrets"))
     secret = cluster.get(f"/api/v1/namespaces/default/secrets/{secrets[0]['name']}")
     return base64.b64decode(secret["data"]["token"]).decode()
 
@@ -228,10 +218,7 @@ def operators(cluster: Cluster) -> Iterator[None]:
         crd.pop("status", None)
         if cluster.find(f"{path}/{crd['metadata']['name']}") is None:
             cluster.create(path, crd)
-    deadline_s = time.monotonic() + 30
-    while not all(_served(cluster, group) for group in ("kubeflow.org/v1", "trainer.kubeflow.org/v1alpha1")):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.3)
+    until(lambda: all(_served(cluster, group) for group in ("kubeflow.org/v1", "trainer.kubeflow.org/v1alpha1")))
     yield
     for name in ("pytorchjobs.kubeflow.org", "trainjobs.trainer.kubeflow.org"):
         cluster.delete(f"{path}/{name}")
@@ -244,7 +231,7 @@ def _served(cluster: Cluster, group: str) -> bool:
         return False
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the CRDs are not beside the repository")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the CRDs are not next to the repository")
 @pytest.mark.parametrize(("kind", "name"), [("pytorchjob", "PyTorchJob"), ("trainjob", "TrainJob")])
 def test_operators_objects(project: Project, cluster: Cluster, operators: None, kind: str, name: str) -> None:
     """No operator acts here: the object is accepted, read back, and goes with the run."""

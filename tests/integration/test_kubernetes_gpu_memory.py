@@ -1,6 +1,6 @@
 """--gpu-memory in the pods of a real cluster: the limit reaches the framework in each, and the receipt has the peak.
 
-The image has a driver made for tests, with a GPU of 1 GiB, and a small package in JAX's place; the node says that it
+The image has a driver made for tests, with a GPU of 1 GiB, and a small package in JAX's place; the node reports that it
 has two GPUs. The script can do without JAX, so the GPU is tried by the driver alone.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from cli_project import Project
 from fake_driver import compile_driver
+from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
@@ -88,10 +88,7 @@ def two_gpus(cluster: Cluster) -> Iterator[None]:
         cluster.patch(f"{NODE}/status", {"status": {"capacity": {"nvidia.com/gpu": count}}})
 
     report("2")
-    deadline_s = time.monotonic() + 30
-    while cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") != "2":
-        assert time.monotonic() < deadline_s
-        time.sleep(0.5)
+    until(lambda: cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") == "2")
     yield
     report(None)
 

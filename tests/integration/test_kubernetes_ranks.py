@@ -24,7 +24,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @pytest.fixture
 def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
-    """The recipe's own image, models on a folder of the node, pods of another user than whoever made it."""
+    """The recipe's own image, models on a folder of the node, pods of another user than its owner."""
     models = tmp_path / "models"
     models.mkdir()
     models.chmod(0o777)
@@ -82,7 +82,7 @@ def test_two_pods_train_and_one_that_is_killed_comes_back(project: Project, clus
     project.wait_for(lambda: trained(2))
     killed = pods(cluster, run_id)["1"]
     cluster.delete(f"{PODS}/{killed}", grace_s=0)
-    # Any end: a run that failed is not done however long it is waited for, and its receipt says why.
+    # Any end: a run that failed never succeeds, and its receipt shows why.
     project.wait_for(lambda: listed(project)["status"] in ("done", "failed", "stopped"), 150)
     receipt = project.receipt()
     assert (receipt["exit_code"], receipt["exit_cause"]["id"]) == (0, "finished"), project.output("stderr")

@@ -127,7 +127,7 @@ print('finished', flush=True)
 def test_pods_that_are_deleted_gracefully_are_resumed_to_the_end(
     project: Project, claim: tuple[str, Path], cluster: Cluster
 ) -> None:
-    """More often than real failures may be: each pod's end was asked for from outside, so the run has not ended."""
+    """More often than real failures may be: each pod was ended from outside, so the run has not ended."""
     name, folder = claim
     project.write("seatrial.toml", f'{READY}{CLUSTER}models = "pvc:{name}"\n')
     project.write("train.py", COUNTS)

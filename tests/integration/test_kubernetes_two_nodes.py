@@ -1,6 +1,6 @@
 """Two real nodes: where pods go, how they find each other, what is lost with a node, and logs that an engine rotates.
 
-The second node is a kubelet with an engine of its own (tests/kubernetes_node.sh), beside the cluster of this machine.
+The second node is a kubelet with an engine of its own (tests/kubernetes_node.sh), next to the cluster of this machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ import pytest
 
 from cli_project import CONFIG, Project
 from engines import IMAGE, NODE_ENDPOINT
+from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
@@ -43,7 +44,7 @@ def second_node(
     """``up(images)`` starts it; ``kill()`` takes its power; ``add(image)`` copies one more from the first's engine."""
     kubelet, dns = kubeconfig.parent / "bin" / "kubelet", _dns(kubeconfig.parent)
     if os.geteuid() != 0 or not kubelet.exists() or dns is None:
-        pytest.skip("a second node needs root, and the kubelet and names beside the kubeconfig")
+        pytest.skip("a second node needs root, and the kubelet and names next to the kubeconfig")
     folder = tmp_path_factory.mktemp("second") / "node"
 
     def script(verb: str, *words: object) -> None:
@@ -53,7 +54,7 @@ def second_node(
     def up() -> None:
         if not folder.exists():
             script("up", SECOND, kubeconfig, kubelet, dns, SUBNET, IMAGE, "test/pause:1")
-            until(lambda: is_ready(cluster, SECOND), 90)
+            until(lambda: is_ready(cluster, SECOND))
         for node, pool in ((FIRST, "a"), (SECOND, "b")):
             cluster.patch(f"{NODES}/{node}", {"metadata": {"labels": {"pool": pool}}})
 
@@ -79,13 +80,6 @@ def _dns(folder: Path) -> str | None:
     except OSError:
         return None
     return next((word.partition("=")[2] for word in words if word.startswith("--listen-address=")), None)
-
-
-def until(condition: Callable[[], object], timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.5)
 
 
 def is_ready(cluster: Cluster, name: str) -> bool:
@@ -219,7 +213,7 @@ def test_a_node_that_is_lost_for_good(
     project.wait_for(lambda: status(project) == "waiting: a lost node", 120)
     reported = project.cli("runs", "logs", run_id).stderr
     assert f"the machine {SECOND} does not answer" in reported and f"kubectl delete node {SECOND}" in reported
-    cluster.delete(f"{NODES}/{SECOND}")  # as told, or as a cloud does for a machine that is no more
+    cluster.delete(f"{NODES}/{SECOND}")  # by hand, or as a cloud does for a machine that is gone
     project.wait_for(lambda: project.cli("runs", "logs", run_id) and status(project) == "done", 240)
     assert project.receipt()["exit_cause"]["id"] == "finished"
     assert set().union(*machines(project).values()) == {FIRST, SECOND}

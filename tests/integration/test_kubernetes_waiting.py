@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from cli_project import Project
+from pace import until
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
@@ -40,13 +40,6 @@ def project(tmp_path: Path, cluster_environ: dict[str, str], namespace: None) ->
     made.clean()
 
 
-def until(condition: Any, timeout_s: float = 60) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.2)
-
-
 def quota(cluster: Cluster, **hard: str) -> str:
     """Path of a ResourceQuota that its controller has taken note of."""
     manifest = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}}
@@ -56,7 +49,7 @@ def quota(cluster: Cluster, **hard: str) -> str:
 
 
 def statuses(project: Project) -> dict[str, str]:
-    """Name → what ``runs ls`` says."""
+    """Return name → text of ``runs ls``."""
     lines = json.loads(project.cli("runs", "ls", "--json").stdout)
     return {line["name"]: f"{line['status']}: {line['outcome']}".removesuffix(": ") for line in lines}
 
@@ -67,7 +60,7 @@ def test_runs_that_wait_for_quota_go_on_when_it_is_raised(project: Project, clus
         detached = project.run("train.py", "--gpus", "none", "--detach", "--name", "detached").stdout.strip()
         attached = project.start("train.py", "--gpus", "none", "--name", "attached")
         until(lambda: statuses(project) == dict.fromkeys(("detached", "attached"), "waiting: quota"))
-        for _ in range(2):  # one that looks for a moment only is told, too, and the record has it once
+        for _ in range(2):  # a short look shows it, too, and the record has it once
             reported = project.cli("runs", "logs", "detached").stderr
             assert "quota is used up" in reported and f"fix: kubectl -n {NAMESPACE} describe resourcequota" in reported
         cluster.patch(path, {"spec": {"hard": {"pods": "9"}}})
@@ -102,7 +95,7 @@ def test_a_run_that_is_stopped_while_it_waits(project: Project, cluster: Cluster
         cluster.delete(path)
 
 
-#: What is wrong → the spec of a LimitRange, lines of seatrial.toml, what runs ls says, the fix.
+#: What is wrong → the spec of a LimitRange, lines of seatrial.toml, text of runs ls, the fix.
 HELD: dict[str, tuple[dict[str, Any] | None, str, str, str]] = {
     "limit range": (
         {"limits": [{"type": "Container", "max": {"memory": "64Mi"}}]},

@@ -1,4 +1,4 @@
-"""Two pods of a TensorFlow and of a JAX script on a real cluster: they find each other by what seatrial tells them.
+"""Two pods of a TensorFlow and of a JAX script on a real cluster find each other by addresses that seatrial sets.
 
 The frameworks are this machine's own, mounted from the node, which is this machine, too: so no image is built.
 """

@@ -177,7 +177,7 @@ def test_kill_9_of_the_target(project: Project) -> None:
     project.wait_for_output("ready")
     project.wait_for((project.last / "handle.json").exists)
     [target] = project.events("target.started")
-    # With the target the container ends, and may take the shell along before it has told how it ended.
+    # With the target the container ends, and may take the shell along before it has reported how it ended.
     project.cli("runs", "exec", "last", "--", "sh", "-c", f"kill -9 {target['pid']}", exit_code=None)
     started.communicate(timeout=60)
     assert started.returncode == 1

@@ -1,6 +1,6 @@
 """--gpu-memory with the real TensorFlow and JAX, on the CPU: what the options are with which their GPUs would start.
 
-A driver made for tests says that there are two GPUs of 1 GiB; TensorFlow is told of two physical GPUs, and what Python
+A driver made for tests reports two GPUs of 1 GiB; TensorFlow gets two physical GPUs, and what Python
 hands to the C++ side is caught there. How that side keeps to these options only a GPU shows.
 """
 

@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli_project import Project
+from pace import until
 from seatrial import cli
 from seatrial.cli.sweep import RUNNERS
 from seatrial.errors import DiskError
@@ -52,14 +53,6 @@ def project(tmp_path: Path, environ: dict[str, str]) -> Iterator[Project]:
     made.write("train.py", "import sys; sys.exit(3)\n")
     yield made
     made.clean()
-
-
-def until(there: Callable[[], Any], what: str) -> Any:
-    end_s = time.monotonic() + 90
-    while not (found := there()):
-        assert time.monotonic() < end_s, f"{what} did not come"
-        time.sleep(0.05)
-    return found
 
 
 def record_of(project: Project) -> Path:

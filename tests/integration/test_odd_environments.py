@@ -17,7 +17,7 @@ import pytest
 
 from cli_project import Project, environment
 
-#: docs/how-to/index.md, "Exit codes"; doctor's 0, 1 and 2 are among them. 124 is how `timeout` tells that a server
+#: docs/how-to/index.md, "Exit codes"; doctor's 0, 1 and 2 are among them. 124 is how `timeout` reports that a server
 #: went on.
 DOCUMENTED = {0, 1, 2, 3, 4, 5, 130, 141}
 SERVED = 124
@@ -72,7 +72,7 @@ VERBS = {
     "down": ["runs", "stop", "--all"],
 }
 SERVERS = {"metrics", "dashboard"}
-#: With their reader gone: those that print a page or more whatever they find.
+#: With their reader gone: those that always print a page or more.
 PRINTS = ["help", "plan", "runs ls", "runs show", "runs logs", "doctor as JSON"]
 
 
@@ -200,7 +200,7 @@ def test_odd(project: Project, normal_s: float, odd: str, verb: str) -> None:
         assert sign not in out + err, shown
     if ended.returncode in (2, 3, 5) and "stderr" not in odd and "all" not in odd and not verb.startswith("doctor"):
         assert re.search(r"^error: .", err, re.MULTILINE), shown
-    if ended.returncode == 141 and verb not in ("run", "runs attach", "sweep"):  # those say what they do on stderr
+    if ended.returncode == 141 and verb not in ("run", "runs attach", "sweep"):  # those report on stderr
         assert err == "", shown
     assert "\x1b" not in err, shown
     assert took_s < max(BUSY, 4 * normal_s) + BUDGET_S, shown

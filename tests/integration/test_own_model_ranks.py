@@ -1,4 +1,4 @@
-"""A model of one's own on two ranks over Gloo: as alone with twice the batch; stopped and resumed to the bit."""
+"""Own models and packed texts on two ranks over Gloo: as alone with twice the batch; resumed to the bit."""
 
 import os
 import subprocess
@@ -11,15 +11,24 @@ import pytest
 torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
-SCRIPT = Path(__file__).with_name("own_model_ranks.py")
 
 
-def trained(out: Path, world: int, *arguments: object) -> list[dict[str, Any]]:
+def trained(out: Path, world: int, *arguments: object, script: str = "own_model_ranks.py") -> list[dict[str, Any]]:
     out.mkdir(exist_ok=True)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)] if world > 1 else []
-    command = [sys.executable, *torchrun, str(SCRIPT), str(out), *map(str, arguments)]
+    command = [sys.executable, *torchrun, str(Path(__file__).with_name(script)), str(out), *map(str, arguments)]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240)
     return [torch.load(out / f"rank-{rank}.pt") for rank in range(world)]
+
+
+def test_two_ranks_train_packed_texts_as_one_with_all_texts_in_a_step(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    (alone,) = trained(tmp_path / "alone", 1, 26, script="packed_rank.py")
+    both = trained(tmp_path / "both", 2, 13, script="packed_rank.py")
+    assert both[0]["losses"] == both[1]["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    assert alone["losses"][-1] < alone["losses"][0]
+    for name, tensor in both[0]["model"].items():
+        assert torch.equal(tensor, both[1]["model"][name]), name
 
 
 def test_two_ranks_train_as_one_and_resume_to_the_bit(tmp_path: Path) -> None:

@@ -45,14 +45,6 @@ print("all agree", flush=True)
 """
 
 
-def test_gradients_are_averaged(tmp_path: Path) -> None:
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and done.stdout.count("all agree") == 2, done.stderr
-
-
 FROZEN = """
 import dataclasses
 import torch
@@ -175,9 +167,12 @@ print("all agree", flush=True)
 """
 
 
-def test_what_is_frozen_or_unused_stays_as_it_is_and_all_else_is_as_with_ddp(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "worker", [WORKER, FROZEN], ids=["gradients are averaged", "frozen or unused weights stay, others are as with DDP"]
+)
+def test_two_ranks_agree(tmp_path: Path, worker: str) -> None:
     script = tmp_path / "worker.py"
-    script.write_text(FROZEN)
+    script.write_text(worker)
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.count("all agree") == 2, done.stderr

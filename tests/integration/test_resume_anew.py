@@ -1,4 +1,4 @@
-"""Going on from a run that ended before its first checkpoint: it begins anew, as the warning says, and ends with 0."""
+"""Going on from a run that ended before its first checkpoint: it begins anew, warns, and ends with 0."""
 
 import importlib.util
 import json

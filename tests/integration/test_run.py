@@ -153,7 +153,7 @@ def test_the_time_limit(project: Project) -> None:
 
 
 def test_what_scripts_take_for_granted(container_project: Project) -> None:
-    """Two runs: what the first leaves in ~/.cache the second finds; what they write beside them is the caller's."""
+    """The second of two runs finds what the first left in ~/.cache; other files that they write are the caller's."""
     container_project.write(
         "train.py",
         "import getpass, os, pathlib, tempfile\n"
@@ -307,7 +307,7 @@ def test_an_ordinary_user_owns_what_a_run_leaves(docker_backend: object, project
 
 
 def python_of_others(user: dict[str, object]) -> dict[str, str]:
-    """PYTHON and PYTHONPATH with which this user can run the command line; skips when there is no such Python.
+    """PYTHON and PYTHONPATH with which this user can run the command line; skips when no such Python exists.
 
     Ours may be in root's home; the system's Python of the same version then reads the same packages.
     """

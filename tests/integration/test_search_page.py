@@ -17,7 +17,6 @@ from seatrial.system.host import Host
 for needed in ("optuna", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
-from playwright.sync_api import sync_playwright  # noqa: E402
 
 from seatrial.job.model import Job, Target  # noqa: E402
 from seatrial.search import results as study_page  # noqa: E402
@@ -64,26 +63,22 @@ def _search(folder: Path, metric: str | None = "accuracy:max", trials: int = 9) 
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Any]:
-    """Opens a page; what is an error on its console, or asked of another host, fails the test."""
+def opened(browser: Any) -> Iterator[Any]:
+    """Opens a page; what is an error on its console, or requested from another host, fails the test."""
     wrong: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
-        def open_page(path: Path, width: int = 1200, scheme: str = "light") -> Any:
-            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.on("request", lambda request: wrong.append(request.url) if "file://" not in request.url else None)
-            page.goto(path.as_uri())
-            return page
+    def open_page(path: Path, width: int = 1200, scheme: str = "light") -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url) if "file://" not in request.url else None)
+        page.goto(path.as_uri())
+        return page
 
-        yield open_page
-        browser.close()
+    yield open_page
     assert wrong == []
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_charts_and_table(tmp_path: Path, opened: Any) -> None:
     path = study_page.write(_search(tmp_path), Names())
     for width, scheme in ((1200, "light"), (390, "dark")):
@@ -105,7 +100,6 @@ def test_charts_and_table(tmp_path: Path, opened: Any) -> None:
     assert [one["state"] for one in reported][:4] == ["done", "done", "pruned", "failed"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_without_an_objective_it_is_a_table_and_runs_no_script(tmp_path: Path, opened: Any) -> None:
     path = study_page.write(_search(tmp_path, metric=None), Names())
     assert "<script" not in path.read_text() and "default-src 'none'" in path.read_text()

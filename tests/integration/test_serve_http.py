@@ -16,6 +16,7 @@ import pytest
 for needed in ("uvicorn", "uvloop", "httptools", "starlette", "python_multipart", "httpx", "numpy"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
+from pace import until  # noqa: E402
 from served import HERE, Server, read_all, request  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("serve")
@@ -283,13 +284,12 @@ def test_clients_that_leave(server, client):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # leaves with a reset
         with server.connect() as sock:
             sock.sendall(request()[:-5])
-    end = time.monotonic() + 5
-    while time.monotonic() < end:
-        values = parse_metrics(client.get("/metrics").text)
-        if not values['seatrial_serve_queue_rows{model="net"}']:
-            break
-    assert not values['seatrial_serve_queue_rows{model="net"}']
-    assert values['seatrial_serve_abandoned_rows_total{model="net"}'] > 0
+
+    def numbers():
+        return parse_metrics(client.get("/metrics").text)
+
+    until(lambda: not numbers()['seatrial_serve_queue_rows{model="net"}'], "the end of all rows", 5)
+    assert numbers()['seatrial_serve_abandoned_rows_total{model="net"}'] > 0
     assert client.post("/predict", json={"input": [1, 2]}).status_code == 200
 
 

@@ -18,6 +18,7 @@ for needed in ("uvicorn", "uvloop", "httptools", "starlette", "python_multipart"
 
 import httpx  # noqa: E402
 
+from pace import until  # noqa: E402
 from served import Server, gone, read_all, request  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("serve")
@@ -89,10 +90,7 @@ class Clients:
 
 
 def wait_for_output(server: Server, text: str) -> None:
-    end = time.monotonic() + 10
-    while text not in server.output:
-        assert time.monotonic() < end, server.output
-        time.sleep(0.02)
+    until(lambda: text in server.output, lambda: f"{text} in {server.output}", 10)
 
 
 def drain_under_load(fronts: int) -> None:
@@ -177,11 +175,7 @@ def test_ctrl_c_in_a_terminal_comes_to_every_process():
 
 def test_a_signal_while_the_model_is_loaded(tmp_path):
     with Server("--fronts", "1", wait=False, ECHO_WAITS_FOR=str(tmp_path / "never")) as server:
-        end = time.monotonic() + 10
-        while not server.children():
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        fronts = server.children()
+        fronts = until(server.children, "a front", 10)
         assert server.stop() == 0 and all(gone(pid) for pid in fronts)
 
 
@@ -288,10 +282,7 @@ def test_a_front_that_dies_is_started_again():
             server.predict(1, 2)
         first = server.children()
         os.kill(first[0], signal.SIGKILL)
-        end = time.monotonic() + 30
-        while time.monotonic() < end and (len(server.children()) < 2 or first[0] in server.children()):
-            time.sleep(0.05)
-        assert len(server.children()) == 2
+        until(lambda: len(server.children()) == 2 and first[0] not in server.children(), "another front", 30)
         time.sleep(0.1)
         assert "another is started" in server.output
         for _ in range(8):

@@ -11,7 +11,6 @@ import pytest
 for needed in ("uvicorn", "uvloop", "httptools", "starlette", "python_multipart", "httpx", "numpy", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
-from playwright.sync_api import sync_playwright  # noqa: E402
 
 from served import Server  # noqa: E402
 
@@ -24,14 +23,6 @@ pytestmark = [
 
 #: Pictures to look at are left here.
 PICTURES = os.environ.get("SEATRIAL_PICTURES")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

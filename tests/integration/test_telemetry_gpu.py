@@ -14,7 +14,7 @@ from seatrial.probe.sampler import Sampler
 
 pytestmark = pytest.mark.gpu
 
-#: What every data-centre GPU tells; GPM only from Hopper (compute capability 9.0) on.
+#: Readings that every data-centre GPU has; GPM only from Hopper (compute capability 9.0) on.
 ALWAYS = ("utilization_pct", "memory_used_bytes", "memory_total_bytes", "power_w", "temperature_c", "sm_clock_mhz",
           "throttle_reasons", "energy_j")  # fmt: skip
 GPM = ("graphics_activity_pct", "sm_activity_pct", "sm_occupancy_pct", "tensor_activity_pct", "fp32_activity_pct",

@@ -155,8 +155,8 @@ TRAINS = """
 import json, os, time
 with open(os.environ["SEATRIAL_EVENTS"], "a") as events:
     for line in range(8):
-        told = {"pid": 7, "steps": 80 * line, "seconds": 0.5 * line, "examples": 640 * line, "pass": [80 * line, 800]}
-        print(json.dumps({"anatomy": told}), file=events, flush=True)
+        report = {"pid": 7, "steps": 80 * line, "seconds": 0.5 * line, "examples": 640 * line, "pass": [80 * line, 800]}
+        print(json.dumps({"anatomy": report}), file=events, flush=True)
         if line % 4 == 1: print("epoch", line, flush=True)
         time.sleep(0.5)
 for percent in range(0, 100, 10):

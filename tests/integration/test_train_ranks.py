@@ -1,4 +1,4 @@
-"""Two ranks over Gloo, started by torchrun: the same training as one rank, whatever happens to one of them."""
+"""Two ranks over Gloo, started by torchrun: the same training as one rank, also when one of them is lost."""
 
 import os
 import shutil
@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from agent_process import Agent
+from pace import until
 from seatrial.probe import processes
 
 torch = pytest.importorskip("torch")
@@ -36,13 +36,6 @@ def start(torchrun: list[str], what: str, out: Path, **options: Any) -> subproce
     command = [sys.executable, "-m", "torch.distributed.run", *torchrun, str(WORKER), what, str(out)]
     output = (out / f"output-{len(list(out.glob('output-*')))}").open("w")
     return subprocess.Popen(command, stdout=output, stderr=output, text=True, start_new_session=True, **options)
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.1)
 
 
 def results(out: Path, world: int = 2) -> list[dict[str, Any]]:
@@ -113,7 +106,7 @@ def test_sigterm_saves_once_ends_every_rank_with_143_and_goes_on_bit_identically
     out = tmp_path / "parts"
     torchrun = start(["--standalone", "--nproc-per-node=2"], "wait", out)
     try:
-        wait_for(lambda: all((out / f"waits-{rank}").exists() for rank in (0, 1)))
+        until(lambda: all((out / f"waits-{rank}").exists() for rank in (0, 1)))
         number = torchrun.pid if receiver == "torchrun" else int((out / "waits-1").read_text())
         os.kill(number, signal.SIGTERM)
         time.sleep(1.0)  # torchrun looks at its signals and its ranks every 0.1 s
@@ -139,7 +132,7 @@ def test_sigterm_saves_once_ends_every_rank_with_143_and_goes_on_bit_identically
 def test_a_lost_node_is_done_without_and_taken_back(tmp_path: Path) -> None:
     """Two ranks, one, two again, each from the last checkpoint. Torchrun takes a node for lost after 3 s here.
 
-    A node that comes back is told of a store only with the variable below: else node 0 keeps the address that it gave
+    A node that comes back learns of a store only with the variable below: else node 0 keeps the address that it gave
     out before to itself, and both wait (torch 2.13, dynamic_rendezvous.py, _bootstrap_store_info).
     """
     env = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -154,14 +147,14 @@ def test_a_lost_node_is_done_without_and_taken_back(tmp_path: Path) -> None:
     nodes = [host]
     try:
         nodes.append(start([*options, f"{patience}0"], "elastic", tmp_path, env=env))
-        wait_for(lambda: "epoch 3:" in output_of(tmp_path))
+        until(lambda: "epoch 3:" in output_of(tmp_path))
         end(nodes[1])
-        wait_for(lambda: "1 rank(s)" in output_of(tmp_path))
-        wait_for(lambda: output_of(tmp_path).count("resumed from") == 1)
+        until(lambda: "1 rank(s)" in output_of(tmp_path))
+        until(lambda: output_of(tmp_path).count("resumed from") == 1)
         time.sleep(5.0)  # by then the lost one is no longer counted as alive
         nodes.append(start([*options, f"{patience}0"], "elastic", tmp_path, env=env))
-        wait_for(lambda: output_of(tmp_path).count("2 rank(s)") == 2)
-        wait_for(lambda: host.poll() is not None)
+        until(lambda: output_of(tmp_path).count("2 rank(s)") == 2)
+        until(lambda: host.poll() is not None)
         assert host.returncode == 0, output.read_text()
     finally:
         for node in nodes:

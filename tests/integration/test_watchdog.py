@@ -31,18 +31,18 @@ def test_what_runs_full_in_a_container_is_reported_before_it_is(container_projec
     container_project.write(
         "seatrial.toml",
         'gpus = "none"\nshm_size = "64MB"\nmemory = "200MB"\n[watch]\n'
-        "command = 'echo \"$SEATRIAL_FINDING_ID\" >> /workspace/told'\n",
+        "command = 'echo \"$SEATRIAL_FINDING_ID\" >> /workspace/sent'\n",
     )
     ended = container_project.run("train.py", "--image", "python:3.11-slim-bookworm")
     reported = ["shared-memory-nearly-full", "host-memory-nearly-full"]
-    assert (container_project.folder / "told").read_text().split() == reported
+    assert (container_project.folder / "sent").read_text().split() == reported
     assert [finding["id"] for finding in container_project.receipt()["findings"]] == reported
     assert "warning: /dev/shm is nearly full (95 % of /dev/shm in use)" in ended.stderr
 
 
 def test_a_hang_is_reported_everywhere_and_the_webhooks_url_is_written_down_nowhere(local_project):
     """On the terminal, in the receipt, to the command and to the webhook."""
-    posted, reported = [], local_project.folder / "told"
+    posted, reported = [], local_project.folder / "sent"
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):

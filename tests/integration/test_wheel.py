@@ -51,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]) -> Path
     """From the sdist, as an index's users may have to; both pass twine's strict check."""
     pytest.importorskip("build")
     if not (ROOT / "pyproject.toml").exists():
-        pytest.skip("the tests are beside no checkout")
+        pytest.skip("the tests are not in a checkout")
     dist = tmp_path_factory.mktemp("dist")
     call(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, ROOT, cwd=dist, env=env)
     files = sorted(dist.iterdir())

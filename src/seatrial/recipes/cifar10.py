@@ -16,7 +16,6 @@ Shapes: N examples, B rows, C channels, H and W pixels.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -24,7 +23,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from seatrial.train import early_start
@@ -368,7 +366,9 @@ def main(argv: Sequence[str]) -> int:
             accuracies.append(outcome.metrics["accuracy"])
             seconds.append(outcome.loop_s)
             if group.first:
-                age = f", {process_age_s():.1f} s after the process began" if run == 0 else ""
+                age = (
+                    f", {time.time() - early_start.process_start_s():.1f} s after the process began" if run == 0 else ""
+                )
                 print(f"run {run + 1}: {accuracies[-1]:.2%} in a loop of {seconds[-1]:.3f} s{age}", flush=True)
         if group.first:
             if arguments.runs > 1:
@@ -382,13 +382,6 @@ def main(argv: Sequence[str]) -> int:
             for path in saved:
                 print(f"saved {path}", flush=True)
     return 0
-
-
-def process_age_s() -> float:
-    """Seconds since this process was started, interpreter and imports included (proc(5): starttime in clock ticks)."""
-    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
 
 
 if __name__ == "__main__":

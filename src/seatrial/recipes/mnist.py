@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from seatrial.train import early_start
-from seatrial.train.data.mnist import FILES, MIRRORS, Bytes, IdxFolder, read_folder
+from seatrial.train.data.mnist import FILES, MIRRORS, Bytes, IdxFolder, fetch, read_folder
 from seatrial.train.options import data_folder
 
 if __name__ == "__main__":
@@ -23,7 +23,6 @@ import torch
 from torch import nn
 
 from seatrial.train import options
-from seatrial.train.data.download import fetch
 from seatrial.train.data.images import ImageSet, TestImages, training_images
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError

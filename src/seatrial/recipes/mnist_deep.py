@@ -29,9 +29,8 @@ from seatrial.recipes.mnist import image_sets
 from seatrial.train import options
 from seatrial.train.data import cifar10
 from seatrial.train.data.augment import affine
-from seatrial.train.data.download import fetch
 from seatrial.train.data.images import TestImages, training_images
-from seatrial.train.data.mnist import FILES, MIRRORS, read_folder
+from seatrial.train.data.mnist import FILES, MIRRORS, fetch, read_folder
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluation import evaluate

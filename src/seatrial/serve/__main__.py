@@ -12,7 +12,8 @@ import sys
 from typing import NoReturn
 
 from seatrial.serve.options import HOSTS_VARIABLE, TOKEN_VARIABLE, parse
-from seatrial.serve.supervisor import Open, Supervisor, open_on_device, process_start_s
+from seatrial.serve.supervisor import Open, Supervisor, open_on_device
+from seatrial.train.early_start import process_start_s
 from seatrial.train.errors import TrainError
 
 

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from seatrial.events import EVENTS_VARIABLE, Served, StepLog
 from seatrial.serve import wire
@@ -221,10 +220,3 @@ def _end_front(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
-
-
-def process_start_s() -> float:
-    """Return when this process was started, as Unix time: imports are part of getting ready."""
-    stat = Path("/proc/self/stat").read_text(errors="replace")
-    ticks = int(stat.rpartition(")")[2].split()[19])
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

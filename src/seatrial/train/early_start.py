@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -83,3 +84,10 @@ def open_context() -> bool:
         and driver.cuDeviceGet(ctypes.byref(device), rank) == 0
         and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
     )
+
+
+def process_start_s() -> float:
+    """Return when this process was started, as Unix time: imports are part of getting ready."""
+    stat = Path("/proc/self/stat").read_text(errors="replace")
+    ticks = int(stat.rpartition(")")[2].split()[19])
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,6 @@ from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
 from seatrial.train.memory import RESIDENT_SHARE, free_for_data
 from seatrial.train.precision import Precision
-
-if TYPE_CHECKING:
-    from seatrial.train.distributed import Ranks
-    from seatrial.train.precision import Precision
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from judged_again import judged_again, read_packed
 from seatrial.diagnosis.diagnosis import MEANING
 
 TESTS = Path(__file__).resolve().parents[2]
-BOUND = TESTS / "bound"
+BOUND = TESTS / "lab" / "bound"
 SCRIPTS = {path.stem: path for path in sorted(BOUND.rglob("*.py"))}
 RECORDED = read_packed(TESTS / "recorded" / "diagnosis" / "h200.jsonl.gz")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -10,54 +11,32 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from own_models import save_recipe  # noqa: E402
+from seatrial.models import predict  # noqa: E402
 from seatrial.models.recipe_models import read_saved  # noqa: E402
 from seatrial.recipes import cifar10, mnist, mnist_deep, spam  # noqa: E402
-from seatrial.train.data.images import ImageSet  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
-from seatrial.train.errors import InputError, ModelFileError  # noqa: E402
-from seatrial.train.saving.examples import (  # noqa: E402
-    Normalisation,
-    examples_path,
-    image_examples,
-    numbered,
-    read_examples,
-    save_examples,
-)
-from seatrial.train.saving.model_files import save_model  # noqa: E402
+from seatrial.train.errors import DataError, InputError, ModelFileError  # noqa: E402
+from seatrial.train.saving.examples import examples_path, read_examples, save_examples  # noqa: E402
+from seatrial.train.saving.model_files import read_tensors, save_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
-def images(channels: int, pixels: int, count: int = 20) -> ImageSet:
-    generator = torch.Generator().manual_seed(1)
-    made = torch.randint(0, 256, (count, channels, pixels, pixels), generator=generator).to(torch.uint8)
-    return ImageSet(made, torch.arange(count) % 10, 10)
-
-
-def save(folder: Path, recipe: str, model: torch.nn.Module, channels: int = 1, pixels: int = 28) -> Path:
-    test_set = images(channels, pixels)
-    name = "trained-model" if recipe == "mnist-deep" else recipe
-    weights = save_model(model, folder, name)[-1]
-    images_NCHW = test_set.images_NCHW
-    normalise = Normalisation.of(images_NCHW)
-    return save_examples(image_examples(recipe, model, images_NCHW, normalise, numbered(10)), weights)
-
-
 @pytest.mark.parametrize(
-    ("recipe", "make", "channels", "pixels"),
+    ("recipe", "model", "channels", "pixels"),
     [
-        ("mnist", lambda: mnist.network(28, 28, 10), 1, 28),
-        ("digits", lambda: mnist.network(28, 28, 10), 1, 28),
-        ("mnist", lambda: mnist.network(12, 12, 10), 1, 12),
-        ("mnist-deep", lambda: mnist_deep.network(3, 10), 3, 32),
-        ("mnist-deep", lambda: mnist_deep.network(1, 10), 1, 28),
-        ("cifar10", lambda: cifar10.Network(widths=(8, 16, 24)), 3, 32),
+        ("mnist", mnist.network(28, 28, 10), 1, 28),
+        ("digits", mnist.network(28, 28, 10), 1, 28),
+        ("mnist", mnist.network(12, 12, 10), 1, 12),
+        ("mnist-deep", mnist_deep.network(3, 10), 3, 32),
+        ("mnist-deep", mnist_deep.network(1, 10), 1, 28),
+        ("cifar10", cifar10.Network(widths=(8, 16, 24)), 3, 32),
     ],
 )
-def test_reads_what_was_saved(tmp_path: Path, recipe: str, make, channels: int, pixels: int) -> None:
-    model = make()
+def test_reads_what_was_saved(tmp_path: Path, recipe: str, model: torch.nn.Module, channels: int, pixels: int) -> None:
     model(torch.randn(4, channels, pixels, pixels))  # moves the statistics of batch normalisation
-    save(tmp_path, recipe, model, channels, pixels)
+    save_recipe(tmp_path, recipe, model, channels, pixels)
     saved = read_saved(tmp_path, recipe)
     assert saved.kind == "image" and saved.inputs == {"images": (channels, pixels, pixels)} and len(saved.labels) == 10
     assert saved.examples is not None and len(saved.examples) == 16
@@ -67,19 +46,18 @@ def test_reads_what_was_saved(tmp_path: Path, recipe: str, make, channels: int, 
     assert model.training, "the model that was saved stays as it was"
 
 
-def test_a_model_of_an_older_version_has_no_examples(tmp_path: Path) -> None:
-    examples_of = save(tmp_path, "mnist", mnist.network(28, 28, 10))
-    examples_of.unlink()
-    saved = read_saved(tmp_path, "mnist")
-    assert saved.examples is None and saved.inputs == {"images": (1, 28, 28)} and saved.labels[9] == "9"
-
-
-def test_examples_of_other_weights(tmp_path: Path) -> None:
-    save(tmp_path, "mnist", mnist.network(28, 28, 10))
+def test_examples_are_of_the_same_weights_or_none(tmp_path: Path) -> None:
+    _, _, weights = save_recipe(tmp_path, "mnist")
     save_model(mnist.network(28, 28, 10), tmp_path, "mnist")
     with pytest.raises(ModelFileError, match=r"of other weights than mnist\.safetensors") as refused:
         read_saved(tmp_path, "mnist")
     assert refused.value.fix and "delete" in refused.value.fix
+    save_file({"input.images": torch.zeros(2, 1)}, examples_path(weights))
+    with pytest.raises(ModelFileError, match="holds no examples of a model"):
+        read_examples(examples_path(weights))
+    examples_path(weights).unlink()  # an older version wrote none
+    saved = read_saved(tmp_path, "mnist")
+    assert saved.examples is None and saved.inputs == {"images": (1, 28, 28)} and saved.labels[9] == "9"
 
 
 def test_nothing_saved(tmp_path: Path) -> None:
@@ -94,51 +72,44 @@ def test_nothing_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, 8, 60, 5000, -1])
-def test_a_truncated_file(tmp_path: Path, length: int) -> None:
-    save(tmp_path, "mnist", mnist.network(28, 28, 10))
-    path = tmp_path / "mnist.safetensors"
-    path.write_bytes(path.read_bytes()[:length])
+def test_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
+    _, _, weights = save_recipe(tmp_path, "mnist")
+    weights.write_bytes(weights.read_bytes()[:length])
     with pytest.raises(ModelFileError, match="truncated, damaged or no safetensors file"):
         read_saved(tmp_path, "mnist")
 
 
-def test_another_recipes_file(tmp_path: Path) -> None:
-    save(tmp_path, "mnist-deep", mnist_deep.network(1, 10))
-    (tmp_path / "trained-model.safetensors").rename(tmp_path / "mnist.safetensors")
-    with pytest.raises(ModelFileError, match=r"another model than mnist's: it holds 0\.weight \(32, 1, 5, 5\)"):
-        read_saved(tmp_path, "mnist")
-    (tmp_path / "mnist.safetensors").unlink()
-    save(tmp_path, "mnist", mnist.network(28, 28, 10))
-    (tmp_path / "mnist.safetensors").rename(tmp_path / "trained-model.safetensors")
-    with pytest.raises(ModelFileError, match=r"belongs to another model: 1\.weight is missing"):
-        read_saved(tmp_path, "mnist-deep")
+@pytest.mark.parametrize(
+    ("recipe", "model", "other", "reason"),
+    [
+        (
+            "mnist-deep",
+            mnist_deep.network(1, 10),
+            "mnist",
+            r"than mnist's: it holds 0\.weight \(32, 1, 5, 5\)",
+        ),
+        ("mnist", mnist.network(28, 28, 10), "mnist-deep", r"belongs to another model: 1\.weight is missing"),
+    ],
+)
+def test_another_recipes_file_is_refused(
+    tmp_path: Path, recipe: str, model: torch.nn.Module, other: str, reason: str
+) -> None:
+    _, _, weights = save_recipe(tmp_path, recipe, model)
+    weights.rename(tmp_path / f"{'trained-model' if other == 'mnist-deep' else other}.safetensors")
+    with pytest.raises(ModelFileError, match=reason):
+        read_saved(tmp_path, other)
 
 
-def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
+def test_header_whose_length_looks_like_a_pickle_is_read(tmp_path: Path) -> None:
     """0x80 is the first byte of a pickle, and of the length of one header in 256."""
     from safetensors.torch import save as to_bytes
 
-    from seatrial.train.saving.model_files import read_tensors
-
-    path = tmp_path / "x.safetensors"
-    for padding in range(300):
-        data = to_bytes({"a": torch.ones(2)}, metadata={"pad": "x" * padding})
-        if data[0] == 0x80:
-            break
-    else:
-        pytest.fail("no such header")
-    path.write_bytes(data)
-    assert torch.equal(read_tensors(path)[0]["a"], torch.ones(2))
+    written = (to_bytes({"a": torch.ones(2)}, metadata={"pad": "x" * padding}) for padding in range(300))
+    (tmp_path / "x.safetensors").write_bytes(next(data for data in written if data[0] == 0x80))
+    assert torch.equal(read_tensors(tmp_path / "x.safetensors")[0]["a"], torch.ones(2))
 
 
-def test_a_file_that_holds_no_examples(tmp_path: Path) -> None:
-    path = save(tmp_path, "mnist", mnist.network(28, 28, 10))
-    save_file({"input.images": torch.zeros(2, 1)}, path)
-    with pytest.raises(ModelFileError, match="holds no examples of a model"):
-        read_examples(path)
-
-
-def test_text(tmp_path: Path) -> None:
+def test_model_of_texts_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.BertConfig(
         vocab_size=50, id2label=dict(enumerate(spam.LABELS)), **{**spam.SHAPES["small"], "num_hidden_layers": 1}
@@ -171,3 +142,43 @@ def test_text(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="truncated"):
         read_saved(tmp_path, "spam")
     assert examples_path(weights).is_file()
+
+
+# predict -----------------------------------------------------------------------------------------------------------
+
+
+def test_image_gets_the_answer_of_the_saved_example_from_the_recipe_and_from_an_exported_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import Image
+
+    from seatrial.export.__main__ import main as export
+
+    def predicted(*words: str) -> list[list[str]]:
+        assert predict.main([*words, "--models", str(tmp_path)]) == 0
+        return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+    _, pixels, weights = save_recipe(tmp_path)
+    image, exported = str(tmp_path / "0.png"), str(tmp_path / "d.pt2")
+    Image.fromarray(pixels[0, 0].numpy()).save(image)
+    expected = read_examples(examples_path(weights)).outputs["logits"][0].softmax(0)
+    answer = [str(int(expected.argmax())), f"{float(expected.max()):.4f}", image]
+    assert predicted("digits", image, image) == [answer] * 2
+    monkeypatch.setenv("SEATRIAL_MODELS_DIR", str(tmp_path))
+    assert export(["--model", "digits", "--to", "pt2", "--out", exported]) == 0
+    capsys.readouterr()
+    assert predicted(exported, image)[0][:2] == answer[:2]
+    (tmp_path / "x.png").write_text("no image")
+    with pytest.raises(DataError, match=r"cannot read the image .*x\.png"):
+        predict.main(["digits", str(tmp_path / "x.png"), "--models", str(tmp_path)])
+    examples_path(weights).unlink()
+    with pytest.raises(ModelFileError, match="how its images are normalised"):
+        predict.main(["digits", image, "--models", str(tmp_path)])
+
+
+def test_predict_without_input_or_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n  \n"))
+    for words, reason in (([], "no input"), (["hello"], "no model of spam")):
+        with pytest.raises(InputError, match=reason) as refused:
+            predict.main(["spam", "--models", str(tmp_path), *words])
+        assert refused.value.exit_code == 2

@@ -17,11 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from seatrial.models.state_dicts import (  # noqa: E402
-    fitted,
-    read_states,
-    usual_first,
-)
+from seatrial.models.state_dicts import fitted, read_states, usual_first  # noqa: E402
 from seatrial.train.errors import ModelFileError  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -127,15 +123,11 @@ def test_of_two_networks_of_the_same_names_the_one_that_fits_and_has_the_usual_n
     assert "below model, which are taken, and below ema_model" in capsys.readouterr().out
 
 
-def test_a_tensor_with_attributes_is_a_tensor(tmp_path: Path) -> None:
-    tensor = torch.ones(3)
+def test_tensor_with_attributes_is_a_tensor_and_a_module_within_itself_damaged(tmp_path: Path) -> None:
+    tensor, net = torch.ones(3), nn.Linear(2, 2)
     tensor.note = "of the user's own"  # type: ignore[attr-defined]
     torch.save({"w": tensor}, tmp_path / "c.pth")
     assert torch.equal(read_states(tmp_path / "c.pth")[""]["w"], torch.ones(3))
-
-
-def test_a_module_within_itself_is_damaged(tmp_path: Path) -> None:
-    net = nn.Linear(2, 2)
     net._modules["again"] = net
     torch.save(net, tmp_path / "c.pth")
     with pytest.raises(ModelFileError, match="damaged"):

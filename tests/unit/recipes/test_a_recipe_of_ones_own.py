@@ -1,4 +1,4 @@
-"""A recipe is one file and one row of the table: this one is in no room of seatrial, and runs to its receipt."""
+"""A recipe is one file and one row of the table: this one is added to a copy of seatrial, and runs to its receipt."""
 
 from __future__ import annotations
 

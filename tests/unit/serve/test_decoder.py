@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import io
 import os
 import signal
@@ -127,9 +126,3 @@ def test_only_small_json_is_light() -> None:
     assert not is_light(READER, False, b"application/json", 70_000)
     assert not is_light(READER, False, PNG, 10)
     assert not is_light(READER, False, b"multipart/form-data; boundary=b", 10)
-
-
-def test_pixels_of_a_request_are_counted_before_any_is_decoded() -> None:
-    text = base64.b64encode(image(4096)).decode()
-    with pytest.raises(TooMuchError, match="83,886,080 pixels"):
-        READER.rows({"inputs": [text] * 5})

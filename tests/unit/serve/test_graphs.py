@@ -70,12 +70,7 @@ def bert_of(vocabulary=50, hidden=16, layers=2, heads=2):
         tensors |= {f"{name}.weight": made(*shape), f"{name}.bias": made(shape[0])}
     for name in norms:
         tensors |= {f"{name}.weight": 1 + made(hidden), f"{name}.bias": made(hidden)}
-    config = {
-        "hidden_act": "gelu",
-        "num_attention_heads": heads,
-        "layer_norm_eps": 1e-12,
-        "num_hidden_layers": layers,
-    }
+    config = {"hidden_act": "gelu", "num_attention_heads": heads, "layer_norm_eps": 1e-12, "num_hidden_layers": layers}
     return Bert(tensors, config, CPU, torch.float32), tensors
 
 
@@ -122,24 +117,20 @@ def test_bert_is_what_torchs_own_encoder_computes():
     np.testing.assert_allclose(Bucketed(bert, CPU)([text])[0], logits.softmax(0).numpy(), atol=1e-5)
 
 
-def test_packed_texts_answer_as_each_one_alone_after_any_batch():
+@pytest.mark.parametrize(
+    ("most", "batches"),
+    [  # a large batch leaves places behind the rows of a small one; the last is more than the largest graph
+        (32, ([100] * 32, [2], [128, 1, 127, 64, 64, 63, 65], [22] * 31, [128] * 32, [3, 5])),
+        (128, ([128] * 100,)),
+    ],
+)
+def test_packed_texts_answer_as_each_one_alone_after_any_batch(most, batches):
     bert, _ = bert_of()
-    alone = Bucketed(bert, CPU)
-    packed = PackedGraphs(bert, max_batch=32, width=128, device=CPU)
+    alone, packed = Bucketed(bert, CPU), PackedGraphs(bert, max_batch=most, width=128, device=CPU)
     packed.prepare()
-    # The large batch leaves places behind the rows of the small one.
-    for number, lengths in enumerate(([100] * 32, [2], [128, 1, 127, 64, 64, 63, 65], [22] * 31, [128] * 32, [3, 5])):
+    for number, lengths in enumerate(batches):
         given = texts_of(lengths, seed=number)
         np.testing.assert_allclose(packed(given), np.concatenate([alone([text]) for text in given]), atol=1e-5)
-
-
-def test_more_rows_than_the_largest_graph_are_two_replays():
-    bert, _ = bert_of()
-    packed = PackedGraphs(bert, max_batch=128, width=128, device=CPU)
-    packed.prepare()
-    given = texts_of([128] * 100)
-    alone = Bucketed(bert, CPU)
-    np.testing.assert_allclose(packed(given), np.concatenate([alone([text]) for text in given]), atol=1e-5)
 
 
 def test_a_graphed_batch_gives_each_row_its_own_answer_at_every_size():
@@ -153,9 +144,6 @@ def test_a_graphed_batch_gives_each_row_its_own_answer_at_every_size():
         ones = [np.float32(100 * number).reshape(()) for number in range(count)]
         (found,) = run([rows, ones])
         assert found.tolist() == [[102.0 * number] * 3 for number in range(count)]
-
-
-def test_a_program_of_one_batch_size_has_one_graph():
-    run = GraphedRunner(lambda inputs: (inputs[0] + 1,), [((2,), torch.float32)], 4, CPU, only=4)
-    run.prepare()
-    assert run.captured == (4,)
+    alone = GraphedRunner(lambda inputs: (inputs[0] + 1,), [((2,), torch.float32)], 4, CPU, only=4)
+    alone.prepare()
+    assert alone.captured == (4,), "a program of one batch size"

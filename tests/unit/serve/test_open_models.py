@@ -2,39 +2,25 @@
 
 import io
 import json
+import os
 import pickle
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from seatrial.recipes.mnist import network  # noqa: E402
+from own_models import save_recipe  # noqa: E402
 from seatrial.serve.errors import BadInputError  # noqa: E402
 from seatrial.serve.runners.open import open_model  # noqa: E402
 from seatrial.train.errors import TrainError  # noqa: E402
-from seatrial.train.saving.examples import (  # noqa: E402
-    Examples,
-    Normalisation,
-    image_examples,
-    save_examples,
-)
-from seatrial.train.saving.model_files import save_model, weights_digest  # noqa: E402
+from seatrial.train.saving.examples import Examples, Normalisation, examples_path, save_examples  # noqa: E402
+from seatrial.train.saving.model_files import weights_digest  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
-
-
-def save_digits(folder, seed=0, name="digits"):
-    """A model of the recipe with random weights; the images of its examples."""
-    generator = torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)
-    model = network(28, 28, 10)
-    images = torch.randint(0, 256, (20, 1, 28, 28), dtype=torch.uint8, generator=generator)
-    saved = save_model(model, folder, name)
-    save_examples(image_examples("digits", model, images, Normalisation.of(images), tuple("0123456789")), saved[-1])
-    return model.eval(), images
 
 
 @pytest.fixture
@@ -43,78 +29,58 @@ def models(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_recipes_model_answers_as_the_trained_one(models):
-    network_, images = save_digits(models)
+def test_recipes_model_answers_as_the_trained_one(models):
+    model, images, _ = save_recipe(models)
     served = open_model("digits", CPU, max_batch=8)
     warm = served.warm_up()
-    assert warm.examples == 16
-    assert warm.largest_difference < 1e-5
-    normalise = Normalisation.of(images)
+    assert warm.examples == 16 and warm.largest_difference < 1e-5
     with torch.no_grad():
-        expected = network_(normalise(images.float())).softmax(1)
+        expected = model.eval()(Normalisation.of(images)(images.float())).softmax(1)
     rows = served.reader.rows({"inputs": images[:, 0].tolist()})
     for first in range(0, 20, 8):
         answers = served.predict(rows[first : first + 8])
         np.testing.assert_allclose(np.stack([a[0] for a in answers]), expected[first : first + 8], atol=1e-5)
 
 
-def test_weights_alone_and_a_truncated_file_and_another_recipes(models):
-    save_digits(models)
-    whole = (models / "digits.safetensors").read_bytes()
+def test_damaged_other_and_bare_weights_are_refused_before_the_first_request(models):
+    model, _, weights = save_recipe(models)
+    whole = weights.read_bytes()
     for cut in (0, 5, 100, len(whole) // 2, len(whole) - 1):
-        (models / "digits.safetensors").write_bytes(whole[:cut])
+        weights.write_bytes(whole[:cut])
         with pytest.raises(TrainError):
             open_model("digits", CPU)
-    (models / "digits.safetensors").write_bytes(whole)
+    weights.write_bytes(whole)
     (models / "trained-model.safetensors").write_bytes(whole)
-    with pytest.raises(TrainError, match="another model"):
-        open_model("mnist-deep", CPU)
-    (models / "digits.examples.safetensors").unlink()
-    with pytest.raises(TrainError, match="normalised"):
-        open_model("digits", CPU)
-    with pytest.raises(TrainError, match="spam"):
-        open_model("spam", CPU)
-
-
-def test_weights_that_are_not_finite_are_reported_before_the_first_request(models):
-    model, images = save_digits(models)
+    examples_path(weights).unlink()
+    for name, reason in (("mnist-deep", "another model"), ("digits", "normalised"), ("spam", "spam")):
+        with pytest.raises(TrainError, match=reason):
+            open_model(name, CPU)
     with torch.no_grad():
         model[0].weight[0, 0, 0, 0] = float("nan")
-    save_model(model, models, "digits")
-    save_examples(
-        image_examples("digits", model, images, Normalisation.of(images), tuple("0123456789")),
-        models / "digits.safetensors",
-    )
+    save_recipe(models, model=model)
     with pytest.raises(TrainError, match="not finite"):
         open_model("digits", CPU).warm_up()
 
 
+MARK = Path("/tmp/seatrial-was-run-by-a-pickle")
+
+
 class Evil:
     def __reduce__(self):
-        import os
-
-        return os.mkdir, ("/tmp/seatrial-was-run-by-a-pickle",)
+        return os.mkdir, (str(MARK),)
 
 
 @pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.pt2", "m.onnx", "m.safetensors", "m.pkl", "m.bin"])
 @pytest.mark.parametrize("how", ["zip", "bare"])
-def test_a_pickle_is_refused_under_any_name_and_runs_nothing(tmp_path, name, how):
-    from pathlib import Path
-
+def test_pickle_is_refused_under_any_name_and_runs_nothing(tmp_path, name, how):
     path = tmp_path / name
-    if how == "zip":
-        torch.save(Evil(), path)
-    else:
-        path.write_bytes(pickle.dumps(Evil()))
+    torch.save(Evil(), path) if how == "zip" else path.write_bytes(pickle.dumps(Evil()))
     with pytest.raises(TrainError, match="any code") as caught:
         open_model(str(path), CPU)
-    assert caught.value.fix
-    assert not Path("/tmp/seatrial-was-run-by-a-pickle").exists()
+    assert caught.value.fix and not MARK.exists()
 
 
-def test_a_pickle_among_a_programs_example_inputs_runs_nothing(tmp_path):
-    from pathlib import Path
-
+def test_pickle_among_a_programs_example_inputs_runs_nothing(tmp_path):
     program, evil, file = tmp_path / "m.pt2", tmp_path / "evil.pt2", io.BytesIO()
     torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)), program)
     assert open_model(str(program), CPU)
@@ -125,40 +91,28 @@ def test_a_pickle_among_a_programs_example_inputs_runs_nothing(tmp_path):
         assert any("/sample_inputs/" in name for name in source.namelist())
     with pytest.raises(TrainError):
         open_model(str(evil), CPU)
-    assert not Path("/tmp/seatrial-was-run-by-a-pickle").exists()
+    assert not MARK.exists()
 
 
 def _headers():
     whole = {"w": {"dtype": "F32", "shape": [10**10], "data_offsets": [0, 4 * 10**10]}}
-    for header in (
-        whole,
-        {"w": {**whole["w"], "shape": [-1]}},
-        {"w": {**whole["w"], "data_offsets": [8, 0]}},
-        [],
-        {"w": 1},
-    ):
+    others = ({"w": {**whole["w"], **change}} for change in ({"shape": [-1]}, {"data_offsets": [8, 0]}))
+    for header in (whole, *others, [], {"w": 1}):
         data = json.dumps(header).encode()
         yield len(data).to_bytes(8, "little") + data
     yield (2**63).to_bytes(8, "little")
     yield (10**7).to_bytes(8, "little") + b"[" * 10**7
 
 
-@pytest.mark.parametrize("name", ["m.safetensors", "m.onnx", "m.pt2"])
-def test_headers_that_promise_what_the_file_has_not_are_refused(tmp_path, name):
+@pytest.mark.parametrize("name", ["m.safetensors", "m.onnx", "m.pt2", "m.pt", "m.txt"])
+def test_files_that_are_no_models_or_promise_what_they_have_not_are_refused(tmp_path, name):
     onnx = b"\x08\x08\x3a" + b"\xff" * 8 + b"\x7f"  # a graph of 2^62 bytes
-    for data in (*_headers(), onnx, b"\x3a\xff\xff\xff\xff\x07" + bytes(100)):
+    others = (onnx, b"\x3a\xff\xff\xff\xff\x07" + bytes(100), b"", b"PK\x03\x04" + bytes(50), b"hello" * 100)
+    for data in (*_headers(), *others):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(TrainError):
+        with pytest.raises(TrainError) as caught:
             open_model(str(tmp_path / name), CPU)
-
-
-@pytest.mark.parametrize("name", ["m.pt", "m.pt2", "m.onnx", "m.safetensors", "m.txt"])
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04" + bytes(50), b"hello" * 100], ids=["empty", "cut zip", "text"])
-def test_files_that_are_no_models(tmp_path, name, data):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(TrainError) as caught:
-        open_model(str(tmp_path / name), CPU)
-    assert "Traceback" not in caught.value.message
+        assert "Traceback" not in caught.value.message
 
 
 class Two(torch.nn.Module):
@@ -199,21 +153,21 @@ def test_a_pt2_file_of_two_inputs_by_any_batch_and_by_its_own(tmp_path, batch):
             served.reader.rows({"inputs": [wrong]})
 
 
-def test_the_examples_of_several_outputs_name_and_prove_them(tmp_path):
-    model = export(tmp_path / "m.pt2")
+def test_examples_of_several_outputs_name_and_prove_them(tmp_path):
+    model, path = export(tmp_path / "m.pt2"), tmp_path / "m.pt2"
     inputs = {"left": torch.randn(3, 5), "right": torch.randn(3)}
     with torch.no_grad():
         found = model(*inputs.values())
     named = {"a": found["sum"], "b": found["twice"]}
-    save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), tmp_path / "m.pt2")
-    served = open_model(str(tmp_path / "m.pt2"), CPU)
+    save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), path)
+    served = open_model(str(path), CPU)
     assert [each.name for each in served.description.outputs] == ["a", "b"]
     assert [each.name for each in served.description.inputs] == ["left", "right"]
     assert served.warm_up().examples == 3
     named["b"] = named["b"] + 1
-    save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), tmp_path / "m.pt2")
+    save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), path)
     with pytest.raises(TrainError):
-        open_model(str(tmp_path / "m.pt2"), CPU).warm_up()
+        open_model(str(path), CPU).warm_up()
 
 
 def test_an_onnx_file(tmp_path):
@@ -229,34 +183,6 @@ def test_an_onnx_file(tmp_path):
         np.testing.assert_allclose(answer[0], linear(torch.tensor([1.0, 2, 3, 4, 5])), atol=1e-5)
     with pytest.raises(TrainError, match="CPU"):  # this onnxruntime has no CUDA: never silently elsewhere
         open_model(str(path), torch.device("cuda"))
-
-
-SERVED = """
-import numpy as np
-class Model:
-    max_batch = 4
-    def load(self, device, folder): self.folder = folder
-    def predict(self, batch):
-        if "bad" in batch: raise ValueError("/root/secret")
-        if "short" in batch: return batch[1:]
-        if "exit" in batch: raise SystemExit(3)
-        return [{"saw": one if not isinstance(one, bytes) else len(one), "n": np.float32(2)} for one in batch]
-    def example(self): return "x"
-"""
-
-
-def test_a_class_of_the_users(tmp_path, models):
-    (tmp_path / "serve.py").write_text(SERVED)
-    served = open_model(f"{tmp_path}/serve.py:Model", CPU)
-    served.warm_up()
-    assert served.max_batch == 4
-    reader = pickle.loads(pickle.dumps(served.reader))
-    rows = [*reader.rows({"inputs": [1, {"a": [1.5, None]}]}), reader.row_of_file(b"12345", "image/png")]
-    assert [reader.answer(answer)["saw"] for answer in served.predict(rows)] == [1, {"a": [1.5, None]}, 5]
-    for word in ("bad", "short", "exit"):
-        with pytest.raises(Exception, match=r"."):
-            served.predict(reader.rows({"inputs": ["a", word]}))
-    assert served.predict(reader.rows("still there"))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +22,7 @@ from seatrial.serve import wire  # noqa: E402
 from seatrial.serve.counters import BUCKETS, Counters, upper_s  # noqa: E402
 from seatrial.serve.model_loop import Batcher  # noqa: E402
 from seatrial.serve.options import parse  # noqa: E402
-from seatrial.serve.sockets import StopSignals, emptied, listen, refuse_new  # noqa: E402
+from seatrial.serve.sockets import StopSignals  # noqa: E402
 from seatrial.serve.supervisor import Supervisor  # noqa: E402
 
 
@@ -156,39 +154,6 @@ def test_each_reader_sees_a_stop_signal_whenever_it_begins_to_read(number):
     assert all(each.came() for each in (first, early, late))
     for each in (first, early, late):
         os.close(each.descriptor)
-
-
-def test_closed_port_accepts_earlier_connections_and_no_other():
-    (listener,) = listen("127.0.0.1", 0, 1)
-    with listener, socket.create_connection(listener.getsockname(), 5) as before:
-        refuse_new(listener)
-        with pytest.raises(TimeoutError):
-            socket.create_connection(listener.getsockname(), 0.2)
-        accepted, _ = listener.accept()
-        with accepted:
-            before.sendall(b"hello")
-            accepted.settimeout(5)
-            assert accepted.recv(5) == b"hello"
-
-
-def test_queue_is_empty_only_when_all_are_accepted():
-    async def main() -> list[bool]:
-        (listener,) = listen("127.0.0.1", 0, 1)
-        clients = [socket.create_connection(listener.getsockname(), 5) for _ in range(3)]
-        waits = asyncio.ensure_future(emptied(listener, 10))
-        states = []
-        for _ in clients:
-            await asyncio.sleep(0.05)
-            states.append(waits.done())
-            listener.accept()[0].close()
-        states.append(await asyncio.wait_for(waits, 5))
-        clients.append(socket.create_connection(listener.getsockname(), 5))
-        states.append(await emptied(listener, 0.05))
-        for sock in (*clients, listener):
-            sock.close()
-        return states
-
-    assert asyncio.run(main()) == [False, False, False, True, False]
 
 
 def test_no_front_is_started_after_a_signal(capfd: pytest.CaptureFixture[str]) -> None:

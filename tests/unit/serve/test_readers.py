@@ -145,18 +145,16 @@ def figure(size=(28, 28)):
     return pixels
 
 
-def test_numbers_up_to_1_and_up_to_255_are_the_same_image():
-    pixels = figure()
-    for numbers in (pixels.tolist(), (pixels / 255).tolist()):
-        (row,) = DRAWINGS.rows({"input": numbers})
-        assert row[0].dtype == np.uint8 and (row[0] == pixels).all()
-
-
-def test_colours_come_with_the_channel_last_or_first():
-    pixels = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
-    for body in (pixels.tolist(), pixels.transpose(2, 0, 1).tolist()):
-        (row,) = COLOUR.rows({"input": body})
-        assert (row[0] == pixels).all()
+def test_numbers_up_to_1_or_255_and_channels_last_or_first_are_the_same_image():
+    pixels, colours = figure(), np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
+    for reader, given, body in (
+        (DRAWINGS, pixels, pixels),
+        (DRAWINGS, pixels, pixels / 255),
+        (COLOUR, colours, colours),
+        (COLOUR, colours, colours.transpose(2, 0, 1)),
+    ):
+        (row,) = reader.rows({"input": body.tolist()})
+        assert row[0].dtype == np.uint8 and (row[0] == given).all()
 
 
 def test_files_of_every_mode_are_the_same_digit():

@@ -3,7 +3,6 @@
 import gc
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -42,15 +41,8 @@ def ran(code: str, **environ: str) -> str:
 
 
 def test_garbage_is_not_looked_for_during_the_imports_alone() -> None:
-    code = """
-import gc
-from seatrial.train import early_start
-early_start.begin()
-assert not gc.isenabled()
-import json
-early_start.imported()
-print(gc.isenabled(), gc.get_freeze_count() > 1000)
-"""
+    code = "import gc; from seatrial.train import early_start; early_start.begin(); assert not gc.isenabled();"
+    code += "import json; early_start.imported(); print(gc.isenabled(), gc.get_freeze_count() > 1000)"
     assert ran(code) == "True True\n"
 
 
@@ -95,25 +87,3 @@ def test_data_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
         early_start.read_ahead(reader, tmp_path)
     (tmp_path / "there").write_text("")
     assert early_start.read_ahead(reader, tmp_path) == "read"
-
-
-@pytest.mark.slow
-def test_a_recipe_as_a_program_trains_as_ever(tmp_path: Path) -> None:
-    """With its data read during the imports, and everything else of this; the same weights as by a call."""
-    import numpy as np
-    from safetensors.numpy import load_file
-
-    numbers = np.random.default_rng(0)
-    for part, count in (("train", 96), ("t10k", 30)):
-        images, labels = numbers.integers(0, 255, (count, 12, 12)), np.arange(count) % 3
-        for array, kind in ((images, "images-idx3"), (labels, "labels-idx1")):
-            header = struct.pack(f">{1 + array.ndim}I", 0x0800 | array.ndim, *array.shape)
-            (tmp_path / f"{part}-{kind}-ubyte").write_bytes(header + array.astype(np.uint8).tobytes())
-    given = f"['--epochs', '1', '--data', {str(tmp_path)!r}, '--precision', 'fp32', '--models'"
-    run = "runpy.run_module('seatrial.recipes.mnist', run_name='__main__')"
-    program = f"import runpy, sys; sys.argv[1:] = {given}, {str(tmp_path / 'a')!r}]; {run}"
-    call = f"import sys; from seatrial.recipes import mnist; sys.exit(mnist.main({given}, {str(tmp_path / 'b')!r}]))"
-    assert "epoch 1: loss" in ran(program) and "epoch 1: loss" in ran(call)
-    first, second = (load_file(tmp_path / name / "mnist.safetensors") for name in "ab")
-    assert first.keys() == second.keys()
-    assert all(np.array_equal(first[name], second[name]) for name in first)

@@ -73,12 +73,9 @@ def trained(name, engine, loss, *, dropout=0.0, precision="fp32", augment=None, 
 
 
 def distance(model, other, before):
-    """The largest of all parameters' differences, as a share of how far the other one came."""
-    shares = {}
-    for (name, own), theirs, start in zip(
-        model.named_parameters(), other.parameters(), before.parameters(), strict=True
-    ):
-        shares[name] = ((own - theirs).norm() / (theirs - start).norm()).item()
+    """Return the largest of all parameters' differences, as a share of how far the other one came."""
+    named = zip(model.named_parameters(), other.parameters(), before.parameters(), strict=True)
+    shares = {name: ((own - theirs).norm() / (theirs - start).norm()).item() for (name, own), theirs, start in named}
     return max(shares.values()), shares
 
 
@@ -118,41 +115,6 @@ def test_graph_and_eager_are_equal_to_the_bit(name):
     _, graph, losses = trained(name, "graph", cross_entropy)
     assert losses == curve
     assert all(torch.equal(a, b) for a, b in zip(eager.parameters(), graph.parameters(), strict=True))
-
-
-def test_a_source_that_does_not_compile_reports_why():
-    with pytest.raises(RuntimeError, match='identifier "nope" is undefined'):
-        runtime.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [64, 33])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_against_double_precision(name, rows, dtype):
-    """Compare it with torch's own layers in the same format."""
-    Precision("fp32", torch.device("cuda")).apply()
-    torch.manual_seed(rows)
-    model = NETWORKS[name]().to("cuda", memory_format=torch.channels_last)
-    for layer in model:
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-    exact, torchs = copy.deepcopy(model).double(), copy.deepcopy(model)
-    images, labels = torch.randn(rows, 1, 28, 28, device="cuda"), torch.randint(0, 10, (rows,), device="cuda")
-    expected = plain(exact, images.double(), labels)
-    expected.backward()
-    errors = []
-    for network, loss in ((model, cross_entropy), (torchs, plain)):
-        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            value = loss(network, images, labels)
-        value.backward()
-        assert value.item() == pytest.approx(expected.item(), rel=1e-5 if dtype == torch.float32 else 1e-2)
-        pairs = zip(network.named_parameters(), exact.parameters(), strict=True)
-        errors.append({key: ((a.grad - b.grad).norm() / b.grad.norm()).item() for (key, a), b in pairs})
-    least = 1e-5 if dtype == torch.float32 else 2e-2
-    worse = {key: (error, errors[1][key]) for key, error in errors[0].items() if error > 1.5 * errors[1][key] + least}
-    assert not worse
-    for (key, own), other in zip(model.named_buffers(), torchs.buffers(), strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-2, atol=1e-2, msg=key)
 
 
 @pytest.mark.parametrize("engine", ["eager", "graph", "compile", "compile+graph"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from pathlib import Path
@@ -18,7 +19,6 @@ from seatrial.serve.counters import Counters
 from seatrial.serve.http import metrics
 from seatrial.serve.http.bodies import encode
 from seatrial.serve.http.bodies import error as error_body
-from seatrial.serve.http.openapi import document
 from seatrial.serve.http.protocol import metadata
 from seatrial.serve.model_link import ModelLink
 from seatrial.serve.options import Options
@@ -87,6 +87,41 @@ def pages(options: Options, link: ModelLink, counters: Counters) -> Starlette:
         *(Route(f"/static/{each}", _file(each)) for each in ("page.css", "page.js")),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _known, Exception: _unknown})
+
+
+def document(options: Options, description: Description | None) -> dict[str, Any]:
+    """Describe the server as OpenAPI 3.1: static/openapi.json with the model's tensors, once it is loaded."""
+    text = resources.files("seatrial.serve").joinpath("static/openapi.json").read_text(encoding="utf-8")
+    made: dict[str, Any] = json.loads(text)
+    made["info"] |= {"title": f"{options.name}, served by seatrial", "version": seatrial.__version__}
+    paths = made["paths"] = {path.replace("{name}", options.name): each for path, each in made["paths"].items()}
+    kind = description.kind if description else "tensors"
+    content = paths["/predict"]["post"]["requestBody"]["content"]
+    text_example = {"text": "WINNER!! Call now to claim your prize"}
+    content["application/json"]["example"] = text_example if kind == "text" else {"input": _zeros(description)}
+    if kind == "text":
+        content["text/plain"] = {"schema": {"type": "string"}}
+    if kind == "image":
+        binary = {"type": "string", "format": "binary"}
+        content |= {media_type: {"schema": binary} for media_type in ("image/png", "image/jpeg")}
+        content["multipart/form-data"] = {"schema": {"type": "object", "properties": {"file": binary}}}
+    if description is not None:
+        tensor = metadata(description, description.name)["inputs"][0]
+        shape = [1, *(max(1, n) for n in tensor["shape"][1:])]
+        data = ["WINNER!! Call now"] if tensor["datatype"] == "BYTES" else _zeros(description)
+        body = paths[f"/v2/models/{options.name}/infer"]["post"]["requestBody"]["content"]["application/json"]
+        body["example"] = {"inputs": [{**tensor, "shape": shape, "data": data}]}
+    if options.token is not None:
+        made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        made["security"] = [{"token": []}]
+    return made
+
+
+def _zeros(description: Description | None) -> Any:
+    made: Any = 0
+    for length in reversed(description.inputs[0].shape if description and description.inputs else ()):
+        made = [made] * min(max(length, 1), 64)
+    return made
 
 
 def _check(request: Request, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Read MNIST's files, and others in their format, IDX: a magic number, the sizes, then unsigned bytes.
+"""Fetch and read MNIST's files, and others in their format, IDX: a magic number, the sizes, then unsigned bytes.
 
 Imports no framework: files are read while one is imported.
 
@@ -8,9 +8,13 @@ the element type (8 = unsigned byte), the number of dimensions, each size as a b
 
 from __future__ import annotations
 
+import hashlib
+import http.client
 import os
 import struct
+import urllib.request
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from seatrial.train.data.download import RemoteFile
 from seatrial.train.errors import DataError
+from seatrial.train.saving.atomic import write_file
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,6 +34,23 @@ _FIRST_BYTES = 65536
 _MOST_PACKED, _MUCH_BYTES = 100, 64 * 2**20
 #: Where the official downloads and torchvision's ``MNIST(root)`` put the files, below the folder given.
 LAYOUTS = (".", "mnist", "raw", "MNIST/raw")
+
+#: Seconds that a mirror may be silent for.
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of known content.
+
+    Attributes:
+        name: its name below each mirror and in the folder.
+        sha256: of the whole file, as downloaded.
+    """
+
+    name: str
+    sha256: str
+
 
 #: Public mirrors of the original files, as torchvision 0.27 (datasets/mnist.py) and TensorFlow Datasets name them.
 MIRRORS = (
@@ -170,3 +191,36 @@ def _find(place: Path, stem: str, dimensions: int) -> Path:
         if (place / name).is_file():
             return place / name
     raise DataError(f"{place} lacks {names[0]} (or .gz)", fix="add --download")
+
+
+def fetch(files: Sequence[RemoteFile], mirrors: Sequence[str], folder: Path) -> None:
+    """Make every file present in ``folder``; one that is there with the right checksum is kept.
+
+    Raises:
+        DataError: no mirror gave the file with the checksum expected; names what each one did.
+        DiskFullError: it could not be written.
+    """
+    for file in files:
+        path = folder / file.name
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256:
+            continue
+        content = _first_good(file, mirrors)
+        write_file(path, lambda out, content=content: out.write(content))  # type: ignore[misc]
+        print(f"downloaded {path} ({len(content):,} bytes)", flush=True)
+
+
+def _first_good(file: RemoteFile, mirrors: Sequence[str]) -> bytes:
+    failures = []
+    for mirror in mirrors:
+        url = mirror + file.name
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+                content: bytes = response.read()
+        except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+            failures.append(f"{url}: {getattr(error, 'reason', error)}")
+            continue
+        got = hashlib.sha256(content).hexdigest()
+        if got == file.sha256:
+            return content
+        failures.append(f"{url}: SHA-256 is {got}, expected {file.sha256}")
+    raise DataError(f"cannot download {file.name}: " + "; ".join(failures), fix="put the file in --data DIR manually")

@@ -2,6 +2,7 @@
 
 import horovod.torch as hvd
 import torch
+from checks import passed, raises
 
 hvd.init()
 hvd.init()  # a second time is none
@@ -10,23 +11,9 @@ assert hvd.is_initialized() and (size, hvd.local_size(), hvd.cross_size(), hvd.c
 assert hvd.local_rank() == rank and hvd.is_homogeneous()
 
 
-def passed(name):
-    if rank == 0:
-        print("passed", name, flush=True)
-
-
 def equal(found, wanted):
     wanted = torch.as_tensor(wanted, dtype=found.dtype)
     assert found.shape == wanted.shape and torch.equal(found, wanted), (found, wanted)
-
-
-def raises(kind, call, words):
-    try:
-        call()
-    except kind as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(f"{words}: nothing was raised")
 
 
 mine = torch.tensor([1.0, 2.0]) * (rank + 1)

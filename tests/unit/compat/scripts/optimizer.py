@@ -4,6 +4,7 @@ import copy
 
 import horovod.torch as hvd
 import torch
+from checks import passed, raises
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -28,20 +29,6 @@ class Net(nn.Module):
     def forward(self, images):
         hidden = torch.relu(self.norm(self.first(images))).flatten(1)
         return self.last(torch.relu(self.deep(torch.relu(self.wide(hidden)))))
-
-
-def passed(name):
-    if rank == 0:
-        print("passed", name, flush=True)
-
-
-def raises(kind, call, words):
-    try:
-        call()
-    except kind as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(f"{words}: nothing was raised")
 
 
 def batches(count=STEPS):

@@ -1,4 +1,4 @@
-"""Every kernel compiles for the GPUs that are meant, without one: errors, warnings, spilled registers, shared memory.
+"""Every kernel compiles for the supported GPUs, without one: errors, warnings, spilled registers, shared memory.
 
 ``tests/cuda_on_cpu.py`` runs the same texts on the CPU, but for what only NVRTC reads: PTX, launch bounds, sizes.
 """
@@ -21,7 +21,7 @@ slow = pytest.mark.slow
 
 #: The most shared memory of a block (CUDA programming guide, compute capability 8.0; 9.0 and 10.0 have 227 KB).
 SHARED_BYTES = 163 * 1024
-#: Registers of a multiprocessor, of all three: a block's threads must have room in them.
+#: Registers of a multiprocessor, of all three: a block's threads must fit.
 REGISTERS = 65536
 #: Warnings of code that one text's numbers make needless: never referenced, never used, comparing with 0, unreachable.
 HARMLESS = {"177", "550", "186", "128"}
@@ -78,7 +78,7 @@ def test_every_text_compiles(nvrtc, architecture, group):
 
 
 def test_shared_memory_that_is_requested_fits(nvrtc):
-    """SecondStream what the kernel has of its own; and ``launch`` asks for more than 48 KB only from 48 KB on."""
+    """Beside what a kernel has of its own; ``launch`` asks for more than 48 KB only from 48 KB on."""
     requested = list(kernel_texts.dynamic())
     assert {kernel for kernel, *_ in requested} == kernels_that_ask()
     for kernel, text, dynamic in requested:
@@ -116,3 +116,23 @@ def test_an_error_reports_what_and_where(nvrtc):
 def test_without_the_library_the_error_names_it():
     with pytest.raises(OSError, match=r"libnvrtc\.so\.1"):
         runtime.load_nvrtc(1)
+
+
+def test_compiled_kernels_are_kept_whole_and_in_a_folder_of_ones_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "seatrial" / "kernels"
+    given = [("source", "sm_90", 13000), ("other", "sm_90", 13000), ("source", "sm_80", 13000), ("source", "sm_90", 1)]
+    files = [runtime.cache_name(*each) for each in given]
+    assert len({*files}) == 4 and runtime.read_cached(files[0]) is None
+    runtime.keep_cached(files[0], b"binary")
+    assert runtime.read_cached(files[0]) == b"binary" and [path.name for path in folder.iterdir()] == files[:1]
+    for broken in (b"", b"short", bytes(40), b"x" * 100):
+        (folder / files[0]).write_bytes(broken)
+        assert runtime.read_cached(files[0]) is None
+    runtime.keep_cached(files[0], b"binary")
+    folder.chmod(0o777)
+    assert runtime.cache_folder() is None and runtime.read_cached(files[0]) is None
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    runtime.keep_cached(files[0], b"binary")
+    assert runtime.read_cached(files[0]) is None

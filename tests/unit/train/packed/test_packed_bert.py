@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from torch.nn import functional as F  # noqa: E402
 
+from cuda_on_cpu import error  # noqa: E402
 from seatrial.recipes import spam  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
@@ -53,16 +54,22 @@ def bert_of(model, source, dtype=torch.float32, decay=0.01):
     return PackedBert(model, dtype, ALONE, source, weight_decay=decay)
 
 
+LENGTHS = [3, 9, 1, 14, 5, 7, 2, 8]
+
+
+def made(lengths=LENGTHS, batch=4, **shape):
+    """Return a source of texts, a model, its packed form and its optimizer."""
+    source, model = source_of(lengths, batch), model_of(**shape)
+    bert = bert_of(model, source)
+    return source, model, bert, FlatAdamW(bert.weights, 1e-2)
+
+
 def padded(batch):
     lengths = (batch.starts[1:] - batch.starts[:-1]).long()
     real = torch.arange(int(lengths.max())) < lengths[:, None]
     tokens = torch.zeros(real.shape, dtype=torch.long)
     tokens[real] = batch.tokens_T[: int(batch.starts[-1])].long()
     return tokens, real
-
-
-def error(own, exact):
-    return ((own.double() - exact.double()).norm() / exact.double().norm()).item()
 
 
 def gradients(bert, model):
@@ -116,8 +123,7 @@ def test_loss_and_gradients_are_the_padded_models():
 
 
 def test_micro_batches_add_up():
-    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 8), model_of()
-    bert = bert_of(model, source)
+    source, model, bert, _ = made(batch=8)
     _, whole = run(bert, model, *batch_of(source, 0))
     bert.weights.clear()
     for first, count in ((0, 3), (3, 3), (6, 2)):
@@ -127,7 +133,7 @@ def test_micro_batches_add_up():
 
 @pytest.mark.parametrize("steps", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_trains_as_the_padded_model_and_its_optimizer(steps):
-    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of()
+    source, model = source_of(LENGTHS, 4), model_of()
     other = copy.deepcopy(model)
     bert = bert_of(model, source)
     optimizer, plain = FlatAdamW(bert.weights, 1e-3), adamw(other, 1e-3, 0.01)
@@ -179,7 +185,7 @@ def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, sh
 @pytest.mark.parametrize("ours", [False, True], ids=["torch", "kernels"])
 def test_updates_are_adamws_though_words_and_later_layers_are_updated_later(kernels_on_cpu, monkeypatch, ours):
     monkeypatch.setattr(runtime, "usable", lambda device: ours)
-    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of(layers=2)
+    source, model = source_of(LENGTHS, 4), model_of(layers=2)
     bert, double = bert_of(model, source, decay=0.1), copy.deepcopy(model).double()
     optimizer = FlatAdamW(bert.weights, 1e-2)
     plain = torch.optim.AdamW(
@@ -219,9 +225,7 @@ def test_updates_are_adamws_though_words_and_later_layers_are_updated_later(kern
 def test_a_step_that_is_tried_again_does_not_update_later_layers_twice():
     weights = []
     for tries in (1, 2):
-        source, model = source_of([3, 9, 1, 14], 4), model_of(layers=2)
-        bert = bert_of(model, source)
-        optimizer = FlatAdamW(bert.weights, 1e-2)
+        source, model, bert, optimizer = made([3, 9, 1, 14], layers=2)
         batch, labels = batch_of(source, 0)
         bert.weights.clear()
         bert.loss(model, batch, labels).backward()
@@ -255,23 +259,18 @@ def test_dropped_shares_and_independent_places():
 
 
 def test_what_is_left_to_the_padded_path():
-    model, gpu = model_of(), torch.device("cuda", 0)
-    assert "GPU" in takes(model, torch.bfloat16, CPU)
-    assert "fp16" in takes(model, torch.float16, gpu)
+    assert "GPU" in takes(model_of(), torch.bfloat16, CPU)
+    assert "fp16" in takes(model_of(), torch.float16, torch.device("cuda", 0))
 
 
 def test_saved_state_is_the_models_and_comes_back(tmp_path):
-    source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of()
-    bert = bert_of(model, source)
-    optimizer = FlatAdamW(bert.weights, 1e-3)
+    source, model, bert, optimizer = made()
     run(bert, model, *batch_of(source, 0), optimizer)
     bert.weights.settle()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "kept.pt")
     saved = torch.load(tmp_path / "kept.pt", weights_only=True)
     first, _ = run(bert, model, *batch_of(source, 1), optimizer)
-    again = model_of()
-    other = bert_of(again, source)
-    fresh = FlatAdamW(other.weights, 1e-3)
+    _, again, other, fresh = made()
     bert.weights.settle()
     again.load_state_dict(saved["model"])
     fresh.load_state_dict(saved["optimizer"])
@@ -283,9 +282,8 @@ def test_saved_state_is_the_models_and_comes_back(tmp_path):
 
 
 def test_logits_are_the_padded_models_without_dropout():
-    lengths = [3, 9, 1, 14, 5, 7, 2, 8]
-    source, model = source_of(lengths, 4), model_of(0.3)
-    bert = bert_of(model, source)
+    lengths = LENGTHS
+    _, model, bert, _ = made(share=0.3)
     generator = torch.Generator().manual_seed(2)
     tokens = [torch.randint(1, 40, (length,), generator=generator).tolist() for length in lengths]
     tests = PackedTests(TextSet.of(tokens, torch.arange(len(lengths))), ALONE, 3)

@@ -66,31 +66,21 @@ def test_no_rank_is_left_without_a_text():
         PackedTexts(data, 1, Ranks(0, 2, CPU), 0)
 
 
-def test_an_epoch_is_a_function_of_seed_and_number():
+def test_epoch_is_a_function_of_seed_and_number_and_its_batches_nearly_as_long():
     data, _ = texts(60)
-    shown = [
-        [labels.tolist() for _, (_, labels) in epoch(PackedTexts(data, 8, Ranks(0, 1, CPU), seed), 3)]
-        for seed in (1, 1, 2)
-    ]
-    assert shown[0] == shown[1] != shown[2]
-
-
-def test_batches_are_of_nearly_the_same_number_of_tokens():
+    sources = [PackedTexts(data, 8, Ranks(0, 1, CPU), seed) for seed in (1, 1, 2)]
+    first, again, other = ([labels.tolist() for _, (_, labels) in epoch(source, 3)] for source in sources)
+    assert first == again != other
     data, _ = texts(800, most=120)
     source = PackedTexts(data, 32, Ranks(0, 1, CPU), 0)
     assert len({span.shape for span in source.spans}) == 1
     assert source.padding < 0.05
 
 
-def test_one_text_far_longer_than_the_others():
-    lengths = [3] * 30 + [300]
-    data = TextSet.of([[7] * length for length in lengths], torch.arange(31))
-    source = PackedTexts(data, 4, Ranks(0, 1, CPU), 0)
+def test_no_batch_is_larger_than_its_capacity_after_changes():
+    source = PackedTexts(TextSet.of([[7] * n for n in [3] * 30 + [300]], torch.arange(31)), 4, Ranks(0, 1, CPU), 0)
     for number in range(4):
         assert sum(len(labels) for _, (_, labels) in epoch(source, number)) == 31
-
-
-def test_no_batch_is_larger_than_its_capacity_after_changes():
     lengths = torch.tensor([2] * 40 + [50] * 10)
     rows, capacity = [10] * 5, {10: 130}
     found = sample_epoch(lengths, rows, capacity, seed=0, epoch=1)
