@@ -11,30 +11,16 @@ import pytest
 
 from seatrial.agent.hook import install
 from seatrial.agent.tune.trial import restore
+from tables import constant
+
+SCRIPTS = constant(__file__, "scripts")
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
-PREAMBLE = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(7); torch.set_num_threads(1)
-data = TensorDataset(torch.randn(512, 12), torch.randint(0, 3, (512,)))
-net = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 3))
-opt = torch.optim.SGD(net.parameters(), 0.1)
-"""
-LOOP = """
-for epoch in range({epochs}):
-    for x, y in DataLoader(data, batch_size=16, shuffle=True{loader}):
-        loss = F.cross_entropy(net(x), y); opt.zero_grad(); loss.backward(); opt.step()
-        {more}
-"""
-
 
 def loop(epochs=9999, loader="", more="pass"):
-    return PREAMBLE + LOOP.format(epochs=epochs, loader=loader, more=more)
+    return SCRIPTS["preamble"] + SCRIPTS["loop"].format(epochs=epochs, loader=loader, more=more)
 
 
 def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, requested=True, changes=None, tried=()):
@@ -72,7 +58,7 @@ def test_an_endless_script_ends_itself_and_reports_its_rate_and_the_losses_that_
 
 @pytest.mark.slow
 def test_a_script_that_catches_everything_and_a_trainer_with_nested_loops_end_too(tmp_path):
-    script = PREAMBLE + (
+    script = SCRIPTS["preamble"] + (
         """
 import atexit, contextlib
 class Trainer:
@@ -133,7 +119,7 @@ while True:
         loss = F.cross_entropy(net(x), y); opt.zero_grad()
         scaler.scale(loss).backward(); scaler.step(opt); scaler.update()
 """
-    _, [one] = trial(tmp_path, PREAMBLE + body)
+    _, [one] = trial(tmp_path, SCRIPTS["preamble"] + body)
     assert 0 < one["losses"][0] < 3
 
 
@@ -259,7 +245,7 @@ def test_backward_passes_before_an_optimizers_first_step_are_its_step(tmp_path):
 
 
 def test_examples_that_nobody_has_seen_are_unknown(tmp_path):
-    script = PREAMBLE + "while True:\n    loss = net(data.tensors[0]).sum(); loss.backward(); opt.step()"
+    script = SCRIPTS["preamble"] + "while True:\n    loss = net(data.tensors[0]).sum(); loss.backward(); opt.step()"
     _, [one] = trial(tmp_path, script)
     assert one["steps"] >= 20 and one["examples_per_s"] is None
 
