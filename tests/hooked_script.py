@@ -1,4 +1,4 @@
-"""Scripts run with the hook beside their Python, and what it told."""
+"""Scripts run with the hook in their Python, and its reports."""
 
 import json
 import os
