@@ -1,9 +1,13 @@
 """Ends of runs: cause, exit code, criteria and findings; and no list of JSON objects stops a receipt."""
 
+import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fakes import a_container
 from seatrial.backends.base import State
@@ -11,6 +15,7 @@ from seatrial.job.plan import ImagePlan, Mount
 from seatrial.receipt import summary
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.outcome import NO_GPU
+from seatrial.receipt.render import html, markdown
 from tables import cases
 
 from .conftest import H200, OTHER, SCENARIOS, START, Scenario, at, ending, prologue, rows_of, running
@@ -358,6 +363,42 @@ def test_findings_and_warnings_of_runs_that_finished(scenario, tmp_path):
 def test_live_run_is_provisional(tmp_path):
     receipt = Scenario(prologue() + running(5), state=State("running")).judge(tmp_path)
     assert (receipt.exit_cause.id, receipt.exit_code) == ("running", 0)
+
+
+JSON = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just([{}]) | st.just({"": [0]})
+)
+TYPES = """agent.started gpu.check gpu.kernel finding target.started sample gpu.context step note signal
+    target.exited agent.finished host.launched host.state"""
+VALUES = {
+    "type": st.sampled_from(TYPES.split()),
+    "t": st.floats(START, START + 100),
+    "source": st.sampled_from(["agent", "host", "target"]),
+    "uuid": st.just(H200.uuid),
+    "cause": st.sampled_from(["exited", "timeout", "gpu-contract"]),
+    "gpus": st.lists(st.fixed_dictionaries({"uuid": st.just(H200.uuid) | JSON, "utilization_pct": JSON}), max_size=2),
+}
+NAMES = """exit_code signal seconds oom_kills step loss phase images visible expected cgroup framework energy_j ms torch
+    argv evidence severity image_bytes memory_bytes pid cuda_driver ok kind error python message name origin status
+    oom_killed epoch"""
+KEYS = NAMES.split()
+USUAL = st.fixed_dictionaries({key: values | JSON for key, values in VALUES.items()})
+EVENTS = st.lists(
+    st.builds(lambda usual, more: {**usual, **more}, USUAL, st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5))
+    | st.dictionaries(st.text(max_size=6), JSON, max_size=4),
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(events=EVENTS, gpu_mode=st.sampled_from(["required", "none", "auto-cpu"]))
+def test_no_list_of_objects_stops_a_receipt(events, gpu_mode):
+    events = json.loads(json.dumps(events))
+    with TemporaryDirectory() as folder:
+        receipt = Scenario(events, (H200,), gpu_mode, criteria={"metrics": {"loss": "< 1"}}).judge(Path(folder))
+    assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
+    html.render(receipt)
+    markdown.render(receipt)
 
 
 @cases("file", "content", "written_s", "settings", "verdict", "words")
