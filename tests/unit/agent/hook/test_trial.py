@@ -58,29 +58,7 @@ def test_an_endless_script_ends_itself_and_reports_its_rate_and_the_losses_that_
 
 @pytest.mark.slow
 def test_a_script_that_catches_everything_and_a_trainer_with_nested_loops_end_too(tmp_path):
-    script = SCRIPTS["preamble"] + (
-        """
-import atexit, contextlib
-class Trainer:
-    def step(self, batch):
-        x, y = batch
-        loss = F.cross_entropy(net(x), y) / 2
-        loss.backward()
-    def epoch(self):
-        for n, batch in enumerate(DataLoader(data, batch_size=8, shuffle=True)):
-            self.step(batch)
-            if n % 2:
-                opt.step(); opt.zero_grad()
-    def train(self):
-        while True:
-            try:
-                self.epoch()
-            except BaseException:
-                print("goes on")
-atexit.register(lambda: Trainer().train())
-Trainer().train()
-"""
-    )
+    script = SCRIPTS["preamble"] + SCRIPTS["nested"]
     ended, [one] = trial(tmp_path, script)
     assert ended.returncode == 0 and "goes on" not in ended.stdout
     assert one["examples_per_s"] == pytest.approx(16 * one["steps_per_s"], rel=0.02)  # two batches of eight a step
@@ -162,16 +140,7 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
     before = {"log.txt": "the user's log\n", "old.pt": "weights", "last.csv": "a,b\n", "best.ckpt": "best"}
     for name, text in before.items():
         (tmp_path / name).write_text(text)
-    more = """
-        if epoch == 0:
-            import os, shutil, io
-            torch.save(net.state_dict(), "model.pt"); torch.save(net.state_dict(), "old.pt")
-            assert len(io.BytesIO().getvalue()) == 0
-            buffer = io.BytesIO(); torch.save(net.state_dict(), buffer); assert buffer.getvalue()
-            open("log.txt", "w").write("begun"); open("last.csv", "a").write("1,2\\n")
-            if os.path.exists("best.ckpt"): os.remove("best.ckpt")
-            open("events.out.tfevents.1", "w").write("x"); open("data.bin", "w").write("downloaded")
-"""
+    more = SCRIPTS["files"]
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0, ended.stderr
     assert one["kept_files"]["skipped"] >= 2
@@ -185,15 +154,7 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
 def test_a_script_that_renames_and_links_its_checkpoint_goes_on_and_nothing_of_it_is_left(tmp_path):
     """Like timm's CheckpointSaver does: tmp.pth.tar is renamed to last.pth.tar, which gets further names."""
     (tmp_path / "best.bin").write_text("the user's best")
-    more = """
-        if epoch < 2:
-            import os, shutil
-            torch.save(net.state_dict(), "tmp.weights")
-            if os.path.exists("last.weights"): os.unlink("last.weights")
-            os.rename("tmp.weights", "last.weights")
-            if not os.path.exists("epoch.weights"): os.link("last.weights", "epoch.weights")
-            shutil.copyfile("last.weights", "best.bin"); shutil.copyfile("last.weights", "copy.pth.tar")
-"""
+    more = SCRIPTS["links"]
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0 and one["ended"] in ("steps", "seconds"), ended.stderr
     restore(str(tmp_path / "reported" / "events.jsonl"))
