@@ -13,7 +13,7 @@ from seatrial.backends.base import State
 from seatrial.job.plan import Gpu, Plan
 from seatrial.receipt.judge import judge
 
-#: Lies idle during a script that never comes to it.
+#: Lies idle next to a script that never comes to it.
 H200 = Gpu(
     index=0,
     uuid="GPU-de421f49-0f0c-4a5b-9c8d-1e2f3a4b5c6d",
@@ -35,7 +35,7 @@ def judged_again(files: Mapping[str, bytes], project: Path) -> dict[str, Any]:
 
 
 def as_if_on_a_gpu(files: Mapping[str, bytes], project: Path) -> dict[str, Any]:
-    """The same of a run that had no GPU, as if it had had one that the script never used."""
+    """The same of a run that had no GPU, rewritten as if it had one that the script never came to."""
     plan, events = json.loads(files["plan.json"]), _events(files)
     plan["agent"]["gpu_mode"] = "required"
     plan["agent"]["gpus"] = [json.loads(H200.model_dump_json())]

@@ -32,13 +32,15 @@ def constant(test_file: str, name: str) -> Any:
 
 
 def cases(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Parametrise a test with the cases in the table of its name; a key that a case lacks is None."""
+    """Parametrise a test with the cases in the table of its name; a key that a case lacks is None, ``id`` its name."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         table = _read(Path(test.__code__.co_filename).with_suffix(".toml"))[test.__name__]
         found = [tuple(_frozen(case.get(key)) for key in keys) for case in table]
         values = [case[0] for case in found] if len(keys) == 1 else found
-        marked: Callable[..., None] = pytest.mark.parametrize(keys if len(keys) > 1 else keys[0], values)(test)
+        marked: Callable[..., None] = pytest.mark.parametrize(
+            keys if len(keys) > 1 else keys[0], values, ids=[case.get("id") for case in table]
+        )(test)
         return marked
 
     return decorate

@@ -1,4 +1,4 @@
-"""A made-up script for the driver: changes → reports of a trial. Import as ``from tune_worlds import World``."""
+"""A made-up script for the driver: changes → the result of a trial. Import as ``from tune_worlds import World``."""
 
 from __future__ import annotations
 

@@ -404,8 +404,5 @@ def _pause_s(*moments_s: Optional[float]) -> Optional[float]:
 
 def _difference(before: Dict[str, Optional[float]], after: Dict[str, Optional[float]]) -> Dict[str, Optional[float]]:
     """UUID → joules used in between; None without a counter."""
-    used: Dict[str, Optional[float]] = {}
-    for uuid, end_j in after.items():
-        start_j = before.get(uuid)
-        used[uuid] = None if start_j is None or end_j is None else round(end_j - start_j, 3)
-    return used
+    both = ((uuid, before.get(uuid), end_j) for uuid, end_j in after.items())
+    return {uuid: None if start is None or end is None else round(end - start, 3) for uuid, start, end in both}

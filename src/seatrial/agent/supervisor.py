@@ -20,7 +20,7 @@ from seatrial.findings.finding import in_one_line
 from seatrial.probe import nvml
 from seatrial.probe.container import Cgroup
 
-#: As of an engine that refuses to start a run.
+#: The code of an engine that refuses to start a run.
 EXIT_REFUSED = 5
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seatrial.events import AgentStarted, HostLaunched, HostPod
+from seatrial.events import EVIDENCE_TYPES, AgentFinished, AgentStarted, AgentSummary, HostLaunched, HostPod
 from seatrial.job.units import format_seconds
-from seatrial.receipt.fields import number
+from seatrial.receipt.fields import items, number, whole
 
 #: A longer gap between two lines of the agent is a sleeping machine or a clock that was set, not run time: the
 #: agent writes a sample every second, or every minute at the slowest.
@@ -136,3 +136,43 @@ def _skews(events: Sequence[Event], origins: Sequence[Origin]) -> dict[Origin, f
         elif latest is not None and t > latest + MAX_DISORDER_S:
             skews[node, start] = latest - t
     return skews
+
+
+def with_repeated(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events with lines that only a pod's summary still has, in front of the rest of the same agent.
+
+    Kubelets cut the beginnings of logs, so a pod's agent repeats what matters at its end. A line is known by its number
+    and its time: another pod counts from 1 again, and an agent that has tried again repeats its first try.
+    """
+    at_front: dict[int, list[dict[str, Any]]] = {}
+    begins: dict[float | None, int] = {}  # node → its agent's first line
+    seen: dict[float | None, set[tuple[int | None, float | None]]] = {}
+    for at, event in enumerate(lines):
+        node, seq = number(event.get("node")), whole(event.get("_seq"))
+        if seq is None:
+            continue
+        begins.setdefault(node, at)
+        known = seen.setdefault(node, set())
+        known.add(_mark(event))
+        if event.get("source") != "agent":
+            continue
+        if event.get("type") == AgentSummary.type:
+            repeated = [{**line, "source": "agent"} for line in items(event.get("events")) if _is_agents(line)]
+            lost = [line for line in repeated if _mark(line) not in known]
+            known.update(map(_mark, lost))
+            own = {} if "node" not in event else {"node": event["node"]}
+            front = at_front.setdefault(begins[node], [])
+            front += [{**line, **own} for line in sorted(lost, key=lambda line: int(line["_seq"]))]
+        if event.get("type") == AgentFinished.type:  # the lines that follow are another pod's, or another try
+            del begins[node]
+    return [line for at, event in enumerate(lines) for line in (*at_front.get(at, ()), event)]
+
+
+def _mark(event: dict[str, Any]) -> tuple[int | None, float | None]:
+    return whole(event.get("_seq")), number(event.get("t"))
+
+
+def _is_agents(line: Any) -> bool:
+    """Return whether a line of a summary can be the agent's."""
+    known = isinstance(line, dict) and whole(line.get("_seq")) is not None and isinstance(line.get("type"), str)
+    return known and line["type"] in EVIDENCE_TYPES

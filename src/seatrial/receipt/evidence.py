@@ -21,7 +21,7 @@ from seatrial.common.signals import Anatomy, is_hooks, measured_window, read_ana
 from seatrial.findings.finding import Finding
 from seatrial.job.in_container import CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.plan import Gpu, Plan
-from seatrial.receipt.clock import on_one_clock
+from seatrial.receipt.clock import on_one_clock, with_repeated
 from seatrial.receipt.fields import clean, items, mapping, number, text, whole
 from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause
@@ -95,9 +95,11 @@ class Evidence:
 
     @cached_property
     def _by_type(self) -> dict[str, list[Moment]]:
+        """Type → its events; a target only reports steps."""
         found: dict[str, list[Moment]] = {}
         for moment in self.moments:
-            if isinstance(type := moment.keys.get("type"), str) and _is_allowed(moment.keys.get("source"), type):
+            type, trusted = moment.keys.get("type"), moment.keys.get("source") in ("agent", "host")
+            if isinstance(type, str) and (trusted or type not in events.EVIDENCE_TYPES):
                 found.setdefault(type, []).append(moment)
         return found
 
@@ -282,7 +284,7 @@ class Evidence:
 def gather(lines: Sequence[Any], skipped_lines: int = 0) -> Evidence:
     """Return the evidence of a run's events, in the order of the file; entries other than objects are skipped."""
     objects = [line for line in lines if isinstance(line, dict)]
-    ordered, elapsed, jumps = on_one_clock(_with_repeated(objects))
+    ordered, elapsed, jumps = on_one_clock(with_repeated(objects))
     moments = tuple(Moment(at_s, line) for at_s, line in zip(elapsed, ordered, strict=True))
     return Evidence(moments, tuple(jumps), skipped_lines + len(lines) - len(objects))
 
@@ -362,11 +364,6 @@ class RunEvidence:
         return number(begin.keys.get("t"))
 
 
-def _is_allowed(source: Any, type: str) -> bool:
-    """Return whether this writer may write evidence of this type: a target only reports steps."""
-    return type not in events.EVIDENCE_TYPES or source in ("agent", "host")
-
-
 def _finding(keys: Mapping[str, Any]) -> Finding:
     """Return the finding of an event; what is missing or of another type is left empty."""
     return Finding(
@@ -387,43 +384,3 @@ def _sample(moment: Moment) -> SampleFacts:
             gpus[uuid] = {key: n for key, value in entry.items() if (n := number(value)) is not None}
             throttled[uuid] = tuple(name for reason in items(entry.get("throttle_reasons")) if (name := text(reason)))
     return SampleFacts(moment.at_s, host, gpus, throttled)
-
-
-def _with_repeated(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events with lines that only a pod's summary still has, in front of the rest of the same agent.
-
-    Kubelets cut the beginnings of logs, so a pod's agent repeats what matters at its end. A line is known by its number
-    and its time: another pod counts from 1 again, and an agent that has tried again repeats its first try.
-    """
-    at_front: dict[int, list[dict[str, Any]]] = {}
-    begins: dict[float | None, int] = {}  # node → its agent's first line
-    seen: dict[float | None, set[tuple[int | None, float | None]]] = {}
-    for at, event in enumerate(lines):
-        node, seq = number(event.get("node")), whole(event.get("_seq"))
-        if seq is None:
-            continue
-        begins.setdefault(node, at)
-        known = seen.setdefault(node, set())
-        known.add(_mark(event))
-        if event.get("source") != "agent":
-            continue
-        if event.get("type") == events.AgentSummary.type:
-            repeated = [{**line, "source": "agent"} for line in items(event.get("events")) if _is_agents(line)]
-            lost = [line for line in repeated if _mark(line) not in known]
-            known.update(map(_mark, lost))
-            own = {} if "node" not in event else {"node": event["node"]}
-            front = at_front.setdefault(begins[node], [])
-            front += [{**line, **own} for line in sorted(lost, key=lambda line: int(line["_seq"]))]
-        if event.get("type") == events.AgentFinished.type:  # the lines that follow are another pod's, or another try
-            del begins[node]
-    return [line for at, event in enumerate(lines) for line in (*at_front.get(at, ()), event)]
-
-
-def _mark(event: dict[str, Any]) -> tuple[int | None, float | None]:
-    return whole(event.get("_seq")), number(event.get("t"))
-
-
-def _is_agents(line: Any) -> bool:
-    """Return whether a line of a summary can be the agent's."""
-    known = isinstance(line, dict) and whole(line.get("_seq")) is not None and isinstance(line.get("type"), str)
-    return known and line["type"] in events.EVIDENCE_TYPES

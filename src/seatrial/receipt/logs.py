@@ -196,7 +196,7 @@ def _last_exception(lines: list[str]) -> tuple[str | None, str | None]:
 
 
 def _ends_with_exception(lines: list[str]) -> bool:
-    """Return whether the last line is that of an exception, unless Python announced a continuation before it."""
+    """Return whether an exception is the last line, unless Python announced a continuation before it."""
     printed = [line for line in lines if line.strip()]
     start = next((at for at in range(len(printed) - 1, -1, -1) if printed[at].startswith(TRACEBACK)), None)
     if start is None or (start and _GOES_ON.match(printed[start - 1])):

@@ -181,7 +181,7 @@ class Printed:
                 found.append(Figure(name.lower().replace(" ", "_"), float(value[1]), "%" if cell[-1] == "%" else ""))
         return found
 
-    def beside(self, steps: ReportedSteps, *, own: bool) -> dict[str, Series]:
+    def complement(self, steps: ReportedSteps, *, own: bool) -> dict[str, Series]:
         """Return the numbers that are not reported; ``own``: those of ``[metrics]`` alone, as the script reports."""
         names = (self.patterns if own else self.series).keys() - steps.series.keys()
         return {name: each for name, each in self.series.items() if name in names and each.points}

@@ -10,61 +10,23 @@ import pytest
 from agent_process import FLOOR
 from seatrial.agent import isolation
 from seatrial.system import agent_archive
+from tables import constant
+
+SCRIPTS = constant(__file__, "scripts")
 
 STATUS = {"CapBnd": "00000000000000cb", "CapEff": "0000000000000000", "NoNewPrivs": "1"}
-
-#: Root, who has every capability, becomes somebody else first; which makes a process undumpable by itself.
-ORDINARY = """
-import ctypes, os, sys
-def ordinary():
-    if os.getuid() == 0:
-        os.setgroups([]); os.setgid(1001); os.setuid(1001)
-        assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0
-"""
-
-AGENT = """
-from seatrial.agent import isolation
-ordinary()
-if "open" not in sys.argv: isolation.close()
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-#: Tries every door of a process in /proc, and writes the names of those that open.
-INTRUDER = """
-ordinary()
-pid, opened = int(sys.argv[1]), []
-doors = {
-    "mem": lambda: os.open(f"/proc/{pid}/mem", os.O_RDWR),
-    "environ": lambda: open(f"/proc/{pid}/environ", "rb").read(1),
-    "fd": lambda: os.listdir(f"/proc/{pid}/fd"),
-    "stdout": lambda: os.open(f"/proc/{pid}/fd/1", os.O_WRONLY),
-    "cwd": lambda: os.readlink(f"/proc/{pid}/cwd"),
-    "exe": lambda: os.readlink(f"/proc/{pid}/exe"),
-    "maps": lambda: open(f"/proc/{pid}/maps", "rb").read(1),
-}
-for name, door in doors.items():
-    try:
-        door()
-        opened.append(name)
-    except OSError:
-        pass
-libc = ctypes.CDLL(None, use_errno=True)
-if libc.ptrace(16, pid, 0, 0) == 0: opened.append("ptrace")  # PTRACE_ATTACH
-pidfd = libc.syscall(434, pid, 0)  # pidfd_open
-if pidfd >= 0 and libc.syscall(438, pidfd, 1, 0) >= 0: opened.append("pidfd_getfd")
-print(" ".join(opened))
-"""
 
 
 def intrude(*words):
     """Doors that open to a process of the same user as the agent."""
     agent = subprocess.Popen(
-        [sys.executable, "-c", ORDINARY + AGENT, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", SCRIPTS["ordinary"] + SCRIPTS["agent"], *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         assert agent.stdout.readline() == b"ready\n"
-        intruder = [sys.executable, "-c", ORDINARY + INTRUDER, str(agent.pid)]
+        intruder = [sys.executable, "-c", SCRIPTS["ordinary"] + SCRIPTS["intruder"], str(agent.pid)]
         return subprocess.run(intruder, capture_output=True, text=True, check=True).stdout.split()
     finally:
         agent.stdin.close()
@@ -130,23 +92,9 @@ def test_an_agent_whose_python_the_target_can_write_is_reported(tmp_path, monkey
     assert not isolation._own_code_is_writable()
 
 
-LIGHT = """
-import json, os, sys
-sys.path.insert(0, sys.argv[1])
-from seatrial.agent.isolation import import_compiled_by_child
-from seatrial.probe import processes
-before = processes.read(os.getpid()).rss_bytes
-module = import_compiled_by_child("pynvml")
-grown = processes.read(os.getpid()).rss_bytes - before
-import pynvml
-error = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-print(json.dumps([grown, module is pynvml, type(error).__name__]))
-"""
-
-
 @pytest.mark.parametrize("python", [python for python in (sys.executable, FLOOR) if python])
 def test_pynvml_compiled_by_a_child_costs_a_few_megabytes(tmp_path, python):
-    command = [python, "-I", "-c", LIGHT, str(agent_archive.build(tmp_path))]
+    command = [python, "-I", "-c", SCRIPTS["light"], str(agent_archive.build(tmp_path))]
     grown_bytes, same, error = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert grown_bytes < 5_000_000  # under 2 MB measured; 15 to 18 MB when this process compiles it
     assert same and error == "NVMLError_GpuIsLost"

@@ -31,59 +31,11 @@ from seatrial.train.saving.examples import (  # noqa: E402
 )
 from seatrial.train.saving.model_card import read_card  # noqa: E402
 from seatrial.train.saving.model_files import read_tensors, save_model, weights_digest  # noqa: E402
+from tables import cases, constant  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-NET = """
-import torch
-from torch import nn
-
-def make():
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-
-def with_inputs():
-    return make(), torch.arange(24.0).reshape(4, 6)
-
-def of_images():
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.LazyLinear(2))
-
-def convolution():
-    return nn.Conv2d(1, 1, 3)
-
-class Scale(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-def without_a_first_layer():
-    return Scale()
-
-class Several(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 1)
-    def forward(self, x):
-        return {"classes": self.a(x), "value": self.b(x)}
-
-def several():
-    return Several()
-
-class Named(nn.Module):
-    def forward(self, x, past=None, mask=None):
-        return x * 2 + mask + (0 if past is None else past)
-
-def named():
-    return Named(), {"mask": torch.ones(4, 3), "x": torch.arange(12.0).reshape(4, 3)}
-
-def misnamed():
-    return Named(), {"mask": torch.ones(4, 3), "y": torch.ones(4, 3)}
-
-def fails():
-    raise RuntimeError("no such config")
-
-def nothing():
-    return 5
-"""
+NET = constant(__file__, "scripts")["net"]
 
 
 @pytest.fixture(autouse=True)
@@ -249,26 +201,7 @@ def _as_fixed(module: object) -> nn.Module:
     return Fixed()
 
 
-@pytest.mark.parametrize(
-    ("name", "factory", "message"),
-    [
-        ("missing.pth", None, "missing.pth does not exist"),
-        ("empty.pth", None, "is truncated, or no model file"),
-        ("text.pt2", None, "is truncated, or no model file"),
-        ("cut.pth", "make", "is truncated, or no model file"),
-        ("bare.pth", "make", "is truncated or damaged, or torch.save did not write it"),
-        ("list.pth", "make", "holds a list, which is not a state dict"),
-        ("good.pth", None, "holds weights without their network"),
-        ("good.pth", "of_images", "network with lazy layers"),
-        ("other.pth", "make", "belongs to another model: 0.weight is missing"),
-        ("good.pth", "fails", "failed: RuntimeError: no such config"),
-        ("good.pth", "nothing", "returned a int, not a torch.nn.Module"),
-        ("good.pth", "absent", "has no function absent"),
-        ("model.onnx", None, "is an ONNX file already"),
-        ("script.pt", None, "is TorchScript, which is not read any more"),
-        ("scale.pth", "without_a_first_layer", "nothing shows the shape of the inputs"),
-    ],
-)
+@cases("name", "factory", "message")
 def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | None, message: str) -> None:
     (place / "empty.pth").write_bytes(b"")
     (place / "text.pt2").write_text("hello")

@@ -23,7 +23,6 @@ from seatrial.monitor.prometheus import Exposition, families, render
 from seatrial.monitor.reading import ContainerNames, Reader, unread
 from seatrial.system.address import cannot_listen, is_loopback, parse_address, url
 from seatrial.system.host import Host
-from seatrial.web import server
 
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
 COUNTERS = Path(__file__).parents[3].parent / "shared" / "samples" / "default-counters.csv"
@@ -130,15 +129,6 @@ def test_runs_that_cannot_be_read_take_nothing_from_the_machine():
 
 def test_half_a_character_in_a_label_is_no_end():
     assert b'metric="?"' in render(READING, [{**RUN, "numbers": {"\ud800": 1.0}}], "hal")
-
-
-def test_a_port_in_use_is_one_sentence():
-    with server.listen("dashboard", "127.0.0.1", 0) as taken:
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=r"Cannot listen on 127\.0\.0\.1") as caught:
-            server.listen("dashboard --metrics-only", "127.0.0.1", port)
-    assert caught.value.run == f"seatrial dashboard --metrics-only --listen 127.0.0.1:{port + 1}"
 
 
 def test_it_prints_its_address_once_it_listens(tmp_path):

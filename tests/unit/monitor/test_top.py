@@ -147,14 +147,11 @@ def test_log_files(tmp_path, kind):
         assert [len(json.loads(line)["gpus"]) for line in path.read_text().splitlines()] == [2, 2, 2]
 
 
-def test_log_files_that_cannot_be(tmp_path):
+def test_log_files_that_cannot_be_written(tmp_path):
     with pytest.raises(UsageError, match=r"\.csv or \.jsonl"):
         open_sink(tmp_path / "log.txt")
     with pytest.raises(DiskError):
         open_sink(tmp_path / "no" / "log.csv")
-
-
-def test_full_disk_is_reported():
     sink = ReadingLog(Path("/dev/full"))
     with pytest.raises(DiskError, match="No space left"):
         sink.write(a_reader(init_error=9).read())
@@ -205,27 +202,17 @@ def test_keys_sort_and_filter(tmp_path):
     assert code == 0 and "sort (cpu)" in output and "filter: w" in output
 
 
-def test_not_a_terminal_prints_one_screen(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-m", "seatrial", "top"],
-        cwd=tmp_path, env={**os.environ, **NO_ENGINES}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert ended.returncode == 0 and ended.stdout.startswith("seatrial top  CPU") and "\x1b" not in ended.stdout
+def test_without_a_terminal_it_prints_one_screen_or_json_and_writes_its_log(tmp_path):
+    def top(*options):
+        command = [sys.executable, "-m", "seatrial", "top", *options]
+        environ = {**os.environ, **NO_ENGINES}
+        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True).stdout
 
-
-def test_once_is_logged_too(tmp_path):
-    argv = [sys.executable, "-m", "seatrial", "top", "--once", "--log", "once.csv"]
-    subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, env={**os.environ, **NO_ENGINES})
+    screen = top("--once", "--log", "once.csv")
+    assert screen.startswith("seatrial top  CPU") and "\x1b" not in screen
     [row] = csv.DictReader((tmp_path / "once.csv").open())
     assert float(row["machine_memory_used_bytes"]) > 0
-
-
-def test_json(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-m", "seatrial", "top", "--json"],
-        cwd=tmp_path, env={**os.environ, **NO_ENGINES}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert set(json.loads(ended.stdout)) >= {"t", "machine", "gpus", "containers", "problems", "runs"}
+    assert set(json.loads(top("--json"))) >= {"t", "machine", "gpus", "containers", "problems", "runs"}
 
 
 def test_a_container_whose_counter_begins_anew_has_used_nothing_and_not_less():

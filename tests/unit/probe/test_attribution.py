@@ -1,34 +1,15 @@
 """cgroup paths of every engine, as they are written on real machines; and this process, which is in no container."""
 
-import pytest
-
 from seatrial.probe import machine
 from seatrial.probe.machine import MachineSampler, Owner
+from tables import cases
 
 ID = "11d8a20c894870b9431271c9e8f58909cb6894624d4f3be49fdf7f74d41f1134"
-INNER = "a2e7e1dcb528d75a995b65d39a30e7fb5ed380dc74be6f817ebf18823dfc2f79"
-POD = "0a1b2c3d-1111-2222-3333-444455556666"
-SLICE = "kubepods-burstable-pod" + POD.replace("-", "_")
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "expected"),
-    [
-        (f"4:memory:/docker/{ID}", Owner("docker", ID)),
-        (f"0::/system.slice/docker-{ID}.scope", Owner("docker", ID)),
-        (f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope", Owner("podman", ID)),
-        (f"4:memory:/libpod_parent/libpod-{ID}", Owner("podman", ID)),
-        (f"0::/kubepods.slice/{SLICE}.slice/cri-containerd-{ID}.scope", Owner("containerd", ID, POD)),
-        (f"0::/kubepods.slice/{SLICE}.slice/crio-{ID}.scope", Owner("cri-o", ID, POD)),
-        (f"4:memory:/kubepods/burstable/pod{POD}/{ID}", Owner("containerd", ID, POD)),
-        (f"0::/docker/{ID}/kubepods/besteffort/pod{POD}/{INNER}", Owner("containerd", INNER, POD)),
-        (f"0::/user.slice/libpod-conmon-{ID}.scope", None),
-        ("0::/user.slice/user-1000.slice/session-3.scope", None),
-        ("garbage", None),
-    ],
-)
-def test_paths(cgroup, expected):
-    assert machine.parse(cgroup) == expected
+@cases("cgroup", "owner")
+def test_paths(cgroup, owner):
+    assert machine.parse(cgroup) == (None if owner is None else Owner(*owner))
 
 
 def test_a_process_that_is_gone_has_no_owner():

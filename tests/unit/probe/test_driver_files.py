@@ -19,15 +19,12 @@ def names(found: driver_files.DriverFiles) -> dict[str, tuple[str, ...]]:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
+    assert driver_files.find(str(tmp_path / "absent"), {}).libraries == ()
     found = driver_files.find(str(tmp_path), {})
     assert (found.version, found.control, found.gpus, found.libraries, found.folder) == (None, (), {}, (), None)
     printed = "\n".join(found.missing)
     for what in ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia-uvm:", "/dev/nvidia0", "libcuda.so.1"):
         assert what in printed
-
-
-def test_a_root_that_does_not_exist(tmp_path: Path) -> None:
-    assert driver_files.find(str(tmp_path / "absent"), {}).libraries == ()
 
 
 def test_distribution_packages(tmp_path: Path) -> None:
@@ -44,18 +41,13 @@ def test_distribution_packages(tmp_path: Path) -> None:
     assert found.missing == ()
 
 
-def test_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_a_folder_of_its_own_and_one_named_by_the_loader_path(tmp_path: Path) -> None:
     found = driver_files.find(str(trees.one_folder(tmp_path)), {})
-    assert found.folder == "/usr/local/nvidia/lib64"
+    assert found.folder == "/usr/local/nvidia/lib64" and found.missing == ()
     assert found.binaries == {"nvidia-smi": "/usr/local/nvidia/bin/nvidia-smi"}
-    assert found.missing == ()
-
-
-def test_a_folder_named_by_the_loader_path_wins(tmp_path: Path) -> None:
-    trees.ubuntu(tmp_path)
     trees.libraries(tmp_path, "/opt/driver/lib")
-    found = driver_files.find(str(tmp_path), {"LD_LIBRARY_PATH": "relative::/opt/driver/lib/"})
-    assert found.folder == "/opt/driver/lib"
+    named = driver_files.find(str(tmp_path), {"LD_LIBRARY_PATH": "relative::/opt/driver/lib/"})
+    assert named.folder == "/opt/driver/lib"
 
 
 def test_the_linkers_cache_is_followed(tmp_path: Path) -> None:
@@ -81,19 +73,14 @@ def test_libraries_of_another_version_are_not_taken(tmp_path: Path) -> None:
     assert f"libcuda.so.570.86.15: in no library folder; only /usr/lib/x86_64-linux-gnu/libcuda.so.{V}" in found.missing
 
 
-def test_links_through_alternatives(tmp_path: Path) -> None:
+def test_links_through_alternatives_are_followed_and_a_dangling_one_is_no_library(tmp_path: Path) -> None:
     """Debian: absolute links over /etc/alternatives into a folder of the driver's own."""
-    trees.kernel(tmp_path)
-    trees.libraries(tmp_path, "/usr/lib/x86_64-linux-gnu/nvidia/current")
-    trees.link(tmp_path, "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/etc/alternatives/glx--libcuda.so.1")
-    found = driver_files.find(str(tmp_path), {})
-    assert found.folder == "/usr/lib/x86_64-linux-gnu/nvidia/current"
-
-
-def test_a_dangling_link_is_no_library(tmp_path: Path) -> None:
     trees.kernel(tmp_path)
     trees.link(tmp_path, "/usr/lib64/libcuda.so.1", "libcuda.so.1.gone")
     assert driver_files.find(str(tmp_path), {}).libraries == ()
+    trees.libraries(tmp_path, "/usr/lib/x86_64-linux-gnu/nvidia/current")
+    trees.link(tmp_path, "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/etc/alternatives/glx--libcuda.so.1")
+    assert driver_files.find(str(tmp_path), {}).folder == "/usr/lib/x86_64-linux-gnu/nvidia/current"
 
 
 def test_wsl(tmp_path: Path) -> None:
@@ -104,28 +91,22 @@ def test_wsl(tmp_path: Path) -> None:
     assert names(found)["/usr/lib/wsl/lib/libcuda.so.1.1"] == ("libcuda.so.1",)
 
 
-def test_mig_capability_nodes(tmp_path: Path) -> None:
-    trees.kernel(tmp_path)
-    trees.write(tmp_path, "/dev/nvidia-caps/nvidia-cap12")
-    assert [node.path for node in driver_files.find(str(tmp_path), {}).mig_caps] == ["/dev/nvidia-caps/nvidia-cap12"]
-
-
 @pytest.mark.parametrize(("mode", "world"), [(0o666, True), (0o660, False), (0o604, False)])
-def test_who_may_open_a_node(tmp_path: Path, mode: int, world: bool) -> None:
+def test_who_may_open_a_node_and_capabilities_of_mig(tmp_path: Path, mode: int, world: bool) -> None:
     trees.kernel(tmp_path, mode=mode)
-    node = driver_files.find(str(tmp_path), {}).gpus[0]
+    trees.write(tmp_path, "/dev/nvidia-caps/nvidia-cap12")
+    found = driver_files.find(str(tmp_path), {})
+    node = found.gpus[0]
     assert (node.world, node.gid, node.accessible) == (world, os.getgid(), os.access(tmp_path / "dev/nvidia0", 6))
+    assert [node.path for node in found.mig_caps] == ["/dev/nvidia-caps/nvidia-cap12"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183  Sun May 12 19:39:15 UTC 2024",
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.183  Release Build",
-    ],
-)
-def test_version_line(tmp_path: Path, line: str) -> None:
-    trees.write(tmp_path, "/proc/driver/nvidia/version", line + "\nGCC version:  gcc version 12.3.0\n")
+@pytest.mark.parametrize("kernel", ["x86_64 Kernel Module", "Open Kernel Module for x86_64"])
+def test_version_line(tmp_path: Path, kernel: str) -> None:
+    line = (
+        f"NVRM version: NVIDIA UNIX {kernel}  535.183  Sun May 12 19:39:15 UTC 2024\nGCC version:  gcc version 12.3.0\n"
+    )
+    trees.write(tmp_path, "/proc/driver/nvidia/version", line)
     assert driver_files.find(str(tmp_path), {}).version == "535.183"
 
 

@@ -212,140 +212,100 @@ def ending(end_s: float, exit_code: int | None = 0, cause: str = "exited", **key
     ]
 
 
-def _h200_success() -> Scenario:
-    events = prologue((H200,)) + running(32, (H200,)) + ending(36)
-    return Scenario(events, (H200,), "required", criteria={"metrics": {"accuracy": ">= 0.985"}})
+def stopped_by(origin: str, at_s: float, source: str = "agent", pid: tuple[int, ...] = (7,)) -> dict[str, Any]:
+    return at(at_s, "signal", source, signal=15, name="SIGTERM", origin=origin, forwarded_to=[*pid])
 
 
-def _cpu_success() -> Scenario:
-    return Scenario(prologue() + running(32) + ending(36), criteria={"finished_within_s": 60.0})
+def run_of(gpus: tuple[Gpu, ...] = (), **keys: Any) -> Scenario:
+    """A run that required these GPUs, used them for 32 s and ended well, unless ``keys`` has other events."""
+    events = keys.pop("events", None) or prologue(gpus) + running(32, gpus) + ending(36)
+    return Scenario(events, gpus, keys.pop("gpu_mode", "required" if gpus else "none"), **keys)
 
 
-def _cpu_fallback() -> Scenario:
-    return Scenario(prologue(alterable=ALTERABLE)[1:] + running(32) + ending(36), gpu_mode="auto-cpu", backend="local")
+def failed(events: Any, code: int, stderr: str = "", gpus: tuple[Gpu, ...] = (), **keys: Any) -> Scenario:
+    return run_of(gpus, events=events, stderr=stderr, **{"state": State("exited", code), "model": None, **keys})
 
 
-def _contract_failure() -> Scenario:
-    message = "CUDA sees 0 of 1 GPU: /dev/nvidia-uvm is not in the container"
-    finding = at(1.1, "finding", id="uvm-node-missing", severity="error", message=message,
-                 cause="The device nodes were passed by hand and this one was left out",
-                 fix="docker run --gpus all … or add --device /dev/nvidia-uvm", evidence=["cuInit: 999"])  # fmt: skip
-    events = [*prologue((H200,), ok=False, error="cuInit returned 999"), finding]
-    return Scenario(
-        events + ending(1.2, None, "gpu-contract", seconds=0.0),
-        (H200,),
-        "required",
-        state=State("exited", 3),
-        model=None,
+def _traceback(line: int, call: str, error: str) -> str:
+    place = f'  File "/workspace/train.py", line {line}, in <module>\n    {call}'
+    return f"Traceback (most recent call last):\n{place}\n{error}\n"
+
+
+_UVM = at(
+    1.1, "finding", id="uvm-node-missing", severity="error",
+    message="CUDA sees 0 of 1 GPU: /dev/nvidia-uvm is not in the container",
+    cause="The device nodes were passed by hand and this one was left out",
+    fix="docker run --gpus all … or add --device /dev/nvidia-uvm", evidence=["cuInit: 999"],
+)  # fmt: skip
+_OUT_OF_MEMORY = _traceback(
+    41, "loss = model(images)",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB "
+    "of which 8.00 GiB is free.",
+)  # fmt: skip
+_BUS_ERROR = (
+    "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
+    + _traceback(
+        30, "for images, labels in loader:", "RuntimeError: DataLoader worker (pid 40) is killed by signal: Bus error. "
     )
-
-
-def _gpu_not_used() -> Scenario:
-    events = prologue((H200, OTHER)) + running(32, (H200, OTHER), used=(H200,)) + ending(36)
-    return Scenario(events, (H200, OTHER), "required")
-
-
-def _cuda_oom() -> Scenario:
-    stderr = (
-        "Traceback (most recent call last):\n"
-        '  File "/workspace/train.py", line 41, in <module>\n'
-        "    loss = model(images)\n"
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of "
-        "139.81 GiB of which 8.00 GiB is free.\n"
-    )
-    events = prologue((H200,)) + running(8, (H200,)) + ending(12, 1)
-    return Scenario(events, (H200,), "required", stderr=stderr, state=State("exited", 1), model=None)
-
-
-def _host_oom() -> Scenario:
-    events = prologue() + running(8, memory_bytes=16 * 2**30 - 5e6) + ending(12, None, "signal", signal=9, oom_kills=1)
-    return Scenario(events, state=State("exited", 137, oom_killed=True), model=None)
-
-
-def _shared_memory() -> Scenario:
-    stderr = (
-        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
-        "Traceback (most recent call last):\n"
-        '  File "/workspace/train.py", line 30, in <module>\n'
-        "    for images, labels in loader:\n"
-        "RuntimeError: DataLoader worker (pid 40) is killed by signal: Bus error. \n"
-    )
-    events = prologue((H200,)) + running(6, (H200,), shm_used_bytes=2 * 2**30) + ending(10, 1)
-    return Scenario(events, (H200,), "required", stderr=stderr, state=State("exited", 1), model=None)
-
-
-def _script_error() -> Scenario:
-    stderr = (
-        "Traceback (most recent call last):\n"
-        '  File "/workspace/train.py", line 12, in <module>\n'
-        '    main(b"<script>alert(1)</script>")\n'
-        "ValueError: expected 10 classes, got <script>alert(1)</script> & [bold]11[/bold]\n"
-    )
-    return Scenario(prologue() + running(2) + ending(6, 1), stderr=stderr, state=State("exited", 1), model=None)
-
-
-def _killed() -> Scenario:
-    events = prologue() + running(5) + ending(8, None, "signal", signal=9)
-    return Scenario(events, state=State("exited", 137), model=None)
-
-
-def _stopped() -> Scenario:
-    stop = at(9, "signal", signal=15, name="SIGTERM", origin="engine", forwarded_to=[7])
-    events = prologue() + running(5) + [stop] + ending(9.5, None, "signal", signal=15)
-    return Scenario(events, state=State("exited", 143), model=None)
-
-
-def _timeout() -> Scenario:
-    stop = at(13, "signal", signal=15, name="SIGTERM", origin="timeout", forwarded_to=[7])
-    events = prologue() + running(10) + [stop] + ending(14, None, "timeout", signal=15)
-    return Scenario(events, state=State("exited", 124), model=None, job={"timeout_s": 10.0}, agent={"timeout_s": 10.0})
-
-
-def _agent_lost() -> Scenario:
-    return Scenario(
-        prologue((H200,)) + running(9, (H200,)), (H200,), "required", state=State("exited", 137), model=None
-    )
-
-
-def _engine_error() -> Scenario:
-    return Scenario([], state=State("exited", 127, error="exec: no such file or directory"), model=None)
-
-
-def _no_gpu_support() -> Scenario:
-    error = 'could not select device driver "" with capabilities: [[gpu]]'
-    return Scenario([], (H200,), "required", state=State("exited", 128, error=error), model=None)
+)
+_MARKUP = _traceback(
+    12,
+    'main(b"<script>alert(1)</script>")',
+    "ValueError: expected 10 classes, got <script>alert(1)</script> & [bold]11[/bold]",
+)
+_NO_CAPABILITIES = 'could not select device driver "" with capabilities: [[gpu]]'
+_LIMIT = {"timeout_s": 10.0}
 
 
 def _garbage() -> Scenario:
-    good = _cpu_success()
-    good.events[10:10] = [
-        {"type": "step", "loss": "NaN", "t": "soon"},
-        {"type": 7, "t": None},
-        {"type": "sample", "gpus": 3},
-    ]
+    good = run_of(skipped_lines=3, criteria={"finished_within_s": 60.0})
+    odd = {"type": "step", "loss": "NaN", "t": "soon"}, {"type": 7, "t": None}, {"type": "sample", "gpus": 3}
+    good.events[10:10] = odd
     good.events.insert(20, at(-5000, "note", message="the clock went \x1b[31mback\x1b[0m"))
-    good.skipped_lines = 3
     return good
 
 
 SCENARIOS = {
-    "h200-success": _h200_success,
-    "cpu-success": _cpu_success,
-    "cpu-fallback": _cpu_fallback,
-    "contract-failure": _contract_failure,
-    "gpu-not-used": _gpu_not_used,
-    "cuda-oom": _cuda_oom,
-    "host-oom": _host_oom,
-    "shared-memory": _shared_memory,
-    "script-error": _script_error,
-    "killed": _killed,
-    "stopped": _stopped,
-    "timeout": _timeout,
-    "agent-lost": _agent_lost,
-    "engine-error": _engine_error,
-    "no-gpu-support": _no_gpu_support,
+    "h200-success": lambda: run_of((H200,), criteria={"metrics": {"accuracy": ">= 0.985"}}),
+    "cpu-success": lambda: run_of(criteria={"finished_within_s": 60.0}),
+    "cpu-fallback": lambda: run_of(
+        events=prologue(alterable=ALTERABLE)[1:] + running(32) + ending(36), gpu_mode="auto-cpu", backend="local"
+    ),
+    "contract-failure": lambda: failed(
+        [*prologue((H200,), ok=False, error="cuInit returned 999"), _UVM,
+         *ending(1.2, None, "gpu-contract", seconds=0.0)], 3, gpus=(H200,),
+    ),
+    "gpu-not-used": lambda: run_of(
+        (H200, OTHER), events=prologue((H200, OTHER)) + running(32, (H200, OTHER), used=(H200,)) + ending(36)
+    ),
+    "cuda-oom": lambda: failed(
+        prologue((H200,)) + running(8, (H200,)) + ending(12, 1), 1, _OUT_OF_MEMORY, (H200,)
+    ),
+    "host-oom": lambda: failed(
+        prologue() + running(8, memory_bytes=16 * 2**30 - 5e6) + ending(12, None, "signal", signal=9, oom_kills=1),
+        137, state=State("exited", 137, oom_killed=True),
+    ),
+    "shared-memory": lambda: failed(
+        prologue((H200,)) + running(6, (H200,), shm_used_bytes=2 * 2**30) + ending(10, 1), 1, _BUS_ERROR, (H200,)
+    ),
+    "script-error": lambda: failed(prologue() + running(2) + ending(6, 1), 1, _MARKUP),
+    "killed": lambda: failed(prologue() + running(5) + ending(8, None, "signal", signal=9), 137),
+    "stopped": lambda: failed(
+        [*prologue(), *running(5), stopped_by("engine", 9), *ending(9.5, None, "signal", signal=15)], 143
+    ),
+    "timeout": lambda: failed(
+        [*prologue(), *running(10), stopped_by("timeout", 13), *ending(14, None, "timeout", signal=15)],
+        124, job=dict(_LIMIT), agent=dict(_LIMIT),
+    ),
+    "agent-lost": lambda: failed(prologue((H200,)) + running(9, (H200,)), 137, gpus=(H200,)),
+    "engine-error": lambda: Scenario(
+        [], state=State("exited", 127, error="exec: no such file or directory"), model=None
+    ),
+    "no-gpu-support": lambda: Scenario(
+        [], (H200,), "required", state=State("exited", 128, error=_NO_CAPABILITIES), model=None
+    ),
     "garbage": _garbage,
-}
+}  # fmt: skip
 
 
 @pytest.fixture

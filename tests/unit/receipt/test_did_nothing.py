@@ -12,32 +12,11 @@ import pytest
 from seatrial.backends.base import State
 from seatrial.receipt.logs import read_output
 from seatrial.receipt.model import Receipt
+from tables import cases, constant
 
 from .conftest import START, Scenario, at
 
-LEFT = [
-    "Unable to locate sufficient 2 gpus to run this example. Exiting.",
-    "Not enough GPUs (1 found): aborting",
-    "This example requires at least 2 GPUs",
-    "SKIP: needs 2 GPUs",
-    "No CUDA devices\nExiting...",
-    "usage: train.py [-h] --data DIR",
-    "Dataset not found in ./data, nothing to do",
-    "\x1b[31mNo GPU found. Exiting\x1b[0m",
-    "loading |####|\rNo images found, quitting",
-]
-
-HONEST = [
-    "hello",
-    "",
-    "No GPU found, using the CPU\naccuracy 0.98",
-    "Epoch 3: loss 0.1\nNo improvement for 5 epochs, stopping early",
-    "done, exiting",
-    "CUDA is not available",
-    "\n".join(f"epoch {epoch} loss {1 / epoch:.3f}" for epoch in range(1, 30)) + "\nNo more batches. Exiting.",
-    "cpu 3.1 s\ncpu 3.0 s\ncpu 3.2 s\ncpu 3.1 s\nmean 3.1 s\nskipping the GPU: none found",
-    "memory usage: 12 MB",
-]
+LEFT, HONEST = constant(__file__, "left"), constant(__file__, "honest")
 
 
 class Script(Scenario):
@@ -133,23 +112,9 @@ RuntimeError: no batch
 """
 
 
-@pytest.mark.parametrize(
-    ("stderr", "doubtful"),
-    [
-        (f"epoch 1\n{FAILED}", True),
-        (f"{FAILED}trying the next file\n", False),
-        (f"ERROR:root:failed\n{FAILED}", True),
-        (f"Exception ignored in: <function D.__del__ at 0x7f>\n{FAILED}", False),
-        (f"Exception in thread Thread-1:\n{FAILED}", False),
-        (f"Error in atexit._run_exitfuncs:\n{FAILED}", False),
-        (f"Task exception was never retrieved\nfuture: <Task finished name='Task-1'>\n{FAILED}", False),
-        (f"Exception in callback f()\nhandle: <Handle f()>\n{FAILED}", False),
-        ("RuntimeError: no batch\n", False),
-        (f"\x1b[31m{FAILED}\x1b[0m", True),
-    ],
-)
+@cases("stderr", "doubtful")
 def test_exception_as_last_words_casts_doubt(tmp_path: Path, stderr: str, doubtful: bool) -> None:
-    receipt = judged(tmp_path, stderr=stderr, stdout="epoch 1\n" * 50, steps=3)
+    receipt = judged(tmp_path, stderr=stderr.replace("TB", FAILED), stdout="epoch 1\n" * 50, steps=3)
     assert receipt.doubtful == doubtful and receipt.exit_code == 0
     assert ("its last words are an exception" in receipt.exit_cause.words) == doubtful
 
@@ -162,19 +127,7 @@ def test_output_long_after_an_exception_clears_the_script(tmp_path: Path, later_
     assert read_output(tmp_path).ends_with_exception == last_words
 
 
-@pytest.mark.parametrize(
-    ("order", "model", "doubtful"),
-    [
-        ("1: epoch 1\n 2: TB 1: saved to model.pth\n", "model.pth", False),
-        ("2: TB 1: upload skipped\n 1: \n 1: done, exiting\n", "model.pth", False),
-        ("1: epoch 1\n 2: TB 1: done\n", None, True),  # nothing shows that it came to what it was for
-        ("1: epoch 1: saved model.pth\n 2: TB", "model.pth", True),
-        ("2: TB 1: Training failed, see above\n", "model.pth", True),
-        ("2: TB 1: epoch 2 was the last\n 1: Aborted.\n", "model.pth", True),
-        ("2: TB 1: done\n 2: TB", "model.pth", True),
-        ("2: TB 1: done\n 2: \n", "model.pth", True),  # a line end behind it, on the same stream
-    ],
-)
+@cases("order", "model", "doubtful")
 def test_saving_script_may_go_on_behind_an_exception(
     tmp_path: Path, order: str, model: str | None, doubtful: bool
 ) -> None:

@@ -16,6 +16,7 @@ from seatrial.receipt.evidence import gather
 from seatrial.receipt.logs import read_output
 from seatrial.receipt.reported import MAX_POINTS, read_steps, thin
 from seatrial.receipt.sections.measured import measure
+from tables import cases
 
 START = 1_795_000_000.0
 LEAP = 2.0 + MAX_GAP_S
@@ -117,44 +118,14 @@ def test_agent_and_host_never_run_backwards(lines: Any) -> None:
         assert own == sorted(own) and all(at >= 0 for at in own)
 
 
-OWN, EPOCHS = {"loss": 1.0}, [{"by": "keras", "epoch": epoch, "loss": 3.0} for epoch in (1, 2)]
-VAL = [{**epoch, "phase": "val"} for epoch in EPOCHS]
-
-
-@pytest.mark.parametrize(
-    ("lines", "axis", "series"),
-    [
-        (
-            [{"step": 1, "phase": "train", "loss": 2}, {"step": 1, "phase": "test", "loss": 3, "test_top5": 0.9}],
-            "step", {"train_loss": [(1, 2)], "test_loss": [(1, 3)], "test_top5": [(1, 0.9)]},
-        ),
-        ([{"step": n, "loss": 1} for n in (1, 2, 3, 1)], "step", {"loss": [(1, 1), (2, 1), (3, 1), (4, 1)]}),  # anew
-        (
-            [OWN, OWN, VAL[0], OWN, OWN, VAL[1]], "line",
-            {"loss": [(1, 1), (2, 1), (3, 1), (4, 1)], "val_loss": [(2, 3), (4, 3)]},
-        ),
-        ([*EPOCHS, {"accuracy": 0.5}], "epoch", {"loss": [(1, 3), (2, 3)], "accuracy": [(2, 0.5)]}),
-        ([{"step": 10, "loss": 1}, {"accuracy": 0.5}], "step", {"loss": [(10, 1)], "accuracy": [(10, 0.5)]}),
-        ([{"epoch": 1, "loss": 3}, {"epoch": 2, "loss": 2}], "epoch", {"loss": [(1, 3), (2, 2)]}),
-        ([{"loss": 3}, {"loss": 2}], "line", {"loss": [(1, 3), (2, 2)]}),
-        ([{"loss": "2", "best": True, "inf": float("inf"), "big": 10**400, "nan": float("nan")}], "line", {}),
-        ([{"step": 1, "rank": rank, "loss": 1} for rank in (0, 1)], "step", {"loss": [(1, 1)]}),
-    ],
-)  # fmt: skip
+@cases("lines", "axis", "series")
 def test_series_and_their_axis(lines: Lines, axis: str, series: Any) -> None:
     steps = read_steps((float(number), event) for number, event in enumerate(lines))
-    assert (steps.axis, steps.series) == (axis, series)
+    found = {name: [list(point) for point in points] for name, points in steps.series.items()}
+    assert (steps.axis, found) == (axis, series)
 
 
-@pytest.mark.parametrize(
-    ("lines", "per_s"),
-    [
-        ([(10.0, {"images": 999}), (12.0, {"images": 100}), (14.0, {"images": 100})], 50),  # not those before
-        ([(0.0, {"images": 9}), (1.0, {"images": 64, "rank": 0}), (1.0, {"images": 64, "rank": 1})], 128),
-        ([(0.0, {"images": 100}), (1.0, {"images": 100}), (1.0, {"images": 5000, "phase": "test"})], 100),
-        ([(0.0, {"images_per_s": 90}), (1.0, {"images_per_s": 110})], 100),
-    ],
-)
+@cases("lines", "per_s")
 def test_throughput(lines: Any, per_s: float) -> None:
     assert read_steps(lines).images_per_s == pytest.approx(per_s)
 
@@ -177,22 +148,9 @@ REPORT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("stderr", "last"),
-    [
-        (
-            f"{REPORT}Root Cause (first observed failure):\n[0]:\n  time : 2026-11-24_20:14:01\n"
-            "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 26441)\n=====\n",
-            "rank 1 was killed by SIGKILL",
-        ),
-        (f"error: rank 3 makes no step since step 19\nrank 3 is here:\n{REPORT}", "error: rank 3"),
-        ("error: not so bad\ngoing on\nlast words\n  and more\n", "last words"),
-        (f"last words\n{REPORT}", "====="),
-        ("╭─ Error ───────────╮\n│ Missing command.  │\n╰───────────────────╯\n", "Missing command."),
-    ],
-)
+@cases("stderr", "last")
 def test_last_line_of_stderr(tmp_path: Path, stderr: str, last: str) -> None:
-    (tmp_path / "stderr.log").write_text(stderr)
+    (tmp_path / "stderr.log").write_text(stderr.replace("REPORT", REPORT))
     assert (read_output(tmp_path).last_line or "").startswith(last)
 
 

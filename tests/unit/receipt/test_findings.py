@@ -19,6 +19,7 @@ from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause
 from seatrial.receipt.sections.findings import FindingsSection, pasteable
 from seatrial.receipt.sections.measured import measure
+from tables import cases
 
 REQUIRED = "t.py: error: the following arguments are required: "
 NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
@@ -64,23 +65,7 @@ def lab(project: Path, *, backend: str = "docker", module: str = "") -> Plan:
     return plan if backend == "docker" else plan.model_copy(update={"image": None})
 
 
-@pytest.mark.parametrize(
-    ("path", "place", "fix"),
-    [
-        ("words.txt", {}, "seatrial run … --workdir /workspace/code"),
-        ("../sets/a/points.csv", {}, "seatrial run … --workdir /workspace/code"),
-        ("../../outside/more.csv", {}, "seatrial run … --mount FOLDER:/outside"),
-        ("../outside/more.csv", {}, "seatrial run … --mount ../outside:/outside"),
-        ("/home/me/lab/sets/a/points.csv", {}, "seatrial run … --mount ./sets:/home/me/lab/sets"),
-        ("/mnt/none.csv", {}, "seatrial run … --mount FOLDER:/mnt"),
-        ("/workspace/sets/none.csv", {}, "put it into sets/ of the project, or pass the script its path"),
-        ("sets/none.csv", {}, "put it into sets/ of the project, or pass the script its path"),
-        ("../sets/a/points.csv", {"module": "code.fit"}, "seatrial run … --mount ./sets:/sets"),
-        ("words.txt", {"module": "code.fit"}, "put it into ./ of the project, or pass the script its path"),
-        ("/nowhere/x.csv", {"backend": "local"}, "put it into /nowhere/, or pass the script its path"),
-        ("words.txt", {"backend": "local"}, "seatrial run … --workdir code"),
-    ],
-)
+@cases("path", "place", "fix")
 def test_missing_file_names_the_option_that_brings_it(tmp_path: Path, path: str, place: Any, fix: str) -> None:
     finding = missing_file(lab(tmp_path, **place), path)
     assert (finding.id, finding.fix, finding.message) == ("file-missing", fix, f"The script found no file {path}")
@@ -104,30 +89,13 @@ def test_other_ends_have_no_missing_file(tmp_path: Path, exception: str | None, 
     assert not found(lab(tmp_path), "", code=code, exception=exception)
 
 
-@pytest.mark.parametrize(
-    ("printed", "gpu_mode", "id", "fix"),
-    [
-        (NO_CUDA, "none", "gpu-taken-for-granted", "torch.cuda.is_available()"),
-        (NO_CUDA, "auto-cpu", "gpu-taken-for-granted", "torch.cuda.is_available()"),
-        (NO_CUDA, "required", "torch-cpu-only", "pip install"),
-        (SAVED_ON_A_GPU, "none", "checkpoint-of-a-gpu", 'map_location="cpu"'),
-        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "none", "", "--launcher none"),
-    ],
-)
+@cases("printed", "gpu_mode", "id", "fix")
 def test_cpu_run_does_not_blame_its_torch(tmp_path: Path, printed: str, gpu_mode: str, id: str, fix: str) -> None:
     [finding] = found(script_plan(tmp_path, gpu_mode=gpu_mode), printed)
     assert finding.id == (id or finding.id) and fix in (finding.fix or "")
 
 
-@pytest.mark.parametrize(
-    ("printed", "given", "fix"),
-    [
-        (f"{REQUIRED}--lr, --name", (), "-- --lr VALUE --name VALUE "),
-        (f"{REQUIRED}data, -l/--lr", ("-v",), "-- -v DATA --lr VALUE "),
-        ("Error: Missing option '--lr' / '-l'.", (), "-- --lr VALUE "),
-        (f"{REQUIRED}--lr, {{train,eval}}, mode", (), "-- --lr VALUE train MODE "),
-    ],
-)
+@cases("printed", "given", "fix")
 def test_each_missing_argument_has_a_value(tmp_path: Path, printed: str, given: tuple[str, ...], fix: str) -> None:
     [finding] = found(script_plan(tmp_path, "a b.py", *given), printed)
     assert (finding.fix or "").startswith(f"seatrial run 'a b.py' {fix}")
@@ -166,33 +134,14 @@ def fixed(plan: Plan, fix: str) -> str | None:
     return pasteable(Finding("some", "error", "m", fix=fix), plan).fix
 
 
-@pytest.mark.parametrize(
-    ("typed", "fix", "command"),
-    [
-        ("tune net.py", "…; seatrial run --gpus 1 …", "seatrial tune --gpus 1 net.py"),
-        ("tune net.py -- --epochs 2", "seatrial run --gpus 1 --shm 8GB …", "seatrial tune --gpus 1 --shm 8GB net.py"),
-        ("export last --to onnx", "seatrial run …", "seatrial export last --to onnx"),
-        ("export last --on local", "seatrial run …", "seatrial export last --on local"),
-        ("", "seatrial run --gpus 1 …", "seatrial run --gpus 1 net.py"),
-    ],
-)
+@cases("typed", "fix", "command")
 def test_fix_repeats_the_typed_verb(tmp_path: Path, typed: str, fix: str, command: str) -> None:
     plan = a_plan(job=Job(project=tmp_path, target=Target(kind="script", value="net.py", typed=typed)))
     made = fixed(plan, fix) or ""
     assert command in made and "run tune" not in made and made.count("--on") == typed.count("--on")
 
 
-@pytest.mark.parametrize(
-    ("fix", "command"),
-    [
-        ("seatrial run --memory 8GB …", "seatrial run --memory 8GB net.py --on podman --gpus device=1 -- --lr 1"),
-        ("seatrial run --gpus none …", "seatrial run --gpus none net.py --on podman -- --lr 1"),
-        ("seatrial run … --on docker   # or", "seatrial run net.py --gpus device=1 --on docker -- --lr 1   # or"),
-        ("seatrial plan … --gpus 2", "seatrial plan net.py --on podman --gpus 2 -- --lr 1"),
-        ("seatrial run … -- --help", "seatrial run net.py --on podman --gpus device=1 -- --help"),
-        ("seatrial runs logs RUN", "seatrial runs logs 20261120-000000-test"),
-    ],
-)
+@cases("fix", "command")
 def test_fix_repeats_place_and_gpus_but_no_variables(tmp_path: Path, fix: str, command: str) -> None:
     options = {"backend": "podman", "gpus": GpuRequest.parse("device=1"), "env": {"TOKEN": "private"}}
     assert fixed(script_plan(tmp_path, "net.py", "--lr", "1", **options), fix) == command

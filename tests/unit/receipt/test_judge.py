@@ -16,6 +16,7 @@ from seatrial.receipt import summary
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.outcome import NO_GPU
 from seatrial.receipt.render import html, markdown
+from tables import cases
 
 from .conftest import H200, OTHER, SCENARIOS, START, Scenario, at, ending, prologue, rows_of, running
 
@@ -123,51 +124,41 @@ def test_gpus_of_one_index_are_judged_and_shown_each(tmp_path):
 ASKED = {"signal": 15, "name": "SIGTERM", "forwarded_to": []}
 
 
-@pytest.mark.parametrize(
-    ("events", "cause", "words"),
-    [
-        (
-            [at(0, "finding", "host", id="stopped", severity="error", message="first")],
-            "stopped", "Stopped by the user before it started",
-        ),
-        (
-            [*prologue()[:1],
-             at(1, "finding", "host", id="k8s-quota", severity="error", message="The quota is used up"),
-             at(2, "signal", "host", origin="user", **ASKED)],
-            "stopped", "Stopped by the user before it started, while it waited: The quota is used up",
-        ),
-        (
-            [*prologue()[:1], at(2, "signal", "host", origin="search", why="its time was over", **ASKED)],
-            "stopped", "Stopped by the search before it started: its time was over",
-        ),
-        ([], "engine-error", "The run never started: seatrial was interrupted while its image was built"),
-        (
-            prologue()[:1],
-            "engine-error", "docker no longer knows the run: it was deleted there before its evidence was read",
-        ),
-    ],
-)  # fmt: skip
-def test_run_that_never_started_names_what_stopped_it(tmp_path, events, cause, words):
-    receipt = Scenario(events, state=None, model=None).judge(tmp_path)
-    assert (receipt.exit_cause.id, receipt.exit_cause.words) == (cause, words)
-    assert receipt.exit_code == (130 if cause == "stopped" else 5)
+GONE = State("gone")
+LAUNCHED = prologue()[:1]
+QUOTA = at(1, "finding", "host", id="k8s-quota", severity="error", message="The quota is used up")
+SEARCH = at(2, "signal", "host", origin="search", why="its time was over", **ASKED)
+#: Events, the engine's state, backend → exit cause, exit code, and how its words begin.
+ENDS = {
+    "stopped first": ([at(0, "finding", "host", id="stopped", severity="error", message="first")], None, "docker",
+        "stopped", 130, "Stopped by the user before it started"),
+    "stopped while it waited": ([*LAUNCHED, QUOTA, at(2, "signal", "host", origin="user", **ASKED)], None, "docker",
+        "stopped", 130, "Stopped by the user before it started, while it waited: The quota is used up"),
+    "stopped by the search": ([*LAUNCHED, SEARCH], None, "docker",
+        "stopped", 130, "Stopped by the search before it started: its time was over"),
+    "interrupted build": ([], None, "docker",
+        "engine-error", 5, "The run never started: seatrial was interrupted while its image was built"),
+    "deleted before it was read": (LAUNCHED, None, "docker",
+        "engine-error", 5, "docker no longer knows the run: it was deleted there before its evidence was read"),
+    "removed while it ran": ([*prologue(), *running(20)], GONE, "docker",
+        "agent-lost", 5, "The container was removed from docker while it ran after 20 samples, so the target's exit"),
+    "agent of a process lost": ([*prologue(), *running(20)], GONE, "local",
+        "agent-lost", 5, "The agent was lost after 20 samples: it was killed or the machine went down"),
+    "killed before the agent's first line": (LAUNCHED, State("exited", 137), "docker",
+        "agent-lost", 5, "The agent was lost (docker reports exit code 137)"),
+    "out of memory before it": (LAUNCHED, State("exited", 137, oom_killed=True), "docker",
+        "host-oom", 1, "Out of host memory: the kernel's OOM killer"),
+    "not started by the engine": (LAUNCHED, State("exited", 127), "docker",
+        "engine-error", 5, "docker could not start the run (exit code 127)"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("backend", "words"),
-    [
-        (
-            "docker",
-            "The container was removed from docker while it ran after 20 samples, so the target's exit is unknown",
-        ),
-        ("local", "The agent was lost after 20 samples: it was killed or the machine went down"),
-    ],
-)
-def test_engine_that_no_longer_has_the_container_removed_it_while_it_ran(tmp_path, backend, words):
-    receipt = Scenario([*prologue(), *running(20)], backend=backend, state=State("gone"), model=None).judge(tmp_path)
-    assert receipt.exit_cause.words.startswith(words)
-    assert (receipt.exit_cause.id, receipt.exit_code, receipt.outcome.level) == ("agent-lost", 5, "bad")
-    assert receipt.measurements.wall_s
+@pytest.mark.parametrize("name", ENDS)
+def test_end_without_the_agents_own_names_its_reason(tmp_path, name):
+    events, state, backend, cause, code, words = ENDS[name]
+    receipt = Scenario(events, backend=backend, state=state, model=None).judge(tmp_path)
+    assert (receipt.exit_cause.id, receipt.exit_code) == (cause, code) and receipt.exit_cause.words.startswith(words)
+    assert state is not GONE or (receipt.outcome.level == "bad" and receipt.measurements.wall_s)
 
 
 @pytest.mark.parametrize(
@@ -208,19 +199,6 @@ def test_results_that_ended_with_the_container_cast_doubt(tmp_path):
     assert (receipt.outcome.id, receipt.exit_code) == ("in-doubt", 0)
     [finding] = [finding for finding in receipt.findings if finding.id == "files-lost"]
     assert "/tmp/big.npy" in finding.evidence[0]
-
-
-@pytest.mark.parametrize(
-    ("state", "cause", "words"),
-    [
-        (State("exited", 137), "agent-lost", "The agent was lost (docker reports exit code 137)"),
-        (State("exited", 137, oom_killed=True), "host-oom", "Out of host memory: the kernel's OOM killer"),
-        (State("exited", 127), "engine-error", "docker could not start the run (exit code 127)"),
-    ],
-)
-def test_container_that_ended_before_the_agents_first_line(tmp_path, state, cause, words):
-    receipt = Scenario(prologue()[:1], state=state, model=None).judge(tmp_path)
-    assert receipt.exit_cause.id == cause and receipt.exit_cause.words.startswith(words)
 
 
 WHY = "/nowhere/python3 cannot be run: No such file or directory"
@@ -423,27 +401,16 @@ def test_no_list_of_objects_stops_a_receipt(events, gpu_mode):
     markdown.render(receipt)
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "written_s", "settings", "verdict", "words"),
-    [
-        ("models/mnist.pth", b"", 30, {}, "fail", "is empty"),
-        ("models/mnist.pth", b"old", -100, {}, "fail", "older"),
-        ("models/mnist.pth", b"old", 0.5, {}, "fail", "older"),  # the agent starts at 0.6
-        (None, b"", 0, {"models_folder": False}, "not judged", "names no models folder"),
-        (None, b"", 0, {"models_folder": False, "criteria": {"model": ("out/*.bin",)}}, "fail", "no matching file"),
-        ("models/mnist.pth", b"new", 30, {"criteria": {"model": ("**/*.pth",)}}, "pass", "models/mnist.pth"),
-        (".venv/weights.pt", b"new", 30, {"models_folder": False}, "not judged", "names no models folder"),
-    ],
-)
+@cases("file", "content", "written_s", "settings", "verdict", "words")
 def test_saved_model(scenario, tmp_path, file, content, written_s, settings, verdict, words):
     run = scenario("cpu-success")
     run.model = None
-    for name, value in settings.items():
+    for name, value in (settings or {}).items():
         setattr(run, name, value)
     if file:
         path = tmp_path / "project" / file
         path.parent.mkdir(parents=True)
-        path.write_bytes(content)
+        path.write_text(content)
         os.utime(path, (START + written_s, START + written_s))
     judged = run.judge(tmp_path).criteria["model-saved"]
     assert judged.verdict == verdict and words in judged.evidence

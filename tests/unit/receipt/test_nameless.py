@@ -73,16 +73,6 @@ def test_no_rendering_has_user_host_home_or_secret(
     assert any(criterion.id == "metric-USER_score" for criterion in receipt.criteria)
 
 
-def test_names_are_kept_with_names(scenario: Any, tmp_path: Path, identity: Any) -> None:
-    identity(*WHO)
-    made = everywhere(scenario, *WHO)
-    made.job["with_names"] = True
-    receipt = made.judge(tmp_path)
-    assert receipt.header.host == "florence.example.org"
-    assert receipt.header.part == "node 0 of florence.example.org, b.florence.example.org; together: zebedee-run"
-    assert "/data/zebedee/out of zebedee (zebedee@florence.example.org)" in renderings(receipt, tmp_path)
-
-
 @pytest.mark.parametrize("name", ["a", "train", "cuda", "root", "user", "docker", "pass", "finished"])
 @pytest.mark.parametrize("run", ["h200-success", "contract-failure", "cuda-oom"])
 def test_a_name_that_is_a_word_changes_nothing_but_the_host(

@@ -33,27 +33,7 @@ def test_a_scripts_lines_have_its_metrics_and_no_other(
     assert read.progress.share() == (None if progress is None else pytest.approx(progress))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "best_loss_epoch: 3",
-        "loss_fn: 2",
-        "loss 1e-3 -> 5e-4",
-        "loss: 1,234.5",
-        "losses: [0.1, 0.2]",
-        "loss=0.25s",
-        "accuracy: 9812 of 10000",
-        "Loaded weights with loss 0.32 from the checkpoint",
-        "Resuming from best acc 93.2",
-        "val_loss improved from 0.5 to 0.4",
-        "Early stopping, best loss was 0.123 at epoch 4",
-        "train: loss 0.5 acc, loss 0.4",
-        "packet loss 0.1%",
-        "precision=16",
-        "score: 3",
-        "GPU loss rate 0.3",
-    ],
-)
+@cases("line")
 def test_a_number_that_is_not_surely_a_metric_is_left_out(line: str) -> None:
     assert not _read(line).series
 

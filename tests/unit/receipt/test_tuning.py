@@ -12,33 +12,11 @@ from rich.console import Console
 from seatrial.job.tables import Tuning
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render import html, markdown, terminal
+from tables import constant
 
 from .conftest import EXITED, Scenario, at
 
-
-def row(name: str, words: str, changes: dict[str, Any], **more: Any) -> dict[str, Any]:
-    usual = {"name": name, "words": words, "changes": changes, "steps_per_s": 100.0, "spread": 0.01, "trials": 1}
-    return {**usual, "examples_per_s": 6400.0, "against": 50.0, "loss_difference": 0.012, **more}
-
-
-REPORT: dict[str, Any] = {
-    "done": True,
-    "trials": 9,
-    "seconds": 88.5,
-    "baseline": row("baseline", "as it is", {}, steps_per_s=50.0, against=None, loss_difference=None, trials=3),
-    "rows": [
-        row("workers", "persistent_workers, workers=8", {"workers": 8, "persistent_workers": True}, verdict="kept"),
-        row("bf16", "precision=bf16", {"precision": "bf16"}, verdict="different", why="its losses differ by 0.4"),
-        row("compile", "compile=default", {"compile": "default"}, verdict="failed", why="failed: RuntimeError: <b>no"),
-    ],
-    "combination": row("combination", "persistent_workers, workers=8", {"workers": 8}, why="2.00 times as fast"),
-    "kept": {"workers": 8, "persistent_workers": True},
-    "places": {"workers": ["train.py:31"]},
-    "band": 0.08,
-    "not_tried": {"tf32": "no time", "buckets": "one process trains"},
-    "refusal": None,
-    "files": {"skipped": 3, "restored": 1, "removed": 0, "new": ["/p/data.bin"], "left": []},
-}
+REPORT: dict[str, Any] = constant(__file__, "report")
 
 
 def judged(folder: Path, report: Any, *, code: int = 0, tuning: bool = True, changes: Any = None) -> Receipt:

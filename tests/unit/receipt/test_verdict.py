@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cli_project import Project, environment
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.render import html, markdown
 from seatrial.receipt.render.terminal import render_verdict
 
 SCRIPT = """
@@ -63,9 +64,12 @@ def test_no_color_is_the_scripts_own_behind_dashes(project: Project) -> None:
     assert "--no-color" in printed and len(re.findall(r"\d m?s\b", printed)) == 1, "its time is shown once"
 
 
-def test_recorded_failures_have_their_finding_above_the_verdict() -> None:
-    for path in sorted((Path(__file__).parents[3] / "docs" / "receipts").rglob("receipt.json")):
+def test_recorded_receipts_still_render_and_have_their_finding_above_the_verdict() -> None:
+    kept = sorted((Path(__file__).parents[3] / "docs" / "receipts").rglob("receipt.json"))
+    assert kept
+    for path in kept:
         receipt = Receipt.model_validate(json.loads(path.read_text()))
+        assert receipt.outcome.sentence and html.render(receipt) and markdown.render(receipt)
         out = io.StringIO()
         render_verdict(receipt, Console(file=out, width=80))
         lines = out.getvalue().splitlines()

@@ -51,7 +51,7 @@ class Curves(Section):
 
     def read(self, run: RunEvidence) -> dict[str, Any]:
         """Return the target's numbers over steps, the GPUs and the container over time."""
-        printed = run.output.printed.beside(run.evidence.steps, own=bool(run.evidence.written))
+        printed = run.output.printed.complement(run.evidence.steps, own=bool(run.evidence.written))
         series = {name: each.points for name, each in printed.items()}
         own = [*_step_plots(run.evidence.steps), *_step_plots(ReportedSteps(series=series))]
         plots = [*own, *_anatomy_plots(run), *_gpu_plots(run), *_host_plots(run)]

@@ -238,7 +238,7 @@ def measure(
 ) -> Measurements:
     """Measure the run; GPUs in the order of ``uuids``, those in the plan. ``gpu_memory_bytes``: its limit."""
     printed = printed or Printed()
-    own_words, work = printed.beside(evidence.steps, own=bool(evidence.written)), printed.progress
+    own_words, work = printed.complement(evidence.steps, own=bool(evidence.written)), printed.progress
     started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
     energy_j, energy_from = _joules(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: a context can come and go between two looks.
 MIN_LOOKS = 5
 
-#: A digest, of which sixteen digits are shown, as of the chain's.
+#: A digest; sixteen digits are shown, like those of the chain.
 _SHA256 = re.compile(r"(sha256:[0-9a-f]{16})[0-9a-f]*")
 
 #: Beginning of the warning about evidence that could be altered.

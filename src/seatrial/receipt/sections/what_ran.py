@@ -174,14 +174,14 @@ class TimelineSection(Section):
 
 def device_in_words(header: Header) -> str:
     """Return ``2 × NVIDIA H200``; if no pod named its GPUs, the number requested."""
-    gpus, asked = header.gpus, header.gpus_asked
+    gpus, requested = header.gpus, header.gpus_asked
     if header.device != "gpu":
         return "CPU"
     if not gpus:
-        return f"{count(asked, 'GPU')} requested, none reported" if asked else "GPU"
+        return f"{count(requested, 'GPU')} requested, none reported" if requested else "GPU"
     names = dict.fromkeys(gpu.name for gpu in gpus)
     known = ", ".join(f"{sum(gpu.name == name for gpu in gpus)} × {name}" for name in names)
-    return known if not asked or asked <= len(gpus) else f"{known} ({asked} requested)"
+    return known if not requested or requested <= len(gpus) else f"{known} ({requested} requested)"
 
 
 def _starts(earlier: Sequence[int | None]) -> str | None:

@@ -65,7 +65,7 @@ def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None)
     own = [step for step in steps if not is_hooks(step)]
     now = rates(recent[1])
     printed = read_printed(run.folder, metrics or {})
-    counted = printed.beside(ReportedSteps(), own=bool(own))
+    counted = printed.complement(ReportedSteps(), own=bool(own))
     return Live(
         numbers={**(_numbers(own[-1]) if own else {}), **now},
         diagnosis=diagnose(recent[0], recent[1], gpu_name),

@@ -10,24 +10,10 @@ import pytest
 
 from agent_process import FLOOR
 from seatrial.agent.hook import install
+from tables import constant
 
-TORCH = """
-class cuda:
-    queued = []
-    @staticmethod
-    def _lazy_call(call): cuda.queued.append(call)
-    @staticmethod
-    def device_count(): return 2
-    @staticmethod
-    def get_device_properties(index): return type("P", (), {"total_memory": 8_000_000_000})
-    @staticmethod
-    def set_per_process_memory_fraction(fraction, index): print(fraction, "on", index, "current", cuda.current)
-    current = 0
-    class device:
-        def __init__(self, index): self.index = index
-        def __enter__(self): self.before, cuda.current = cuda.current, self.index
-        def __exit__(self, *_): cuda.current = self.before
-"""
+SCRIPTS = constant(__file__, "scripts")
+
 
 pythons = pytest.mark.parametrize("python", [p for p in (sys.executable, FLOOR) if p])
 
@@ -41,7 +27,7 @@ def run(tmp_path, python, program, limit_bytes=4_000_000_000, **variables):
 
 @pythons
 def test_torch_gets_its_fraction_when_cuda_starts_and_not_before(tmp_path, python):
-    (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "torch.py").write_text(SCRIPTS["torch"])
     program = "import torch; print('imported'); [call() for call in torch.cuda.queued]; print(torch.cuda.current)"
     printed = run(tmp_path, python, program).splitlines()
     assert printed == ["imported", "0.5 on 0 current 0", "0.5 on 1 current 1", "0"]
@@ -49,7 +35,7 @@ def test_torch_gets_its_fraction_when_cuda_starts_and_not_before(tmp_path, pytho
 
 @pythons
 def test_a_rank_touches_its_own_gpu_only_and_more_than_all_is_all(tmp_path, python):
-    (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "torch.py").write_text(SCRIPTS["torch"])
     program = "import torch; [call() for call in torch.cuda.queued]"
     printed = run(tmp_path, python, program, limit_bytes=9_000_000_000, LOCAL_RANK="1")
     assert printed == "1.0 on 1 current 1\n"

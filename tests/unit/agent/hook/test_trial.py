@@ -11,30 +11,16 @@ import pytest
 
 from seatrial.agent.hook import install
 from seatrial.agent.tune.trial import restore
+from tables import constant
+
+SCRIPTS = constant(__file__, "scripts")
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
-PREAMBLE = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(7); torch.set_num_threads(1)
-data = TensorDataset(torch.randn(512, 12), torch.randint(0, 3, (512,)))
-net = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 3))
-opt = torch.optim.SGD(net.parameters(), 0.1)
-"""
-LOOP = """
-for epoch in range({epochs}):
-    for x, y in DataLoader(data, batch_size=16, shuffle=True{loader}):
-        loss = F.cross_entropy(net(x), y); opt.zero_grad(); loss.backward(); opt.step()
-        {more}
-"""
-
 
 def loop(epochs=9999, loader="", more="pass"):
-    return PREAMBLE + LOOP.format(epochs=epochs, loader=loader, more=more)
+    return SCRIPTS["preamble"] + SCRIPTS["loop"].format(epochs=epochs, loader=loader, more=more)
 
 
 def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, requested=True, changes=None, tried=()):
@@ -72,29 +58,7 @@ def test_an_endless_script_ends_itself_and_reports_its_rate_and_the_losses_that_
 
 @pytest.mark.slow
 def test_a_script_that_catches_everything_and_a_trainer_with_nested_loops_end_too(tmp_path):
-    script = PREAMBLE + (
-        """
-import atexit, contextlib
-class Trainer:
-    def step(self, batch):
-        x, y = batch
-        loss = F.cross_entropy(net(x), y) / 2
-        loss.backward()
-    def epoch(self):
-        for n, batch in enumerate(DataLoader(data, batch_size=8, shuffle=True)):
-            self.step(batch)
-            if n % 2:
-                opt.step(); opt.zero_grad()
-    def train(self):
-        while True:
-            try:
-                self.epoch()
-            except BaseException:
-                print("goes on")
-atexit.register(lambda: Trainer().train())
-Trainer().train()
-"""
-    )
+    script = SCRIPTS["preamble"] + SCRIPTS["nested"]
     ended, [one] = trial(tmp_path, script)
     assert ended.returncode == 0 and "goes on" not in ended.stdout
     assert one["examples_per_s"] == pytest.approx(16 * one["steps_per_s"], rel=0.02)  # two batches of eight a step
@@ -133,7 +97,7 @@ while True:
         loss = F.cross_entropy(net(x), y); opt.zero_grad()
         scaler.scale(loss).backward(); scaler.step(opt); scaler.update()
 """
-    _, [one] = trial(tmp_path, PREAMBLE + body)
+    _, [one] = trial(tmp_path, SCRIPTS["preamble"] + body)
     assert 0 < one["losses"][0] < 3
 
 
@@ -176,16 +140,7 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
     before = {"log.txt": "the user's log\n", "old.pt": "weights", "last.csv": "a,b\n", "best.ckpt": "best"}
     for name, text in before.items():
         (tmp_path / name).write_text(text)
-    more = """
-        if epoch == 0:
-            import os, shutil, io
-            torch.save(net.state_dict(), "model.pt"); torch.save(net.state_dict(), "old.pt")
-            assert len(io.BytesIO().getvalue()) == 0
-            buffer = io.BytesIO(); torch.save(net.state_dict(), buffer); assert buffer.getvalue()
-            open("log.txt", "w").write("begun"); open("last.csv", "a").write("1,2\\n")
-            if os.path.exists("best.ckpt"): os.remove("best.ckpt")
-            open("events.out.tfevents.1", "w").write("x"); open("data.bin", "w").write("downloaded")
-"""
+    more = SCRIPTS["files"]
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0, ended.stderr
     assert one["kept_files"]["skipped"] >= 2
@@ -199,15 +154,7 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
 def test_a_script_that_renames_and_links_its_checkpoint_goes_on_and_nothing_of_it_is_left(tmp_path):
     """Like timm's CheckpointSaver does: tmp.pth.tar is renamed to last.pth.tar, which gets further names."""
     (tmp_path / "best.bin").write_text("the user's best")
-    more = """
-        if epoch < 2:
-            import os, shutil
-            torch.save(net.state_dict(), "tmp.weights")
-            if os.path.exists("last.weights"): os.unlink("last.weights")
-            os.rename("tmp.weights", "last.weights")
-            if not os.path.exists("epoch.weights"): os.link("last.weights", "epoch.weights")
-            shutil.copyfile("last.weights", "best.bin"); shutil.copyfile("last.weights", "copy.pth.tar")
-"""
+    more = SCRIPTS["links"]
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0 and one["ended"] in ("steps", "seconds"), ended.stderr
     restore(str(tmp_path / "reported" / "events.jsonl"))
@@ -259,7 +206,7 @@ def test_backward_passes_before_an_optimizers_first_step_are_its_step(tmp_path):
 
 
 def test_examples_that_nobody_has_seen_are_unknown(tmp_path):
-    script = PREAMBLE + "while True:\n    loss = net(data.tensors[0]).sum(); loss.backward(); opt.step()"
+    script = SCRIPTS["preamble"] + "while True:\n    loss = net(data.tensors[0]).sum(); loss.backward(); opt.step()"
     _, [one] = trial(tmp_path, script)
     assert one["steps"] >= 20 and one["examples_per_s"] is None
 
