@@ -126,11 +126,7 @@ def test_prune_forgets_groups_that_ended_and_have_no_run_left(store: GroupStore)
     assert {group.id for group in store.all()} == {kept.id, live.id}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("created_at", 1e99), ("created_at", "x"), ("members", [1]), ("members", [{"name": "a", "gpus": "x"}]),
-     ("members", [{"name": "a", "started_at": -1e99}]), ("launcher", [1]), ("details", []), ("id", 3)],
-)  # fmt: skip
+@cases("key", "value")
 def test_a_group_with_a_value_of_another_type_is_none_and_hides_no_other(
     store: GroupStore, key: str, value: object
 ) -> None:

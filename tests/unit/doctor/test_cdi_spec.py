@@ -15,6 +15,7 @@ from seatrial.backends.containers.cdi import read_specs
 from seatrial.doctor import fix
 from seatrial.doctor.cdi_spec import minimum_version, to_yaml
 from seatrial.errors import GpuContractError
+from unit.doctor.test_breaks import Breaker
 
 #: Published by the CDI project; beside the repository on development machines.
 SCHEMAS = Path(__file__).parents[4] / "shared" / "schemas"
@@ -96,9 +97,7 @@ def test_a_slice_brings_its_rights_and_its_parent_is_no_device(host: FakeHost) -
 
 
 def test_wsl_has_one_device_for_all(host: FakeHost) -> None:
-    from unit.doctor.test_breaks import wsl
-
-    wsl(host)
+    Breaker(host).wsl()
     host.gpus.clear()
     spec = fix.spec_of(host.machine())
     assert [device["name"] for device in spec["devices"]] == ["all"]

@@ -15,57 +15,10 @@ from seatrial.diagnosis.diagnosis import MEANING
 from seatrial.doctor.explain import explain_stream, explain_text
 from seatrial.findings.catalogue import entries
 from symptoms import shown
+from tables import cases, constant
 
 #: As printed, with what differs from case to case filled in → the entry.
-PRINTED = {
-    "│ Missing argument 'ckpt'.                    │": "arguments-missing",
-    "│ No such option: --epoch (Possible options: --epochs) │": "arguments-unknown",
-    "│ No such command 'fitt'. Did you mean 'fit'? │": "command-missing",
-    "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: No space left on dev": (
-        "shared-memory-too-small"
-    ),
-    "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: Too many open fi": (
-        "too-many-open-files"
-    ),
-    "RuntimeError: CUDA error: misaligned addr": "illegal-memory-access",
-    "exec /usr/local/bin/python: exec format err": "other-processor",
-    "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet init": (
-        "fabric-manager-not-ready"
-    ),
-    "[2/8] RuntimeError: CUDA error: invalid device ord": "invalid-device-ordinal",
-    "ValueError: Free memory on device (3.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 7": (
-        "gpu-memory-held"
-    ),
-    "python3[4411]: segfault at 0 ip 00007f1e2c3d sp 00007ffd error 4 in libtorch_cuda.so": "process-crashed",
-    "retrieving ncclUniqueId by key '0', but store->get('0') got error: Connection reset by pe": "peer-gone",
-    "NVRM: GPU 0000:01:00.0 is already bound to nouveau.": "nouveau-bound",
-    "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": "cdi-unresolvable",
-    'failed to stat CDI host device "/dev/nvidia-modeset": no such file or directory': "cdi-spec-stale",
-    "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.": (
-        "no-kernel-image"
-    ),
-    "Loaded runtime CuDNN library: 8.0.5 but source was compiled with: 8.1.0.": "cudnn-versions",
-    "0/4 nodes are available: 4 Insufficient nvidia.com/gpu.": "k8s-insufficient-gpus",
-    "[4] ib_plugin.c:1673 NCCL WARN NET/IB: Got completion from peer 10.0.1.23<34696> with status=12 opcode=0": (
-        "ib-not-reached"
-    ),
-    "gpu46:78367:78492 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'": "nvls-failed",
-    "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error": "xid-of-the-hardware",
-    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy": "slurm-refused",
-    "slurmstepd: error: execve(): torchrun: No such file or directory": "slurm-no-program",
-    "[c6a464409f2b:40139] Read -1, expected 131072, errno = 1": "mpi-copy-forbidden",
-    "TypeError: __init__() got an unexpected keyword argument 'strategy'": "argument-of-another-release",
-    "RuntimeError: Triton Error [CUDA]: invalid argument": "triton-error",
-    "ImportError: cannot import name 'flash_attn_func' from 'flash_attn' (/x/__init__.py)": "name-of-another-release",
-    "ImportError: cannot import name 'np_utils' from 'keras.utils' (/x/__init__.py)": "older-keras",
-    "FileNotFoundError: [Errno 2] No such file or directory: 'out/checkpoint-500/trainer_state.json'": (
-        "checkpoint-incomplete"
-    ),
-    "HTTPConnectionPool(host='a', port=55): Max retries exceeded with url: /x (Caused by NameResolutionError(\"<urllib3"
-    ".connection.HTTPConnection object at 0x7f67>: Failed to resolve 'a' ([Errno -2] Name or service not known)\"))": (
-        "name-not-known"
-    ),
-}
+PRINTED = constant(__file__, "PRINTED")
 
 
 @pytest.mark.parametrize("text", PRINTED, ids=lambda text: text[:40])
@@ -91,78 +44,20 @@ def test_a_line_that_a_terminal_broke_is_still_known() -> None:
     assert "no-kernel-image" in [finding.id for finding in explain_text(text)]
 
 
-OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.25 GiB."
-TIMEOUT = "[rank0]:[E ProcessGroupNCCL.cpp:475] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=91"
+#: Name → a pasted log and its findings; ``{frames}`` is a long traceback, ``{width}`` a line as wide as a terminal.
+LOGS = constant(__file__, "LOGS")
 FRAMES = "\n".join(
     f'  File "/opt/x/y{n}.py", line {n}, in call\n    return self._call(*args, **kwargs)' for n in range(120)
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    {
-        "far from the end": (f"{OOM}\n{FRAMES}", ["cuda-out-of-memory"]),
-        "the other ranks miss it": (f"{TIMEOUT}\n{OOM}", ["cuda-out-of-memory"]),
-        "no rank says why": (TIMEOUT, ["nccl-timeout"]),
-        "a launcher's last words": (
-            "ModuleNotFoundError: No module named 'apex'\n"
-            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-            ["python-module-missing"],
-        ),
-        "a launcher's only words": (
-            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  exitcode  : 1 (pid: 7)",
-            ["rank-failed"],
-        ),
-        "a launcher tells the signal": (
-            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
-            "  traceback : Signal 9 (SIGKILL) received by PID 2630",
-            ["process-killed"],
-        ),
-        "another language": ("OSError: [Errno 28] 设备上没有空间: '/data/out/ckpt.pt'", ["disk-full"]),
-        "below a progress bar": ("  3%|\r  4%|\r\nCUDA out of memory\r", ["cuda-out-of-memory"]),
-        "MPI goes by ssh, not by git": (
-            "Host key verification failed.\nORTE was unable to reliably start one or more daemons.",
-            ["mpi-node-not-reached"],
-        ),
-        "Triton's ptxas, not XLA's": (
-            "PTXASError: PTXAS error\nptxas fatal   : Value 'sm_120a' is not defined for option 'gpu-name'",
-            ["triton-ptxas"],
-        ),
-        "what does no harm comes last": (
-            "NCCL WARN Failed to open libibverbs.so[.1]\nNCCL WARN Connect to 172.18.0.1<49273> failed : refused",
-            ["nccl-no-connection", "ib-library-missing"],
-        ),
-        "what the pull broke at, in a line of its own": (
-            'Failed to pull image "r.io/a/b:1": rpc error:\n failed size validation: 62 != 17: failed precondition',
-            ["image-layer-cut"],
-        ),
-        "a pointer of Git LFS, which is not to be loaded with less care": (
-            "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default value of the\n"
-            "WeightsUnpickler error: \n\nUnsupported operand 118\n\nCheck the documentation of torch.load",
-            ["lfs-pointer"],
-        ),
-        "what NCCL refused, by its name": (
-            "[1,0]<stderr>:ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-            "[1,0]<stderr>:Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
-            ["ranks-share-a-gpu"],
-        ),
-        "cut off behind a value": (
-            "[1] ImportError: libcudart.so.11.0: cannot open shared obj",
-            ["cuda-library-missing"],
-        ),
-        "cut off soon behind a value": ("No such file or directory: '/home/x/trai", []),
-        "a number is not cut": ("The command '/bin/sh -c make' returned a non-zero code: 1", []),
-        "broken at 80 columns, in the middle": (
-            f"{FRAMES[:70]}\n{'x' * 70}CUDA out o\nf memory. Tried to\n{FRAMES[:70]}",
-            ["cuda-out-of-memory"],
-        ),
-    }.values(),
-)
-def test_a_log_as_it_is_pasted(text: str, ids: list[str]) -> None:
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_as_it_is_pasted(name: str) -> None:
     """From a file, and with what PowerShell makes of it."""
-    assert [finding.id for finding in explain_stream(io.BytesIO(text.encode()))] == ids
-    assert [finding.id for finding in explain_stream(io.BytesIO(text.replace("\n", "\r\n").encode()))] == ids
-    assert [finding.id for finding in explain_stream(io.BytesIO(text.encode("utf-16")))] == ids
+    text, ids = LOGS[name]
+    text = text.replace("{frames}", FRAMES).replace("{width}", FRAMES[:70])
+    for log in (text.encode(), text.replace("\n", "\r\n").encode(), text.encode("utf-16")):
+        assert [finding.id for finding in explain_stream(io.BytesIO(log))] == list(ids)
 
 
 def test_a_line_behind_a_progress_bar_is_the_evidence() -> None:
@@ -170,16 +65,7 @@ def test_a_line_behind_a_progress_bar_is_the_evidence() -> None:
     assert finding.evidence == ["line 2: CUDA out of memory"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ImportError: libfoo.so.11: cannot open shared object file: No such file or directory",
-        "cp: cannot stat 'x': No such file or directory\n",
-        "bash: ./train.sh: Permission denied",
-        "FileNotFoundError: [Errno 2] No such file or directory: '/da",
-        "docker: Error response from daemon: ",
-    ],
-)
+@cases("text")
 def test_what_many_symptoms_begin_with_is_none_of_them(text: str) -> None:
     assert explain_text(text) == []
 
@@ -189,16 +75,7 @@ def test_a_part_of_a_message_in_a_file() -> None:
     assert finding.id == "no-kernel-image"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "best val_loss: inf",
-        "CUDA error: 0",
-        "CUDA error: no error",
-        "Cannot reach https://huggingface.co/, falling back to the cache",
-        "OutOfResources: out of resource: shared memory, Required: 147456. Ignoring this choice.",
-    ],
-)
+@cases("line")
 def test_a_healthy_line_is_no_part_of_a_failure_either(line: str) -> None:
     assert explain_text(line) == []
     assert explain_text(f"epoch 1\n{line}\nepoch 2 loss 0.3\n") == []

@@ -12,25 +12,12 @@ import pytest
 import fork_server
 from seatrial.doctor.explain import explain_text
 from seatrial.findings.catalogue import entries
+from tables import cases
 
 LOG = "epoch 1\nRuntimeError: CUDA error: no kernel image is available for execution on the device\n"
 
 
-@pytest.mark.parametrize(
-    ("part", "id"),
-    [
-        ("no kernel image is available", "no-kernel-image"),
-        ("kernel image is available for execution", "no-kernel-image"),
-        ("No Kernel Image", "no-kernel-image"),
-        ("device-side assert", "device-side-assert"),
-        ("illegal memory access", "illegal-memory-access"),
-        ("all tensors to be on the same device", "mixed-devices"),
-        ('"forward compatibility was attempted"', "forward-compatibility"),
-        ("...not compiled with CUDA", "torch-cpu-only"),
-        ("could not resolve host", "host-not-resolved"),
-        ("DO NOT MATCH THE HASHES", "package-hash"),
-    ],
-)
+@cases("part", "id")
 def test_a_part_is_enough(part: str, id: str) -> None:
     assert [finding.id for finding in explain_text(part)] == [id]
 

@@ -12,6 +12,7 @@ from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.images.build.failure import explain as explain_build
 from seatrial.images.build.failure import readable
 from seatrial.job.plan import ImagePlan
+from tables import cases, constant
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 ENGINE = json.loads((RECORDED / "engine-errors.json").read_text())
@@ -21,23 +22,7 @@ BUILDS = sorted((RECORDED / "images").glob("*/*.txt"))
 UNKNOWN = ("docker-workdir", "podman-workdir", "docker-28.5-workdir")
 
 #: As kubectl describe and kubectl get events print them.
-CLUSTER = {
-    "  Warning  FailedScheduling  9s  default-scheduler  0/2 nodes are available: 2 Insufficient nvidia.com/gpu.": (
-        "k8s-insufficient-gpus"
-    ),
-    "0/1 nodes are available: 1 node(s) had untolerated taint {nvidia.com/gpu: present}. preemption: 0/1 nodes": (
-        "k8s-gpu-taint"
-    ),
-    "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.": "k8s-node-selector",
-    'Warning  Failed  5s  kubelet  Failed to pull image "x:1": rpc error: code = NotFound desc = failed to pull and'
-    ' unpack image "docker.io/library/x:1": docker.io/library/x:1: not found': "k8s-image-unknown",
-    'Failed to pull image "x:1": write /var/lib/containerd/x: no space left on device': "k8s-node-disk-full",
-    "Warning  FailedMount  kubelet  MountVolume.SetUp failed for volume pvc-1: not attached": "k8s-volume",
-    'persistentvolumeclaim "models" not found': "k8s-claim-missing",
-    "0/1 nodes are available: 1 Insufficient memory.": "k8s-insufficient-resources",
-    "    Reason:       OOMKilled": "k8s-oom-killed",
-    "container has runAsNonRoot; CreateContainerConfigError": "k8s-config-missing",
-}
+CLUSTER = constant(__file__, "CLUSTER")
 
 
 def ids(text: str) -> list[str]:
@@ -92,17 +77,7 @@ def test_a_line_that_was_broken_in_two(text: str) -> None:
     assert ids(f"2026-11-22 04:05:06 {first}\n2026-11-22 04:05:06 {second}") == ids(text)
 
 
-@pytest.mark.parametrize(
-    ("half", "id"),
-    [
-        ('Error response from daemon: could not select device driver "cd', "cdi-off"),
-        ("RuntimeError: CUDA error: no kernel image is available for exec", "no-kernel-image"),
-        ("age is available for execution on the device", "no-kernel-image"),
-        ("ERROR: Could not find a version that satisfies the requirem", "package-missing"),
-        ("Cannot connect to the Docker dae", "engine-down"),
-        ("permission denied while trying to connect to the Doc", "engine-permission"),
-    ],
-)
+@cases("half", "id")
 def test_half_a_message_is_guessed(half: str, id: str) -> None:
     [found] = explain_text(half)
     assert found.id == id

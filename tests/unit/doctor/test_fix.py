@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from machines import SPEC, FakeHost, docker_info, healthy
+from machines import SPEC, FakeHost, docker_info, healthy, podman_info
 from seatrial.doctor.examine import examine
 from seatrial.doctor.fix import Change, ChangeJournal, apply_fixes, changes_for, undo
 from seatrial.doctor.toolkit_install import merged
 from seatrial.errors import DiskError, EngineError, UsageError
 from seatrial.system.host import Host
-from unit.doctor.test_breaks import docker_takes_cdi, spec, spec_of_an_older_driver, without_toolkit
+from unit.doctor.test_breaks import Breaker
 
 
 @pytest.fixture
@@ -28,6 +28,11 @@ def host(tmp_path: Path) -> FakeHost:
     made = healthy(tmp_path / "root")
     made.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
     return made
+
+
+def older_spec(host: FakeHost) -> None:
+    Breaker(host).docker_takes_cdi()
+    Breaker(host).spec(version="550.54.14")
 
 
 def console() -> Console:
@@ -79,8 +84,8 @@ def test_nothing_is_merged_into_what_is_no_object(text: str) -> None:
 
 
 def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: FakeHost) -> None:
-    docker_takes_cdi(host)
-    spec(host)
+    Breaker(host).docker_takes_cdi()
+    Breaker(host).spec()
     before = '{"features": {"containerd-snapshotter": true}, "log-driver": "local"}'
     host.write("/etc/docker/daemon.json", before)
     host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ServerVersion="27.5.1", CDISpecDirs=None)
@@ -103,7 +108,7 @@ def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: FakeHos
 
 
 def test_an_engine_with_running_containers_is_not_restarted(host: FakeHost) -> None:
-    without_toolkit(host)
+    Breaker(host).without_toolkit()
     host.write("/usr/bin/nvidia-container-runtime")  # the package is there, and was never registered
     host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ContainersRunning=3)
     made, text = fix(host, answer="daemon.json")
@@ -114,7 +119,7 @@ def test_an_engine_with_running_containers_is_not_restarted(host: FakeHost) -> N
 
 
 def test_what_is_not_agreed_to_is_not_written(host: FakeHost) -> None:
-    spec_of_an_older_driver(host)
+    older_spec(host)
     before = (host.root / SPEC.lstrip("/")).read_text()
     made, text = fix(host, answer="no such question")
     assert made == 0 and "Nothing was changed" in text
@@ -122,7 +127,7 @@ def test_what_is_not_agreed_to_is_not_written(host: FakeHost) -> None:
 
 
 def test_a_stale_spec_is_written_anew_and_then_fresh(host: FakeHost) -> None:
-    spec_of_an_older_driver(host)
+    older_spec(host)
     assert fix(host)[0] == 1
     again = {result.check.id: result.verdict for result in examine(host.machine())}
     assert again["cdi.fresh"].status == "ok" and again["cdi.uvm"].status == "ok"
@@ -132,9 +137,7 @@ def test_a_stale_spec_is_written_anew_and_then_fresh(host: FakeHost) -> None:
 
 
 def test_a_new_spec_is_removed_by_undo(host: FakeHost) -> None:
-    from unit.doctor.test_breaks import podman_without_a_spec
-
-    podman_without_a_spec(host)
+    host.docker, host.podman = None, podman_info()
     assert fix(host)[0] == 1
     path = host.root / SPEC.lstrip("/")
     assert yaml.safe_load(path.read_text())["kind"] == "nvidia.com/gpu"
@@ -143,7 +146,7 @@ def test_a_new_spec_is_removed_by_undo(host: FakeHost) -> None:
 
 
 def test_undo_does_not_lose_an_edit_made_since(host: FakeHost) -> None:
-    spec_of_an_older_driver(host)
+    older_spec(host)
     fix(host)
     path = host.root / SPEC.lstrip("/")
     path.write_text("mine")
@@ -162,9 +165,7 @@ def test_small_shared_memory_is_set_for_all_containers(host: FakeHost) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes device nodes")
 def test_links_by_number_let_systemd_keep_the_gpu(host: FakeHost) -> None:
-    from unit.doctor.test_breaks import systemd_reload
-
-    systemd_reload(host)
+    host.docker = docker_info(CgroupDriver="systemd")
     for name, minor in (("nvidia0", 0), ("nvidiactl", 255)):
         path = host.root / "dev" / name
         path.unlink()

@@ -13,45 +13,19 @@ from seatrial.doctor import report, toolkit_install
 from seatrial.doctor.checks.image import meets
 from seatrial.doctor.examine import examine
 from seatrial.findings.device_code import covers
+from tables import cases
 
 H200, RTX = ["NVIDIA H200"], ["NVIDIA GeForce RTX 5090"]
 #: As nvidia/cuda:12.8 sets it.
 CUDA_12_8 = "cuda>=12.8 brand=tesla,driver>=535,driver<536 brand=geforce,driver>=570,driver<571"
 
 
-@pytest.mark.parametrize(
-    ("requirement", "cuda", "driver", "names", "expected"),
-    [
-        ("cuda>=12.8", "13.0", "580.159.04", H200, True),
-        ("cuda>=12.8", "12.2", "535.183.01", H200, False),
-        (CUDA_12_8, "12.2", "535.183.01", H200, True),
-        (CUDA_12_8, "12.2", "535.183.01", RTX, False),
-        (CUDA_12_8, "12.2", "550.54.14", H200, False),
-        ("cuda>=13.0", "12.10", "570.1", H200, False),
-        ("cuda>=12.9", "12.10", "570.1", H200, True),
-        ("arch=x86_64", "12.2", "535.1", H200, True),
-    ],
-)
+@cases("requirement", "cuda", "driver", "names", "expected")
 def test_requirements(requirement: str, cuda: str, driver: str, names: list[str], expected: bool) -> None:
     assert meets(requirement, cuda, driver, names) is expected
 
 
-@pytest.mark.parametrize(
-    ("arch_list", "capability", "expected"),
-    [
-        (["sm_80", "sm_90"], "9.0", True),
-        (["sm_80"], "8.9", True),
-        (["sm_90"], "12.0", False),
-        (["sm_120"], "9.0", False),
-        (["sm_90a"], "9.0", True),
-        (["sm_90a"], "9.1", False),
-        (["sm_50", "compute_90"], "12.0", True),
-        (["sm_89"], "8.6", False),
-        (["sm_100f"], "10.3", True),
-        ([], "9.0", False),
-        (["gfx942"], "9.4", False),
-    ],
-)
+@cases("arch_list", "capability", "expected")
 def test_architectures(arch_list: list[str], capability: str, expected: bool) -> None:
     assert covers(arch_list, capability) is expected
 
@@ -113,18 +87,7 @@ def test_json_has_the_stable_keys(tmp_path: Path) -> None:
     assert json.loads(json.dumps(result)) == result
 
 
-@pytest.mark.parametrize(
-    ("os_release", "words", "not_words"),
-    [
-        ("ID=ubuntu\nID_LIKE=debian\n", ["stable/deb/nvidia-container-toolkit.list", "signed-by="], ["apt-key", "dnf"]),
-        ("ID=debian\n", ["apt-get install -y nvidia-container-toolkit"], ["dnf"]),
-        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', ["stable/rpm/nvidia-container-toolkit.repo", "dnf"], ["apt"]),
-        ("ID=fedora\n", ["dnf install -y nvidia-container-toolkit"], ["apt"]),
-        ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', ["zypper ar", "zypper --gpg-auto-import-keys"], ["apt"]),
-        ("ID=arch\n", ["pacman -S --needed nvidia-container-toolkit"], ["apt"]),
-        ("ID=nixos\n", ["seatrial doctor --write-cdi"], ["apt", "dnf"]),
-    ],
-)
+@cases("os_release", "words", "not_words")
 def test_install_steps(tmp_path: Path, os_release: str, words: list[str], not_words: list[str]) -> None:
     host = healthy(tmp_path)
     host.write("/etc/os-release", os_release)

@@ -233,18 +233,7 @@ def test_slimming_follows_what_the_source_shows(project: Path, snapshot: Snapsho
     assert planned(project, slim="unused", built_for="h100", compiles=True)[0].tag != plan.tag
 
 
-@pytest.mark.parametrize(
-    ("line", "packages", "options", "stubbed"),
-    [
-        ("", "torch torchvision", {}, "nccl,nvshmem,random,sparselt"),
-        ("torch.fft.fft(x); torch.linalg.inv(x)", "torch", {}, "nccl,nvshmem,random,sparselt"),
-        ("torch.distributed.init_process_group('nccl')", "torch", {}, "nvshmem,random,sparselt"),
-        ("", "torch", {"multi_gpu": True}, "nvshmem,random,sparselt"),
-        ("", "torch somebodys-trainer", {}, "nvshmem,random,sparselt"),
-        ("", "torch cupy-cuda13x", {}, "nvshmem,sparselt"),
-        ("import torch.distributed._symmetric_memory", "torch", {}, "random,sparselt"),
-    ],
-)
+@cases("line", "packages", "options", "stubbed")
 def test_auto_leaves_out_what_the_job_cannot_call(
     project: Path, line: str, packages: str, options: dict[str, Any], stubbed: str
 ) -> None:

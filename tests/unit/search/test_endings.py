@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from seatrial.errors import EXIT_TARGET_FAILED
 from seatrial.search.metrics import problem_of, unreported, without_effect
 from seatrial.search.request import Objective
 from seatrial.search.results import _cell, best_of, columns, seconds_left, summary_line
 from seatrial.search.trial import Ending, State, Trial, TrialReport
+from tables import cases
 
 
 def _trial(number: int, state: State = "done", *, loss: float = 0.5, **settings: str) -> Trial:
@@ -83,14 +82,7 @@ def test_equal_printed_numbers_end_it_where_they_are_more_than_one() -> None:
     assert problem_of([_printing(number, 0.5, 0.8 + number) for number in range(5)]) is None
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "best"),
-    [
-        ({"loss": 0.5, "val_acc": 0.8}, {"loss": 0.3, "val_acc": 0.9}, 1),
-        ({"loss": 0.5, "val_acc": 0.9}, {"loss": 0.3, "val_acc": 0.8}, None),
-        ({"speed": 1.0}, {"speed": 2.0}, None),
-    ],
-)
+@cases("first", "second", "best")
 def test_without_an_objective_a_trial_is_best_only_where_all_metrics_agree(first, second, best) -> None:
     made = [
         Trial(at, {"lr": str(at)}, "done", ending=Ending("done", metrics=metrics))

@@ -15,6 +15,7 @@ from seatrial.errors import CapacityError, EngineUnavailableError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
 from seatrial.search.ray_tuner import RayNode, connect, connection_error, needs_of
+from tables import cases
 
 #: ray/_private/utils.py, check_version_info.
 OTHER_RAY = """Version mismatch: The cluster was started with:
@@ -84,15 +85,7 @@ HEAD = RayNode("1", "head", {"CPU": 8.0})
 BIG = RayNode("2", "big", {"CPU": 64.0, "GPU": 8.0})
 
 
-@pytest.mark.parametrize(
-    ("gpus", "needs", "room"),
-    [
-        ("none", {"CPU": 1}, 64),
-        ("auto", {"CPU": 1, "GPU": 1}, 8),
-        ("2", {"CPU": 1, "GPU": 2}, 4),
-        ("0.25", {"CPU": 1, "GPU": 0.25}, 32),
-    ],
-)
+@cases("gpus", "needs", "room")
 def test_what_a_trial_takes(gpus: str, needs: dict[str, float], room: int) -> None:
     assert needs_of(job(gpus), [HEAD, BIG]) == needs
     assert BIG.capacity(needs) == room

@@ -102,13 +102,7 @@ STEP, COPY = "configure: error: C compiler cannot create executables", "nosuch.t
 BUILDERS = ("20.10-legacy", "20.10", "28.5-legacy", "28.5", "podman")
 
 
-@pytest.mark.parametrize(
-    ("key", "reason"),
-    [
-        *((f"{builder}-{case}", reason) for builder in BUILDERS for case, reason in (("step", STEP), ("copy", COPY))),
-        *((f"compose-{version}-step", STEP) for version in ("2.26", "2.40")),
-    ],
-)
+@cases("key", "reason")
 def test_reason_is_the_failing_steps_own_error(key: str, reason: str) -> None:
     lines = json.loads((RECORDED / "build-errors.json").read_text())[key]["output"].splitlines()
     error = explain(lines, image=IMAGE, engine="docker")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from seatrial.images.build.progress import BuildProgress
 from tables import cases
 
@@ -18,15 +16,7 @@ def test_line_has_step_packages_and_megabytes(lines: str, shown: tuple[str, ...]
     assert tuple(found) == shown
 
 
-@pytest.mark.parametrize(
-    ("line", "step"),
-    [
-        ("[web 3/5] RUN --mount=type=cache,target=/c make -j all", "RUN make -j all"),
-        ("STEP 4/9: RUN ./configure", "RUN ./configure"),
-        ("[base 3/4] RUN --mount=type=bind,source=tools,target=/mnt python3 /mnt/layer.py bare", "preparing the build"),
-        ("pushing registry.example.org/a:1", "pushing the image"),
-    ],
-)
+@cases("line", "step")
 def test_step_of_an_own_dockerfile_keeps_its_words(line: str, step: str) -> None:
     progress = BuildProgress(0.0)
     assert progress.line(line) == (step != "preparing the build")

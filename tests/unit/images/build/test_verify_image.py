@@ -13,17 +13,10 @@ import pytest
 from seatrial.images.build.verify import _SCRIPT, _gpu_options, judge
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.stack.machine import parse_target
+from tables import constant
 
 IMAGE = ImagePlan(tag="x:1", build=True, stack={"python": "3.11", "torch": "2.13.0", "build": "cu130"})
-SHOWN: dict[str, Any] = {
-    "python": "3.11",
-    "imports": {"torch": 1.2},
-    "errors": {},
-    "versions": {"torch": "2.13.0+cu130"},
-    "cuda": "13.0",
-    "architectures": ["sm_80", "sm_90", "compute_90"],
-    "training": "abc",
-}
+SHOWN = constant(__file__, "SHOWN")
 
 
 def test_an_image_as_resolved() -> None:

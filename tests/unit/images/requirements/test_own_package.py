@@ -10,6 +10,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
 from seatrial.job.script import script_facts
+from tables import cases
 
 SETUP = (
     "from setuptools import setup\n"
@@ -38,27 +39,7 @@ def installed(project: Path, requirements: str, **files: str) -> tuple[list[str]
     return [line for line in lines if not line.startswith(("torch", "numpy"))], plan.warnings
 
 
-@pytest.mark.parametrize(
-    ("line", "files", "expected"),
-    [
-        ("-e .", {"setup.py": SETUP}, ["six==1.16.0"]),
-        ("-e .[dev]", {"setup.py": SETUP}, ["six==1.16.0", "attrs"]),
-        ("--editable .[dev]", {"setup.py": SETUP}, ["six==1.16.0", "attrs"]),
-        ("--editable=./", {"setup.py": SETUP}, ["six==1.16.0"]),
-        (".", {"setup.py": SETUP}, ["six==1.16.0"]),
-        ("file:. ", {"setup.py": SETUP}, ["six==1.16.0"]),
-        ("-e .  # the package itself", {"pyproject.toml": PYPROJECT}, []),
-        ("-e .[Dev]", {"pyproject.toml": PYPROJECT}, ["six"]),
-        (".[all, dev]", {"pyproject.toml": PYPROJECT}, ["attrs", "six"]),
-        ("-e .[dev-tools]", {"setup.cfg": SETUP_CFG}, ["six; python_version > '3'", "attrs"]),
-        ("-r req/dev.txt", {"setup.py": SETUP, "req/dev.txt": "-e ..\n"}, ["six==1.16.0"]),
-        ("-r req/dev.txt", {"setup.py": SETUP, "req/dev.txt": "-e .\n"}, ["six==1.16.0"]),
-        ("-e .", {"setup.py": "from setuptools import setup\nsetup(install_requires=read())\n"}, []),
-        ("-e .[dev]", {"setup.py": "from setuptools import setup\nsetup(install_requires=read())\n"}, []),
-        ("six\n-e .", {}, ["six"]),
-        ("-e git+https://github.com/a/b.git@main#egg=b", {}, ["git+https://github.com/a/b.git@main#egg=b"]),
-    ],
-)
+@cases("line", "files", "expected")
 def test_the_project_itself(tmp_path: Path, line: str, files: dict[str, str], expected: list[str]) -> None:
     lines, warnings = installed(tmp_path, f"torch\n{line}\n", **files)
     assert sorted(lines) == sorted(expected)

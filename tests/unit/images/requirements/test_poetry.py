@@ -71,10 +71,7 @@ def test_a_project_table_wins(tmp_path: Path) -> None:
     assert pyproject_requirements(file, []) == ("y",)
 
 
-@pytest.mark.parametrize(
-    "line",
-    ['x = "not a version!!"', "x = 3", "x = [[1]]", "x = {version = 3}", 'python = "newest"', f'x = "{"^1," * 300}"'],
-)
+@cases("line")
 def test_nonsense_is_one_sentence(tmp_path: Path, line: str) -> None:
     file = project(tmp_path, f"[tool.poetry.dependencies]\n{line}\n")
     with pytest.raises(ConfigError, match="not a version that Poetry knows"):

@@ -38,10 +38,7 @@ def test_windows_encodings(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, "torch\r\nnumpy\r\n".encode(encoding)).lines == ("torch", "numpy")
 
 
-@pytest.mark.parametrize(
-    ("option", "names_one"),
-    [("--index-url https://e.org/simple", True), ("-i https://e.org/simple", True), ("--pre", False)],
-)
+@cases("option", "names_one")
 def test_names_an_index(tmp_path: Path, option: str, names_one: bool) -> None:
     assert read(tmp_path, f"{option}\nsix\n").names_an_index is names_one
 

@@ -163,10 +163,7 @@ def test_a_framework_that_is_listed_and_not_imported_does_not_compute(imports: t
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "imported", "chosen"),
-    [("tensorflow[and-cuda]", "tensorflow", "tensorflow==2.21.0"), ("jax[cuda12,k8s]", "jax", "jax[k8s]==0.11.2")],
-)
+@cases("line", "imported", "chosen")
 def test_a_run_without_gpus_leaves_the_libraries_of_cuda_out(line: str, imported: str, chosen: str) -> None:
     assert resolved(line, imports=(imported,), machine=None).requirements.lines == (chosen,)
 
@@ -187,10 +184,7 @@ def test_another_tensorflow_stays_alone(line: str) -> None:
     assert [warning for warning in found.warnings if warning.startswith(f"{line} is not in seatrial's tables")]
 
 
-@pytest.mark.parametrize(
-    ("keras", "tensorflow"),
-    [("keras<3", "2.15.1"), ("keras==2.10.0", "2.10.0"), ("keras==2.4.3", "2.5.0"), ("keras>=3.3", "2.21.0")],
-)
+@cases("keras", "tensorflow")
 def test_tensorflow_goes_with_the_keras_that_is_required(keras: str, tensorflow: str) -> None:
     found = resolved(keras, "tensorflow", imports=("keras",), machine=None)
     assert found.requirements.lines == (keras, f"tensorflow=={tensorflow}")

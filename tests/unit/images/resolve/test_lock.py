@@ -15,6 +15,7 @@ from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
+from tables import cases
 
 
 @pytest.fixture
@@ -112,15 +113,7 @@ def test_package_without_a_wheel_is_built_in_the_last_step(plan: Planner) -> Non
     assert plan.unlocked == ["built"]
 
 
-@pytest.mark.parametrize(
-    ("requirements", "image"),
-    [
-        ("tqdm==4.67.1 --hash=sha256:" + "0" * 64, {}),
-        ("--no-binary tqdm\ntqdm", {}),
-        ("tqdm", {"base": "python:3.11-bullseye"}),
-        ("tqdm", {"base": "me/unknown:1"}),
-    ],
-)
+@cases("requirements", "image")
 def test_what_pip_must_decide_is_left_as_it_is(plan: Planner, requirements: str, image: dict[str, object]) -> None:
     assert set(layers(plan(f"{requirements}\n", **image))) == {"packages"}
 
