@@ -26,7 +26,7 @@ from seatrial.doctor.examine import CHAIN, Result, examine
 from seatrial.doctor.inspection import InspectionRequest, LookError
 from seatrial.errors import CommandTimeoutError, GpuContractError
 from seatrial.system.command import Completed
-from tables import constant
+from tables import cases, constant
 from unit.probe import driver_trees as trees
 
 Break = Callable[[FakeHost], object]
@@ -350,7 +350,7 @@ def test_slices_are_offered_by_name(tmp_path: Path) -> None:
 
 
 def test_uuids_are_compared_without_their_prefix(tmp_path: Path) -> None:
-    """CUDA writes GPU- before the UUID of a slice whose name does not tell that it is one."""
+    """CUDA writes GPU- before the UUID of a slice whose name does not show that it is one."""
     host = healthy(tmp_path)
     host.live["cuda"]["visible"][0]["uuid"] = UUID.replace("GPU-", "MIG-").upper()
     [result] = [result for result in examine(host.machine()) if result.check.id == "container.gpus"]
@@ -376,16 +376,7 @@ def test_docker_whose_containerd_has_no_version_has_its_parts(tmp_path: Path) ->
     assert verdict(host, "engine.parts").status == "ok"
 
 
-@pytest.mark.parametrize(
-    ("steps", "path", "status"),
-    [
-        ((("write", "/opt/toolkit/nvidia-container-runtime"),), "nvidia-container-runtime", "ok"),
-        ((("write", "/opt/toolkit/nvidia-container-runtime"),), "/opt/toolkit/nvidia-container-runtime", "ok"),
-        ((("write", "/proc/812/root/usr/bin/nvidia-container-runtime"),), "nvidia-container-runtime", "ok"),
-        ((("remove", "/proc/812"),), "nvidia-container-runtime", "unknown"),
-    ],
-    ids=["on dockerd's path", "by its path", "in a root of dockerd's own", "the daemon is elsewhere"],
-)
+@cases("steps", "path", "status")
 def test_runtime_is_looked_for_where_the_daemon_finds_it(
     tmp_path: Path, steps: tuple[tuple[str, ...], ...], path: str, status: str
 ) -> None:

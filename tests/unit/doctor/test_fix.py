@@ -1,4 +1,4 @@
-"""--fix and --undo: what is merged, written, linked, refused, taken back; when an engine may be restarted."""
+"""--fix and --undo: what is merged, written, linked, refused, taken back; and the CDI spec that is written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import stat
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,12 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from machines import SPEC, FakeHost, docker_info, healthy, podman_info
+from fakes import FakeGpu
+from machines import SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
+from seatrial.backends.containers.cdi import read_specs
+from seatrial.doctor import fix as fixes
+from seatrial.doctor.cdi_spec import minimum_version, to_yaml
 from seatrial.doctor.examine import examine
 from seatrial.doctor.fix import Change, ChangeJournal, apply_fixes, changes_for, undo
 from seatrial.doctor.toolkit_install import merged
-from seatrial.errors import DiskError, EngineError, UsageError
+from seatrial.errors import DiskError, EngineError, GpuContractError, UsageError
 from seatrial.system.host import Host
+from tables import cases
 from unit.doctor.test_breaks import Breaker
 
 
@@ -200,3 +206,103 @@ def test_when_one_change_fails_the_others_are_taken_back(host: FakeHost, monkeyp
     assert first.read_text() == "1" and not second.exists()
     with pytest.raises(UsageError):
         ChangeJournal(Host(host.environ)).newest()
+
+
+#: Published by the CDI project; next to the repository on development machines.
+SCHEMAS = Path(__file__).parents[4] / "shared" / "schemas"
+
+
+def nodes(edits: dict[str, Any]) -> list[str]:
+    return [node["path"] for node in edits.get("deviceNodes", ())]
+
+
+def test_one_gpu(host: FakeHost) -> None:
+    spec = fixes.spec_of(host.machine())
+    assert [device["name"] for device in spec["devices"]] == ["0", UUID, "all"]
+    assert all(nodes(device["containerEdits"]) == ["/dev/nvidia0"] for device in spec["devices"])
+    common = spec["containerEdits"]
+    assert nodes(common) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    assert common["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    mounts = {mount["containerPath"]: mount["hostPath"] for mount in common["mounts"]}
+    file = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
+    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"):  # searched by every linker without a cache
+        assert mounts[f"{folder}/libcuda.so.1"] == file
+    assert mounts["/usr/bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
+    assert "hooks" not in common
+    assert spec["cdiVersion"] == "0.5.0"  # for the names that begin with a digit
+
+
+def test_it_is_valid_by_the_published_schema(host: FakeHost) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    if not SCHEMAS.is_dir():
+        pytest.skip("the CDI schema is not here")
+    from referencing import Registry, Resource
+
+    host.two_gpus()
+    spec = yaml.safe_load(to_yaml(fixes.spec_of(host.machine())))
+    definitions = Resource.from_contents(
+        json.loads((SCHEMAS / "defs.json").read_text()), default_specification=_draft7()
+    )
+    registry = Registry().with_resource("defs.json", definitions)
+    schema = json.loads((SCHEMAS / "cdi-schema.json").read_text())
+    jsonschema.Draft7Validator(schema, registry=registry).validate(spec)
+    spec["devices"][0].pop("name")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(schema, registry=registry).validate(spec)
+
+
+def _draft7() -> Any:
+    from referencing.jsonschema import DRAFT7
+
+    return DRAFT7
+
+
+def test_our_reader_takes_it_and_misses_nothing(host: FakeHost, tmp_path: Path) -> None:
+    host.two_gpus()
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    (folder / "nvidia.yaml").write_text(to_yaml(fixes.spec_of(host.machine())))
+    specs = read_specs([folder])
+    assert {f"nvidia.com/gpu={name}" for name in ("0", "1", "all", UUID)} <= set(specs.names)
+    [every] = [device for device in specs.devices if device.name.endswith("=all")]
+    assert {"/dev/nvidia0", "/dev/nvidia1"} <= set(every.host_paths)
+    assert all((host.root / path.lstrip("/")).exists() for path in every.host_paths)
+
+
+def test_a_slice_brings_its_rights_and_its_parent_is_no_device(host: FakeHost) -> None:
+    parent = HealthGpu()
+    parent.slices = [FakeGpu(uuid="MIG-1", name="NVIDIA H200 MIG 1g.18gb", parent=parent)]
+    host.gpus[:] = [parent]
+    base = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1"
+    host.write(f"{base}/access", "DeviceFileMinor: 12\nDeviceFileMode: 444\n")
+    host.write(f"{base}/ci0/access", "DeviceFileMinor: 13\nDeviceFileMode: 444\n")
+    spec = fixes.spec_of(host.machine())
+    assert [device["name"] for device in spec["devices"]] == ["0:0", "MIG-1", "all"]
+    rights = ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"]
+    assert nodes(spec["devices"][0]["containerEdits"]) == rights
+
+
+def test_wsl_has_one_device_for_all(host: FakeHost) -> None:
+    Breaker(host).wsl()
+    host.gpus.clear()
+    spec = fixes.spec_of(host.machine())
+    assert [device["name"] for device in spec["devices"]] == ["all"]
+    assert nodes(spec["devices"][0]["containerEdits"]) == ["/dev/dxg"]
+    assert spec["cdiVersion"] == "0.3.0"
+
+
+@pytest.mark.parametrize("path", ["/dev/nvidia-uvm", "/proc/driver/nvidia/version", None])
+def test_an_incomplete_driver_is_refused(host: FakeHost, tmp_path: Path, path: str | None) -> None:
+    if path is None:
+        host = FakeHost(tmp_path / "no GPUs", [])
+    else:
+        host.remove(path)
+    with pytest.raises(GpuContractError) as raised:
+        fixes.spec_of(host.machine())
+    assert (path or "") in str(raised.value.cause)
+
+
+@cases("change", "version")
+def test_lowest_version(change: dict[str, Any], version: str) -> None:
+    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "gpu", "containerEdits": {}}], "containerEdits": {}}
+    assert minimum_version({**spec, **change}) == version

@@ -1,9 +1,14 @@
-"""Failures that several trials share, each in one sentence with the next command."""
+"""What trials report, failures that they share, and how a search stands."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 from seatrial.errors import EXIT_TARGET_FAILED
-from seatrial.search.metrics import problem_of, unreported, without_effect
+from seatrial.runs.run import Run
+from seatrial.search.metrics import Reading, problem_of, unreported, without_effect
 from seatrial.search.request import Objective
 from seatrial.search.results import _cell, best_of, columns, seconds_left, summary_line
 from seatrial.search.trial import Ending, State, Trial, TrialReport
@@ -97,3 +102,44 @@ def test_a_bar_of_a_value_five_percent_worse_is_five_percent_shorter() -> None:
     made = [_trial(0, loss=4.0), _trial(1, loss=4.2)]
     [loss] = [column for column in columns(made, None) if column.title == "loss"]
     assert [_cell(each, made, loss).percent for each in made] == ["100", "95"]
+
+
+def _reading(folder: Path, pattern: str | None = None) -> tuple[Reading, Path]:
+    path = folder / "events.jsonl"
+    run = cast(Run, cast(Any, SimpleNamespace(events_path=path)))
+    return Reading(run, Objective("loss", "min", pattern), None), path
+
+
+def _values(reading: Reading) -> list[float]:
+    return [value for _, value in reading.new()]
+
+
+@cases("printed", "pattern", "value")
+def test_a_number_in_many_forms(tmp_path: Path, printed: str, pattern: str, value: float) -> None:
+    reading, _ = _reading(tmp_path, pattern)
+    reading.output("stdout", printed.encode() + b"\n")
+    assert _values(reading)[-1] == value == reading.last_printed and not reading.diverged
+
+
+def test_a_printed_nan_at_the_end_diverged(tmp_path: Path) -> None:
+    reading, _ = _reading(tmp_path, r"loss: (\S+)")
+    reading.output("stdout", b"loss: 0.5\nloss: nan\n")
+    assert _values(reading) == [0.5] and reading.diverged
+    reading.output("stdout", b"loss: 0.4\n")
+    assert _values(reading) == [0.4] and not reading.diverged
+
+
+@cases("phases", "series")
+def test_the_series_is_what_came_while_it_trained(tmp_path: Path, phases: list[str], series: str | None) -> None:
+    reading, path = _reading(tmp_path)
+    path.write_text("".join(f'{{"type":"step","phase":"{phase}","loss":0.5}}\n' for phase in phases))
+    reading.new()
+    assert reading.series == series
+
+
+@cases("reported", "diverged")
+def test_a_reported_one_that_is_no_finite_number(tmp_path: Path, reported: list[str], diverged: bool) -> None:
+    reading, path = _reading(tmp_path)
+    path.write_text("".join(f'{{"type":"step","epoch":1,"loss":{one}}}\n' for one in reported))
+    reading.new()
+    assert reading.diverged is diverged
