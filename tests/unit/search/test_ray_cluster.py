@@ -15,7 +15,7 @@ from seatrial import errors
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.search.ray_tuner import RayNode, connect, connection_error, needs_of
+from seatrial.search.ray_cluster import RayNode, connect, connection_error, needs_of
 from tables import cases
 
 

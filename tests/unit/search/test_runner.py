@@ -20,9 +20,10 @@ from seatrial.job.plan import Gpu
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.runs.run import Run
 from seatrial.search import runner
+from seatrial.search.request import Definition
 from seatrial.search.search import Note, Search
 from seatrial.search.space import parse_space
-from seatrial.search.study import Definition, Study
+from seatrial.search.study import Study
 from seatrial.system.host import Host
 
 STEP = "[build 4/7] RUN pip install --require-hashes -r requirements.txt"

@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("optuna", reason="optuna is not installed")
 
 from seatrial.errors import SeatrialError, UsageError
-from seatrial.search.study import Definition, Study, _this_host
+from seatrial.search.request import Definition
+from seatrial.search.study import Study, _this_host
 from seatrial.search.trial import Ending, TrialReport
 from tables import constant
 
