@@ -20,10 +20,10 @@ for needed in ("optuna", "playwright"):
 
 from seatrial.job.model import Job, Target  # noqa: E402
 from seatrial.search import results as study_page  # noqa: E402
-from seatrial.search.request import parse_objective  # noqa: E402
+from seatrial.search.request import Definition, parse_objective  # noqa: E402
 from seatrial.search.search import Search  # noqa: E402
 from seatrial.search.space import parse_space  # noqa: E402
-from seatrial.search.study import Definition, Study  # noqa: E402
+from seatrial.search.study import Study  # noqa: E402
 from seatrial.search.trial import Ending  # noqa: E402
 from seatrial.system.names import Names  # noqa: E402
 

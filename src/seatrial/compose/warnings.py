@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Literal
 
 from seatrial.compose.gpu_requests import RESERVED, GpuAsk, foreign_ask, gpu_ask
 from seatrial.compose.lines import Place
 from seatrial.compose.read import ComposeFile
-from seatrial.compose.service import COMPLETED, Service
+from seatrial.compose.service import Service
 from seatrial.errors import GpuRequestError
 from seatrial.system.project_files import is_there, read_bytes
+from seatrial.system.toml_file import filled_in
 
 #: DataLoader workers in a script's text, or in a command's words.
 _WORKERS_IN_CODE = re.compile(rb"num_workers\s*=\s*(?!0\b)[\w(]")
@@ -24,8 +26,6 @@ _WORKERS_IN_WORDS = re.compile(r"--?(num[-_]?workers|workers|n[-_]?workers)[ =](
 _TRAINERS = re.compile(r"\b(yolo|ultralytics|torchrun|accelerate launch|lightning|deepspeed|tune run)\b")
 
 _MOST_FILES, _MOST_BYTES, _MOST_NAMED = 20, 200_000, 3
-
-_RESERVE_ONE = "deploy.resources.reservations.devices: [{driver: nvidia, count: 1, capabilities: [gpu]}]"
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,15 @@ class ComposeWarning:
         return f"{self.place}: {self.severity}: {self.message}; fix: {self.fix}"
 
 
+def warning(place: Place, key: str, /, **values: object) -> ComposeWarning:
+    """Make the warning that warnings.toml has under ``key``: its ID, and more words where a rule words several."""
+    texts = filled_in(Path(__file__).with_name("warnings.toml"), key, values)
+    return ComposeWarning(place, key.partition(" ")[0], **texts)
+
+
 def check_compose(file: ComposeFile) -> list[ComposeWarning]:
     """Return every warning, in the order of lines."""
-    found = [warning for rule in RULES for warning in rule(file)]
+    found = [each for rule in RULES for each in rule(file)]
     return sorted(dict.fromkeys(found), key=lambda each: (str(each.place.file), each.place.line, each.id))
 
 
@@ -62,13 +68,7 @@ def short_form(file: ComposeFile) -> ComposeWarning | None:
         return None
     writer, reader = file.short_waits[0]
     waits = ", ".join(f"{each} waits until {task} has ended well" for task, each in file.short_waits)
-    return ComposeWarning(
-        file.place(reader, "depends_on", writer),
-        "short-depends-on",
-        "warning",
-        f"{waits}; Compose alone waits only for its start",
-        f"depends_on: {{{writer}: {{condition: {COMPLETED}}}}}",
-    )
+    return warning(file.place(reader, "depends_on", writer), "short-depends-on", waits=waits, writer=writer)
 
 
 def _asks(file: ComposeFile) -> dict[str, GpuAsk]:
@@ -86,33 +86,23 @@ def _reserved_twice(file: ComposeFile) -> Iterator[ComposeWarning]:
     for one, other in combinations(asks, 2):
         both = [name for name in asks[other].request.devices if name in asks[one].request.devices]
         if both and not file.never_together(one, other):
-            yield ComposeWarning(
-                file.place(other, *asks[other].path),
-                "same-gpu",
-                "warning",
-                f"{one} and {other} reserve the same GPU, {', '.join(both)}, and may run at once",
-                "name another GPU, or let one wait for the other's end",
-            )
+            yield warning(file.place(other, *asks[other].path), "same-gpu", one=one, other=other, both=", ".join(both))
     for name in [name for name, ask in asks.items() if ask.request.kind == "all"]:
         rivals = [other for other in asks if other != name and not file.never_together(name, other)]
         if rivals:
             more = f" and {len(rivals) - _MOST_NAMED} more" if len(rivals) > _MOST_NAMED else ""
-            message = f"{name} reserves every GPU, and would share them with {', '.join(rivals[:_MOST_NAMED])}{more}"
-            yield ComposeWarning(
-                file.place(name, *asks[name].path), "same-gpu", "warning", message, "count: 1   # as many as it uses"
-            )
+            named = ", ".join(rivals[:_MOST_NAMED]) + more
+            yield warning(file.place(name, *asks[name].path), "same-gpu all", name=name, rivals=named)
             return  # the others would repeat it
 
 
 def _no_compute(file: ComposeFile) -> Iterator[ComposeWarning]:
     for name, ask in _asks(file).items():
         if ask.compute_added:
-            yield ComposeWarning(
+            yield warning(
                 file.place(name, *ask.path, "0", "capabilities") if ask.ways[0] == "deploy" else file.place(name),
                 "no-compute",
-                "warning",
-                f"{name}: CUDA needs the capability compute",
-                "capabilities: [gpu]   # or [compute, utility]",
+                name=name,
             )
 
 
@@ -127,13 +117,12 @@ def _counted_from_outside(file: ComposeFile) -> Iterator[ComposeWarning]:
             continue
         if any(each.isdigit() and int(each) >= count for each in listed):
             inside = "one GPU is 0" if count == 1 else f"{count} GPUs are 0 to {count - 1}"
-            yield ComposeWarning(
+            yield warning(
                 file.place(name, "environment", "CUDA_VISIBLE_DEVICES"),
                 "counted-from-outside",
-                "error",
-                f"{name}: CUDA_VISIBLE_DEVICES={','.join(listed)} hides the reserved GPU: inside the container the "
-                f"{inside}",
-                "leave CUDA_VISIBLE_DEVICES out; the reservation chooses",
+                name=name,
+                listed=",".join(listed),
+                inside=inside,
             )
 
 
@@ -141,12 +130,13 @@ def _replicas_share(file: ComposeFile) -> Iterator[ComposeWarning]:
     for name, ask in _asks(file).items():
         if file.services[name].replicas > 1:
             key = ("scale",) if "scale" in file.services[name].config else ("deploy", "replicas")
-            yield ComposeWarning(
+            yield warning(
                 file.place(name, *key),
                 "replicas-share",
-                "error",
-                f"{name}: its {file.services[name].replicas} replicas would all get the same GPUs ({ask.request})",
-                f"a service for each, or {key[-1]}: 1",
+                name=name,
+                replicas=file.services[name].replicas,
+                request=ask.request,
+                setting=key[-1],
             )
 
 
@@ -155,18 +145,11 @@ def _no_gpu_comes(file: ComposeFile) -> Iterator[ComposeWarning]:
     asks, swarm = _asks(file), (*RESERVED[:-1], "generic_resources")
     for name, service in file.services.items():
         if (path := foreign_ask(service)) is not None:
-            message = (
-                f"{name} requests an accelerator that is not NVIDIA's: Compose runs it as it is, without a receipt"
-            )
-            yield ComposeWarning(
-                file.place(name, *path), "not-nvidia", "warning", message, "seatrial measures NVIDIA's GPUs"
-            )
+            yield warning(file.place(name, *path), "not-nvidia", name=name)
         if file.lines.has("services", name, *swarm):
-            message = f"{name}: generic_resources is for Swarm; Compose ignores it, and the service gets no GPU"
-            yield ComposeWarning(file.place(name, *swarm), "for-swarm", "warning", message, _RESERVE_ONE)
+            yield warning(file.place(name, *swarm), "for-swarm", name=name)
         if name in asks and asks[name].ways[0] == "environment":
-            message = f"{name}: NVIDIA_VISIBLE_DEVICES alone gives no GPU, unless nvidia is Docker's default runtime"
-            yield ComposeWarning(file.place(name, *asks[name].path), "variable-alone", "warning", message, _RESERVE_ONE)
+            yield warning(file.place(name, *asks[name].path), "variable-alone", name=name)
 
 
 def _small_shared_memory(file: ComposeFile) -> Iterator[ComposeWarning]:
@@ -175,8 +158,7 @@ def _small_shared_memory(file: ComposeFile) -> Iterator[ComposeWarning]:
         if service.config.get("shm_size") or service.config.get("ipc") or _mounts_shm(service):
             continue
         if (why := _workers(file, service)) is not None:
-            message = f"{name} has 64 MB of shared memory, and uses DataLoader workers ({why}): they end in a bus error"
-            yield ComposeWarning(file.place(name), "shm-size", "warning", message, "shm_size: 2gb")
+            yield warning(file.place(name), "shm-size", name=name, why=why)
 
 
 def _mounts_shm(service: Service) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal, TypeVar
 
 from seatrial.errors import UsageError
@@ -182,3 +183,38 @@ def _check_size(space: Space, search: str, trials: int | None, budget_s: float |
             f"--search {search} needs a limit: --trials or --budget",
             run=f"seatrial sweep … --search {search} --trials 40",
         )
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The fixed part of a study: what it searches.
+
+    Attributes:
+        title: the target and its arguments, as typed.
+        space, objective: as typed.
+        trials: maximum number; None for as many as there are.
+        job: the Job's JSON; --resume runs it again.
+    """
+
+    name: str
+    title: str
+    space: tuple[str, ...]
+    search: str
+    objective: str | None = None
+    pattern: str | None = None
+    prune: str = "none"
+    trials: int | None = None
+    seed: int = 0
+    job: str = ""
+
+    def parsed_space(self) -> Space:
+        return parse_space(self.space)
+
+    def parsed_objective(self) -> Objective | None:
+        return parse_objective(self.objective, self.pattern) if self.objective else None
+
+
+def require_optuna() -> None:
+    """Raises UsageError: the extra is not installed."""
+    if find_spec("optuna") is None:
+        raise UsageError("seatrial sweep needs Optuna, which is not installed", run="pip install 'seatrial[search]'")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from seatrial.errors import UsageError
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
 
 #: Name → value, as the target gets it.
 Settings = dict[str, str]
@@ -248,3 +251,26 @@ def as_value(dimension: Dimension, text: str) -> Any:
         return order.index(text) if order else text
     value = min(max(float(text), dimension.low), dimension.high)  # six digits may lie just outside
     return int(value) if dimension.whole else value
+
+
+def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, direction: Any) -> Settings:
+    """Return what a sampler names after these trials, as the script gets it."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental arguments
+        study = optuna.create_study(direction=direction, sampler=sampler)
+        study.add_trials(trials)
+        named = study.ask(distributions(space))
+    return {one.name: as_text(one, named.params[one.name]) for one in space.dimensions}
+
+
+def sampler_of(search: str, seed: int) -> BaseSampler:
+    """Return Optuna's sampler for ``--search random`` or ``tpe``."""
+    from optuna.samplers import RandomSampler, TPESampler
+
+    if search == "random":
+        return RandomSampler(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental arguments
+        return TPESampler(seed=seed, multivariate=True, constant_liar=True)

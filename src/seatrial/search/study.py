@@ -10,25 +10,22 @@ import fcntl
 import os
 import socket
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from seatrial.errors import DiskError, UsageError
-from seatrial.search.request import Objective, parse_objective
-from seatrial.search.space import Settings, Space, as_text, as_value, distributions, parse_space
-from seatrial.search.trial import Ending, Trial, TrialReport
+from seatrial.search.request import Definition, require_optuna
+from seatrial.search.space import Settings, as_value, distributions, sample, sampler_of
+from seatrial.search.trial import Ending, Trial, trial_of
 from seatrial.system.records import Process
 
 if TYPE_CHECKING:
     import optuna
     from optuna.pruners import BasePruner
-    from optuna.samplers import BaseSampler
     from optuna.storages import JournalStorage
     from optuna.trial import FrozenTrial
 
@@ -55,47 +52,8 @@ _MOST_REPEATS = 100
 Standing = Literal["done", "running", "stopped", "failed"]
 
 
-@dataclass(frozen=True)
-class Definition:
-    """The fixed part of a study: what it searches.
-
-    Attributes:
-        title: the target and its arguments, as typed.
-        space, objective: as typed.
-        trials: maximum number; None for as many as there are.
-        job: the Job's JSON; --resume runs it again.
-    """
-
-    name: str
-    title: str
-    space: tuple[str, ...]
-    search: str
-    objective: str | None = None
-    pattern: str | None = None
-    prune: str = "none"
-    trials: int | None = None
-    seed: int = 0
-    job: str = ""
-
-    def parsed_space(self) -> Space:
-        return parse_space(self.space)
-
-    def parsed_objective(self) -> Objective | None:
-        return parse_objective(self.objective, self.pattern) if self.objective else None
-
-
-def require_optuna() -> None:
-    """Raises UsageError: the extra is not installed."""
-    if find_spec("optuna") is None:
-        raise UsageError("seatrial sweep needs Optuna, which is not installed", run="pip install 'seatrial[search]'")
-
-
 class Study:
-    """A study's file.
-
-    Args:
-        path: study.journal; ``create`` makes one.
-    """
+    """A study's file, study.journal; ``create`` makes one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -143,17 +101,17 @@ class Study:
     def trials(self) -> list[Trial]:
         """Return all of them, by number."""
         with self._errors():
-            return [_trial(frozen) for frozen in self._visible()]
+            return [trial_of(frozen) for frozen in self._visible()]
 
     def trial(self, number: int) -> Trial:
         with self._errors():
-            return _trial(self._frozen(number))
+            return trial_of(self._frozen(number))
 
     def shown(self) -> list[Trial]:
         """Return the trials for people: a running one that nobody follows is marked so."""
         with self._errors():
             return [
-                replace(_trial(each), state="not followed") if _is_lost(each) else _trial(each)
+                replace(trial_of(each), state="not followed") if _is_lost(each) else trial_of(each)
                 for each in self._visible()
             ]
 
@@ -181,16 +139,16 @@ class Study:
         self._join()
         with self._changing():
             frozen = self._visible()
-            waiting = next((each for each in frozen if _trial(each).state == "waiting"), None)
+            waiting = next((each for each in frozen if trial_of(each).state == "waiting"), None)
             if waiting is not None:
                 self._set(waiting, owner=_this_owner())
-                return _trial(self._frozen(waiting.number))
+                return trial_of(self._frozen(waiting.number))
             if most is not None and len(frozen) >= most:
                 return None
             chosen = settings or self._choose(frozen)
             if chosen is None:
                 return None
-            return _trial(self._frozen(self._add(chosen, owner=_this_owner())))
+            return trial_of(self._frozen(self._add(chosen, owner=_this_owner())))
 
     def begin(self, number: int, run_id: str) -> None:
         """Write down that its run has been made."""
@@ -225,13 +183,15 @@ class Study:
 
     def again(self, number: int) -> None:
         """Let a trial whose run did not begin, or was lost, run again, for the next searcher that asks."""
+        from optuna.trial import TrialState
+
         with self._changing():
             frozen = self._frozen(number)
             if frozen.state.is_finished():
                 return
             if frozen.intermediate_values:  # a fresh one, as values that were reported stay
                 self._set(frozen, ending=asdict(Ending("stopped")), owner=None)
-                self._optuna.tell(number, state=_fail())
+                self._optuna.tell(number, state=TrialState.FAIL)
                 self._add(frozen.user_attrs["settings"], replaces=number)
             else:
                 self._set(frozen, owner=None, run=None, begun_at=None)
@@ -239,7 +199,7 @@ class Study:
     def retry_stopped(self) -> int:
         """Let trials that were stopped run again; return how many."""
         with self._changing():
-            stopped = [each for each in self._visible() if _trial(each).state == "stopped"]
+            stopped = [each for each in self._visible() if trial_of(each).state == "stopped"]
             for each in stopped:
                 self._add(each.user_attrs["settings"], replaces=each.number)
         return len(stopped)
@@ -251,7 +211,7 @@ class Study:
             lost = [each for each in self._visible() if _is_lost(each)]
             for each in lost:
                 self._set(each, owner=_this_owner())
-            return [_trial(each) for each in lost]
+            return [trial_of(each) for each in lost]
 
     def go_on(self) -> None:
         """It has not ended: more of it is searched now."""
@@ -289,7 +249,7 @@ class Study:
             return next(left, None)
         for repeat in range(_MOST_REPEATS):
             seed = (definition.seed * 100_003 + len(trials)) * _MOST_REPEATS + repeat
-            settings = sample(space, trials, _sampler(definition.search, seed), self._optuna.direction)
+            settings = sample(space, trials, sampler_of(definition.search, seed), self._optuna.direction)
             if settings not in tried:
                 return settings
         return next(left, None)
@@ -370,28 +330,6 @@ class Study:
             ) from error
 
 
-def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, direction: Any) -> Settings:
-    """Return what a sampler names after these trials, as the script gets it."""
-    import optuna
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # experimental arguments
-        study = optuna.create_study(direction=direction, sampler=sampler)
-        study.add_trials(trials)
-        named = study.ask(distributions(space))
-    return {one.name: as_text(one, named.params[one.name]) for one in space.dimensions}
-
-
-def _sampler(search: str, seed: int) -> BaseSampler:
-    from optuna.samplers import RandomSampler, TPESampler
-
-    if search == "random":
-        return RandomSampler(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # experimental arguments
-        return TPESampler(seed=seed, multivariate=True, constant_liar=True)
-
-
 def _pruner(name: str) -> BasePruner:
     from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
 
@@ -400,12 +338,6 @@ def _pruner(name: str) -> BasePruner:
     if name == "asha":
         return SuccessiveHalvingPruner(min_resource=FIRST_RUNG, reduction_factor=REDUCTION)
     return NopPruner()
-
-
-def _fail() -> Any:
-    from optuna.trial import TrialState
-
-    return TrialState.FAIL
 
 
 class _JournalLock:
@@ -437,22 +369,6 @@ def _cut_torn_line(file: IO[bytes]) -> None:
         file.seek(max(0, end - (1 << 20)))
         tail = file.read()
         file.truncate(end - len(tail) + tail.rfind(b"\n") + 1)
-
-
-def _trial(frozen: FrozenTrial) -> Trial:
-    kept = frozen.user_attrs
-    ending = Ending(**kept["ending"]) if kept.get("ending") and frozen.state.is_finished() else None
-    state = "waiting" if kept.get("owner") is None else "running"
-    return Trial(
-        number=frozen.number,
-        settings=dict(kept["settings"]),
-        state=ending.state if ending is not None else state,  # type: ignore[arg-type]
-        run_id=kept.get("run"),
-        begun_at=kept.get("begun_at"),
-        ended_at=kept.get("ended_at"),
-        reports=tuple(TrialReport(step, value) for step, value in sorted(frozen.intermediate_values.items())),
-        ending=ending,
-    )
 
 
 def _is_lost(frozen: FrozenTrial) -> bool:

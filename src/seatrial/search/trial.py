@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial.search.space import Settings
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 #: ``waiting``: its searcher went before the run began, so that it is run again. ``stopped``: by the user, or because
 #: the search's time was over. ``not followed``: its searcher has gone while it runs; shown, never stored.
@@ -92,3 +95,20 @@ class Trial:
             "metrics": end.metrics,
             "reports": [[report.step, report.value] for report in self.reports],
         }
+
+
+def trial_of(frozen: FrozenTrial) -> Trial:
+    """Return the trial that Optuna keeps."""
+    kept = frozen.user_attrs
+    ending = Ending(**kept["ending"]) if kept.get("ending") and frozen.state.is_finished() else None
+    state = "waiting" if kept.get("owner") is None else "running"
+    return Trial(
+        number=frozen.number,
+        settings=dict(kept["settings"]),
+        state=ending.state if ending is not None else state,  # type: ignore[arg-type]
+        run_id=kept.get("run"),
+        begun_at=kept.get("begun_at"),
+        ended_at=kept.get("ended_at"),
+        reports=tuple(TrialReport(step, value) for step, value in sorted(frozen.intermediate_values.items())),
+        ending=ending,
+    )

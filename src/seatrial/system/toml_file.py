@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +50,19 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
 
 def _refused(path: Path, problem: str) -> ConfigError:
     return ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {as_typed(path)}")
+
+
+@cache
+def own_table(path: Path) -> dict[str, Any]:
+    """Return the table of a file that is part of this package."""
+    return parse_toml(path.read_text("utf-8"), path)
+
+
+def filled_in(path: Path, key: str, values: Mapping[str, object]) -> dict[str, Any]:
+    """Return severity, message and fix of an entry of our own file, each ``{name}`` in them replaced by its value.
+
+    A value of one of these three names stands for the whole text.
+    """
+    entry, value = own_table(path)[key], lambda match: str(values[match[1]])
+    parts = ("severity", "message", "fix")
+    return {name: values[name] if name in values else re.sub(r"\{([a-z_]+)\}", value, entry[name]) for name in parts}

@@ -1,4 +1,4 @@
-"""The record of a group: found, changed by several at once, and read whatever became of its file."""
+"""The record of a group: found, changed by several at once, read however damaged its file, listed among runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from seatrial.cli import _main
+from seatrial.cli.completion import complete
+from seatrial.cli.options import Root
 from seatrial.compose.group import Group, GroupStore, Member, State, ended
+from seatrial.compose.listing import as_json, listed
+from seatrial.compose.output import find_run
 from seatrial.errors import NameInUseError, RunNotFoundError
-from seatrial.runs.store import RunStore
+from seatrial.runs.store import RunStore, new_run_id
 from seatrial.runs.summary import Summary
+from seatrial.system.host import Host
 from tables import cases
 
 
@@ -126,11 +133,7 @@ def test_prune_forgets_groups_that_ended_and_have_no_run_left(store: GroupStore)
     assert {group.id for group in store.all()} == {kept.id, live.id}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("created_at", 1e99), ("created_at", "x"), ("members", [1]), ("members", [{"name": "a", "gpus": "x"}]),
-     ("members", [{"name": "a", "started_at": -1e99}]), ("launcher", [1]), ("details", []), ("id", 3)],
-)  # fmt: skip
+@cases("key", "value")
 def test_a_group_with_a_value_of_another_type_is_none_and_hides_no_other(
     store: GroupStore, key: str, value: object
 ) -> None:
@@ -138,3 +141,93 @@ def test_a_group_with_a_value_of_another_type_is_none_and_hides_no_other(
     path = store.folder(bad.id) / "group.json"
     path.write_text(json.dumps({**json.loads(path.read_bytes()), key: value}))
     assert store.read(bad.id) is None and store.all() == [good]
+
+
+def ended_run(store: RunStore, target: str, *, at: float) -> str:
+    run = store.create(new_run_id(at), None)
+    reported = {
+        "target": target,
+        "backend": "local",
+        "gpus": 0,
+        "exit_code": 0,
+        "outcome": "exit code 0",
+        "seconds": 2.0,
+    }
+    (run.folder / "summary.json").write_text(json.dumps(reported))
+    return run.id
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    monkeypatch.chdir(tmp_path)
+    return RunStore(tmp_path)
+
+
+def test_members_stand_under_their_group_between_other_runs(
+    project: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.time()
+    older, own = ended_run(project, "old.py", at=now - 90), ended_run(project, "train.py", at=now - 50)
+    groups = GroupStore(project)
+    members = (
+        Member("train", state="done", run=own, target="train.py"),
+        Member("export", state="skipped", why="train failed", target="export.py"),
+    )
+    group = groups.create(members, name="churn")
+    lines = listed(project, Host())
+    assert [each.line.id for each in lines] == [group.id, own, "", older]
+    assert [each.member for each in lines] == [None, "train", "export", None]
+    assert [(each["id"], each["member"]) for each in as_json(lines, project)] == [(own, "train"), (older, None)]
+    assert len(listed(project, Host(), limit=1)) == 3  # the group, whole
+    assert _main(["runs", "ls"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "churn" in out[1] and "compose: 2 members" in out[1]
+    assert out[2].startswith("  2")
+    assert out[3].endswith("skipped: train failed")
+
+
+def test_a_group_whose_run_is_gone_is_still_listed(project: RunStore) -> None:
+    GroupStore(project).create((Member("train", state="done", run="20260101-000000-gone"),))
+    assert [each.line.status for each in listed(project, Host())] == ["done", "done"]
+
+
+def run_of(store: RunStore, name: str | None = None, *, ago_s: float = 0.0) -> str:
+    run = store.create(new_run_id(time.time() - ago_s), name)
+    run.give_up()
+    run.events_path.touch()
+    return run.id
+
+
+def test_a_stage_is_found_in_the_newest_group_that_has_it(project: RunStore) -> None:
+    groups = GroupStore(project)
+    older, newer = run_of(project, ago_s=90), run_of(project, ago_s=50)
+    groups.create((Member("train", state="done", run=older), Member("old", state="done", run=older)))
+    time.sleep(1.1)  # groups' IDs have seconds
+    groups.create((Member("train", state="done", run=newer),))
+    assert find_run(project, "train").id == newer and find_run(project, "old").id == older
+    assert ("train", newer) in complete(Root(), ["runs", "show"], "")
+    own = run_of(project, "train")
+    assert find_run(project, "train").id == own  # a run's own name comes first
+
+
+def test_every_verb_finds_a_stage(project: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(project)
+    GroupStore(project).create((Member("train", state="failed", run=run),))
+    for words in (["show"], ["verify"], ["exec", "--", "true"], ["stop"], ["logs"], ["attach"]):
+        _main(["runs", words[0], "train", *words[1:]])
+        err = capsys.readouterr().err
+        assert 'No run "train"' not in err and "Traceback" not in err, words
+    _main(["open", "train", "--print"])
+    assert run in capsys.readouterr().err  # never started
+    _main(["runs", "show", "tain"])
+    assert "did you mean train?" in capsys.readouterr().err
+
+
+def test_a_stage_without_a_run_names_the_reason(project: RunStore) -> None:
+    group = GroupStore(project).create((Member("export", state="skipped", why="train failed"),))
+    with pytest.raises(RunNotFoundError) as reported:
+        find_run(project, "export")
+    assert str(reported.value) == f'"export" of group {group.id} has no run; it is skipped: train failed'
+    assert reported.value.run == f"seatrial runs show {group.id}"
+    with pytest.raises(RunNotFoundError, match='No run "nothing" in this project'):
+        find_run(project, "nothing")

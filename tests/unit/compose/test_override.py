@@ -163,10 +163,7 @@ def test_each_way_in_takes_the_place_of_each_way_to_ask(read, tmp_path: Path, na
     assert visible == (GPUS[0].uuid if "runtime" in expected else "void")
 
 
-@pytest.mark.parametrize(
-    "requested",
-    [ONE, "runtime: nvidia", "devices: [nvidia.com/gpu=0, /dev/fuse]", "devices: [/dev/nvidia0, /dev/nvidiactl]"],
-)
+@cases("requested")
 def test_on_the_cpu_nothing_of_the_request_is_left(read, tmp_path: Path, requested: str) -> None:
     file = read(f"services:\n  train:\n    image: x\n    {requested}\n")
     train = merged(file, tmp_path, plans(ground(file, tmp_path, PLAIN, "none"), tmp_path))["train"]

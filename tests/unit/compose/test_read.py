@@ -1,4 +1,4 @@
-"""Reading Compose files: what Compose resolves, and its own words with the line for what it refuses."""
+"""Reading Compose files: what Compose resolves, its words and line for what it refuses; tasks, and who waits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.compose.read import find_files, profiles_in, up_command, with_profiles
+from seatrial.compose.read import ComposeFile, find_files, profiles_in, up_command, with_profiles
 from seatrial.compose.service import ImageConfig
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.system.host import Host
-from tables import constant
+from tables import cases, constant
 
 BAD = constant(__file__, "BAD")
 
@@ -72,9 +72,7 @@ def test_profiles_are_added_to_those_of_the_environment(read) -> None:
     assert read(text, "a", **environ).command.endswith("compose.yaml --profile cpu --profile gpu a")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "# nothing\n", "services: {}\n", "services:\n  a:\n    image: x\n    profiles: [p]\n"]
-)
+@cases("text")
 def test_nothing_to_bring_up(read, text: str) -> None:
     with pytest.raises(SeatrialError):
         read(text)
@@ -86,29 +84,10 @@ def test_deep_nesting_is_refused_before_it_is_built(read) -> None:
 
 
 def test_anchors_merges_and_dollars_are_what_compose_makes_of_them(read) -> None:
-    file = read(
-        """
-        x-common: &common
-          image: busy
-          environment: {A: "1"}
-        services:
-          one:
-            <<: *common
-            command: sh -c 'echo $$HOME ${WORD:-none}'
-          two:
-            <<: *common
-            profiles: [extra]
-        """,
-        WORD="here",
-    )
+    file = read(constant(__file__, "ANCHORS")["text"], WORD="here")
     assert list(file.services) == ["one"]
     assert file.services["one"].config["command"] == ["sh", "-c", "echo $HOME here"]
-    assert file.place("one", "image").line == 3 and file.place("one", "command").line == 8
-
-
-def test_a_service_and_what_it_needs(read) -> None:
-    text = "services:\n  a: {image: x}\n  b:\n    image: x\n    depends_on: [a]\n  c: {image: x}\n"
-    assert list(read(text, "b").services) == ["a", "b"]
+    assert file.place("one", "image").line == 2 and file.place("one", "command").line == 7
 
 
 def test_files_as_compose_finds_them(tmp_path: Path) -> None:
@@ -125,3 +104,53 @@ def test_files_as_compose_finds_them(tmp_path: Path) -> None:
     ]
     assert [path.name for path in find_files(tmp_path, Host({"COMPOSE_FILE": "other.yaml"}))] == ["other.yaml"]
     assert find_files(tmp_path / "nowhere", Host({})) == ()
+
+
+HEAD = constant(__file__, "HEAD")
+TAIL = "volumes: {data: , other: }\n"
+
+
+def waits(file: ComposeFile) -> list[tuple[str, str]]:
+    return list(file.short_waits)
+
+
+READERS = constant(__file__, "READERS")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader(read, name: str) -> None:
+    lines, expected = READERS[name]
+    file = read(f"{HEAD}  train:\n    image: x\n    command: python train.py\n    {lines}\n{TAIL}")
+    assert waits(file) == list(expected)
+
+
+@cases("sign")
+def test_nobody_waits_for_the_end_of_a_service(read, sign: str) -> None:
+    file = read(f"{HEAD}    {sign}\n  train:\n    image: x\n    depends_on: [prep]\n    volumes: [data:/in]\n{TAIL}")
+    assert waits(file) == [] and file.services["prep"].why_service
+
+
+@cases("keys", "why")
+def test_service_is_a_task_unless_a_reason_speaks_against_it(read, keys: str, why: str | None) -> None:
+    service = read(f"services:\n  a: {{image: x, {keys}}}\n").services["a"]
+    assert service.is_task is (why is None) and (service.why_service or None) == why
+
+
+def test_folders_of_the_host_are_handed_over_too(read, tmp_path) -> None:
+    text = """
+services:
+  prep: {image: x, volumes: ["./data:/out"]}
+  train: {image: x, depends_on: [prep], volumes: ["./data/processed:/in:ro"]}
+"""
+    assert waits(read(text)) == [("prep", "train")]
+
+
+def test_who_never_runs_next_to_whom(read) -> None:
+    text = f"""{HEAD}
+  train: {{image: x, depends_on: [prep], volumes: [data:/in]}}
+  eval: {{image: x, depends_on: {{train: {{condition: service_completed_successfully}}}}}}
+  other: {{image: x}}
+{TAIL}"""
+    file = read(text)
+    assert file.needs["train"] == ("prep",) and file.never_together("eval", "prep")
+    assert file.never_together("prep", "train") and not file.never_together("other", "prep")

@@ -1,4 +1,4 @@
-"""Each warning: its line, and a neighbour without it."""
+"""Each warning, with a neighbour without it; and each way in which Compose files ask for GPUs, in one request."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.compose.gpu_requests import foreign_ask, gpu_ask
+from seatrial.compose.plan import becomes_run
 from seatrial.compose.read import ComposeFile
+from seatrial.compose.service import Service
 from seatrial.compose.warnings import check_compose, short_form
-from tables import constant
+from seatrial.errors import GpuRequestError
+from tables import cases, constant
 
 GPU = "deploy: {resources: {reservations: {devices: [{driver: nvidia, %s, capabilities: [gpu]}]}}}"
-
 FIRST, SECOND, BOTH = (GPU % f"device_ids: {ids}" for ids in ('["0"]', '["1"]', '["1", "0"]'))
 
 
@@ -54,3 +57,59 @@ volumes: {data: }
     assert "train waits until prep has ended well, evaluate waits until prep" in warning.message
     assert warning.fix == "depends_on: {prep: {condition: service_completed_successfully}}"
     assert short_form(read(text.replace("[prep]", warning.fix.removeprefix("depends_on: ")))) is None
+
+
+DEVICES = "deploy: {resources: {reservations: {devices: [%s]}}}"
+ASKS = constant(__file__, "ASKS")
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_a_request(read, name: str) -> None:
+    lines, expected = ASKS[name]
+    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
+    ask = gpu_ask(file, file.services["a"])
+    assert ask is not None and str(ask.request) == expected and not ask.compute_added
+
+
+@cases("lines")
+def test_none(read, lines: str) -> None:
+    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
+    assert gpu_ask(file, file.services["a"]) is None
+
+
+@cases("config", "expected")
+def test_the_short_key(read, config: dict[str, object], expected: str | None) -> None:
+    """Return the output of ``docker compose config``; Compose before 2.30 lacks the key."""
+    file, service = read("services:\n  a:\n    image: x\n"), Service("a", config, "x")
+    ask = gpu_ask(file, service)
+    assert (str(ask.request) if ask else None) == expected
+    assert foreign_ask(service) == (("gpus",) if expected is None else None), "it is one or the other"
+
+
+@cases("lines", "path")
+def test_accelerators_of_others_are_no_run_on_the_cpu(read, lines: str, path: tuple[str, ...] | None) -> None:
+    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
+    service = file.services["a"]
+    assert foreign_ask(service) == path
+    assert becomes_run(service, None, "python3") == (path is None)
+
+
+def test_a_name_of_a_variable_that_is_not_set(read) -> None:
+    lines = DEVICES % '{device_ids: ["${WHICH_}"], capabilities: [gpu]}'
+    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
+    with pytest.raises(GpuRequestError) as caught:
+        gpu_ask(file, file.services["a"])
+    assert caught.value.cause == "not set, and so empty: WHICH_" and caught.value.run == "export WHICH_=…"
+
+
+def test_capabilities_without_cuda_get_it(read) -> None:
+    file = read(f"services:\n  a:\n    image: x\n    {DEVICES % '{count: 1, capabilities: [gpu, utility]}'}\n")
+    ask = gpu_ask(file, file.services["a"])
+    assert ask is not None and ask.compute_added and ask.request.capabilities == ("compute", "utility")
+
+
+def test_a_name_that_is_none_is_reported_with_its_line(read) -> None:
+    device = '{driver: nvidia, device_ids: ["first"], capabilities: [gpu]}'
+    file = read(f"services:\n  a:\n    image: x\n    {DEVICES % device}\n")
+    with pytest.raises(GpuRequestError, match=r"compose.yaml:4: a: .*'first' does not name a GPU"):
+        gpu_ask(file, file.services["a"])

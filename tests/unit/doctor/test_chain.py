@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +16,7 @@ from machines import FakeHost, healthy
 from seatrial.doctor import examine, report
 from seatrial.doctor.check import Check, Layer, Verdict, ok
 from seatrial.doctor.examine import CHAIN, Result
-from seatrial.doctor.inspection import LookError
+from seatrial.doctor.inspection import LOADER, LookError, modules
 from seatrial.doctor.machine import Machine
 from seatrial.findings.catalogue import by_id
 from seatrial.system.host import Host
@@ -27,19 +31,15 @@ def by_check(results: list[Result]) -> dict[str, Result]:
     return {result.check.id: result for result in results}
 
 
-def test_a_healthy_machine_is_all_green(host: FakeHost) -> None:
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_healthy_machine_is_all_green(host: FakeHost, gpus: int) -> None:
+    if gpus == 2:
+        host.two_gpus()
     results = examine.examine(host.machine())
-    wrong = {result.check.id: result.verdict for result in results if result.verdict.status not in ("ok", "skipped")}
-    assert wrong == {}
+    assert {result.check.id for result in results if result.verdict.status not in ("ok", "skipped")} == set()
     assert report.exit_code(results) == 0
     seen = {result.check.layer for result in results if result.verdict.status == "ok"}
     assert seen == {layer.name for layer in CHAIN} - {"kubernetes"}
-
-
-def test_two_healthy_gpus_are_all_green(host: FakeHost) -> None:
-    host.two_gpus()
-    results = examine.examine(host.machine())
-    assert [result.check.id for result in results if result.verdict.status not in ("ok", "skipped")] == []
 
 
 def test_what_stands_behind_a_break_is_blocked_by_it_and_not_blamed(host: FakeHost) -> None:
@@ -181,3 +181,21 @@ def test_a_process_of_this_machine_is_not_reported_to_install_an_engine(
     assert "look at the script" in examine.second_opinion(Host({}), in_container=False)
     host.remove("/dev/nvidia-uvm")
     assert "nvidia-uvm" in examine.second_opinion(Host({}), in_container=False)
+
+
+def inside(gpus: bool, **environ: str) -> dict[str, Any]:
+    """Look inside with a plain interpreter that has nothing of ours installed (-S: no site-packages)."""
+    order = json.dumps({"modules": modules(), "gpus": gpus})
+    argv = [sys.executable, "-I", "-S", "-c", LOADER]
+    done = subprocess.run(argv, input=order, capture_output=True, text=True, timeout=60, env=environ)
+    assert done.stderr == "" and "secret" not in done.stdout
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+@pytest.mark.parametrize("gpus", [False, True])
+def test_look_inside_needs_nothing_installed_and_takes_no_secret(gpus: bool) -> None:
+    facts = inside(gpus, CUDA_VISIBLE_DEVICES="7", HF_TOKEN="secret", PATH="/usr/bin")
+    assert facts["python"] and isinstance(facts["device_nodes"], list) and facts["shm_bytes"] != 0
+    assert facts["distributions"] == {} and facts["torch"] is None and ("cuda" in facts) is gpus
+    assert facts["env"] == {"CUDA_VISIBLE_DEVICES": "7"}

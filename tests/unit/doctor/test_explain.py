@@ -1,211 +1,152 @@
-"""explain: every string that programs print leads to its entry; logs of any size and encoding."""
+"""explain: every string that programs print leads to its entry, however it was copied; logs, receipts and folders."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import fork_server
 from seatrial.diagnosis.diagnosis import MEANING
 from seatrial.doctor.explain import explain_stream, explain_text
 from seatrial.findings.catalogue import entries
+from seatrial.findings.known import Known
+from seatrial.images.build.failure import explain as explain_build
+from seatrial.images.build.failure import readable
+from seatrial.job.plan import ImagePlan
 from symptoms import shown
+from tables import cases, constant
 
-#: As printed, with what differs from case to case filled in → the entry.
-PRINTED = {
-    "│ Missing argument 'ckpt'.                    │": "arguments-missing",
-    "│ No such option: --epoch (Possible options: --epochs) │": "arguments-unknown",
-    "│ No such command 'fitt'. Did you mean 'fit'? │": "command-missing",
-    "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: No space left on dev": (
-        "shared-memory-too-small"
-    ),
-    "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: Too many open fi": (
-        "too-many-open-files"
-    ),
-    "RuntimeError: CUDA error: misaligned addr": "illegal-memory-access",
-    "exec /usr/local/bin/python: exec format err": "other-processor",
-    "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet init": (
-        "fabric-manager-not-ready"
-    ),
-    "[2/8] RuntimeError: CUDA error: invalid device ord": "invalid-device-ordinal",
-    "ValueError: Free memory on device (3.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 7": (
-        "gpu-memory-held"
-    ),
-    "python3[4411]: segfault at 0 ip 00007f1e2c3d sp 00007ffd error 4 in libtorch_cuda.so": "process-crashed",
-    "retrieving ncclUniqueId by key '0', but store->get('0') got error: Connection reset by pe": "peer-gone",
-    "NVRM: GPU 0000:01:00.0 is already bound to nouveau.": "nouveau-bound",
-    "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": "cdi-unresolvable",
-    'failed to stat CDI host device "/dev/nvidia-modeset": no such file or directory': "cdi-spec-stale",
-    "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.": (
-        "no-kernel-image"
-    ),
-    "Loaded runtime CuDNN library: 8.0.5 but source was compiled with: 8.1.0.": "cudnn-versions",
-    "0/4 nodes are available: 4 Insufficient nvidia.com/gpu.": "k8s-insufficient-gpus",
-    "[4] ib_plugin.c:1673 NCCL WARN NET/IB: Got completion from peer 10.0.1.23<34696> with status=12 opcode=0": (
-        "ib-not-reached"
-    ),
-    "gpu46:78367:78492 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'": "nvls-failed",
-    "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error": "xid-of-the-hardware",
-    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy": "slurm-refused",
-    "slurmstepd: error: execve(): torchrun: No such file or directory": "slurm-no-program",
-    "[c6a464409f2b:40139] Read -1, expected 131072, errno = 1": "mpi-copy-forbidden",
-    "TypeError: __init__() got an unexpected keyword argument 'strategy'": "argument-of-another-release",
-    "RuntimeError: Triton Error [CUDA]: invalid argument": "triton-error",
-    "ImportError: cannot import name 'flash_attn_func' from 'flash_attn' (/x/__init__.py)": "name-of-another-release",
-    "ImportError: cannot import name 'np_utils' from 'keras.utils' (/x/__init__.py)": "older-keras",
-    "FileNotFoundError: [Errno 2] No such file or directory: 'out/checkpoint-500/trainer_state.json'": (
-        "checkpoint-incomplete"
-    ),
-    "HTTPConnectionPool(host='a', port=55): Max retries exceeded with url: /x (Caused by NameResolutionError(\"<urllib3"
-    ".connection.HTTPConnection object at 0x7f67>: Failed to resolve 'a' ([Errno -2] Name or service not known)\"))": (
-        "name-not-known"
-    ),
-}
-
-
-@pytest.mark.parametrize("text", PRINTED, ids=lambda text: text[:40])
-def test_what_is_printed_leads_to_its_entry(text: str) -> None:
-    assert [finding.id for finding in explain_text(text)] == [PRINTED[text]]
-
-
-@pytest.mark.parametrize("entry", [entry for entry in entries() if entry.symptoms], ids=lambda entry: entry.id)
-def test_every_symptom_leads_to_its_own_entry(entry: object) -> None:
-    for symptom in entry.symptoms:  # type: ignore[attr-defined]
-        text = shown(symptom)
-        assert [finding.id for finding in explain_text(text)] == [entry.id]  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
-def test_an_id_is_explained(entry: object) -> None:
-    [finding] = explain_text(f" {entry.id}\n")  # type: ignore[attr-defined]
-    assert finding.cause and finding.fix
-
-
-def test_a_line_that_a_terminal_broke_is_still_known() -> None:
-    text = "RuntimeError: CUDA error: no kernel image is\n  available for execution on the device"
-    assert "no-kernel-image" in [finding.id for finding in explain_text(text)]
-
-
-OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.25 GiB."
-TIMEOUT = "[rank0]:[E ProcessGroupNCCL.cpp:475] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=91"
+PRINTED, CLUSTER, LOGS = (constant(__file__, name) for name in ("PRINTED", "CLUSTER", "LOGS"))
+RECORDED = Path(__file__).parents[2] / "recorded"
+ENGINE = json.loads((RECORDED / "engine-errors.json").read_text())
+BUILDS = sorted((RECORDED / "images").glob("*/*.txt"))
+#: A folder that the image does not have: no failure of a run.
+UNKNOWN = ("docker-workdir", "podman-workdir", "docker-28.5-workdir")
+LINES = [
+    ENGINE[key]["stderr"].strip().splitlines()[-1 if key.startswith("podman") else 0]
+    for key in ENGINE
+    if key not in (*UNKNOWN, "docker-permission")
+]
+LOG = "epoch 1\nRuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+#: What ``{frames}`` of a log in the table stands for; ``{width}`` is a line as wide as a terminal.
 FRAMES = "\n".join(
     f'  File "/opt/x/y{n}.py", line {n}, in call\n    return self._call(*args, **kwargs)' for n in range(120)
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    {
-        "far from the end": (f"{OOM}\n{FRAMES}", ["cuda-out-of-memory"]),
-        "the other ranks miss it": (f"{TIMEOUT}\n{OOM}", ["cuda-out-of-memory"]),
-        "no rank says why": (TIMEOUT, ["nccl-timeout"]),
-        "a launcher's last words": (
-            "ModuleNotFoundError: No module named 'apex'\n"
-            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-            ["python-module-missing"],
-        ),
-        "a launcher's only words": (
-            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  exitcode  : 1 (pid: 7)",
-            ["rank-failed"],
-        ),
-        "a launcher tells the signal": (
-            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
-            "  traceback : Signal 9 (SIGKILL) received by PID 2630",
-            ["process-killed"],
-        ),
-        "another language": ("OSError: [Errno 28] 设备上没有空间: '/data/out/ckpt.pt'", ["disk-full"]),
-        "below a progress bar": ("  3%|\r  4%|\r\nCUDA out of memory\r", ["cuda-out-of-memory"]),
-        "MPI goes by ssh, not by git": (
-            "Host key verification failed.\nORTE was unable to reliably start one or more daemons.",
-            ["mpi-node-not-reached"],
-        ),
-        "Triton's ptxas, not XLA's": (
-            "PTXASError: PTXAS error\nptxas fatal   : Value 'sm_120a' is not defined for option 'gpu-name'",
-            ["triton-ptxas"],
-        ),
-        "what does no harm comes last": (
-            "NCCL WARN Failed to open libibverbs.so[.1]\nNCCL WARN Connect to 172.18.0.1<49273> failed : refused",
-            ["nccl-no-connection", "ib-library-missing"],
-        ),
-        "what the pull broke at, in a line of its own": (
-            'Failed to pull image "r.io/a/b:1": rpc error:\n failed size validation: 62 != 17: failed precondition',
-            ["image-layer-cut"],
-        ),
-        "a pointer of Git LFS, which is not to be loaded with less care": (
-            "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default value of the\n"
-            "WeightsUnpickler error: \n\nUnsupported operand 118\n\nCheck the documentation of torch.load",
-            ["lfs-pointer"],
-        ),
-        "what NCCL refused, by its name": (
-            "[1,0]<stderr>:ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-            "[1,0]<stderr>:Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
-            ["ranks-share-a-gpu"],
-        ),
-        "cut off behind a value": (
-            "[1] ImportError: libcudart.so.11.0: cannot open shared obj",
-            ["cuda-library-missing"],
-        ),
-        "cut off soon behind a value": ("No such file or directory: '/home/x/trai", []),
-        "a number is not cut": ("The command '/bin/sh -c make' returned a non-zero code: 1", []),
-        "broken at 80 columns, in the middle": (
-            f"{FRAMES[:70]}\n{'x' * 70}CUDA out o\nf memory. Tried to\n{FRAMES[:70]}",
-            ["cuda-out-of-memory"],
-        ),
-    }.values(),
-)
-def test_a_log_as_it_is_pasted(text: str, ids: list[str]) -> None:
-    """From a file, and with what PowerShell makes of it."""
-    assert [finding.id for finding in explain_stream(io.BytesIO(text.encode()))] == ids
-    assert [finding.id for finding in explain_stream(io.BytesIO(text.replace("\n", "\r\n").encode()))] == ids
-    assert [finding.id for finding in explain_stream(io.BytesIO(text.encode("utf-16")))] == ids
+def ids(text: str) -> list[str]:
+    return [finding.id for finding in explain_text(text)]
 
 
-def test_a_line_behind_a_progress_bar_is_the_evidence() -> None:
-    [finding] = explain_stream(io.BytesIO(b"epoch 1\n" + b" 3%|#\r" * 500 + b"CUDA out of memory\n"))
-    assert finding.evidence == ["line 2: CUDA out of memory"]
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return fork_server.server().run(["explain", *words], folder, os.environ, 60)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ImportError: libfoo.so.11: cannot open shared object file: No such file or directory",
-        "cp: cannot stat 'x': No such file or directory\n",
-        "bash: ./train.sh: Permission denied",
-        "FileNotFoundError: [Errno 2] No such file or directory: '/da",
-        "docker: Error response from daemon: ",
-    ],
-)
-def test_what_many_symptoms_begin_with_is_none_of_them(text: str) -> None:
+@pytest.mark.parametrize("text", [*PRINTED, *CLUSTER], ids=lambda text: text[:40])
+def test_what_is_printed_leads_to_its_entry(text: str) -> None:
+    assert ids(text) == [{**PRINTED, **CLUSTER}[text]]
+
+
+@pytest.mark.parametrize("key", ENGINE)
+def test_engines_words_are_known(key: str) -> None:
+    found = explain_text(ENGINE[key]["stderr"])
+    assert bool(found) == (key not in UNKNOWN)
+    assert not found or key.partition("-")[0].capitalize() in found[0].message or "{" not in found[0].message
+
+
+@pytest.mark.parametrize("path", BUILDS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_build_log_gets_the_advice_of_the_build_error(path: Path) -> None:
+    engine = path.parent.name.partition("-")[0]
+    with path.open("rb") as log:
+        [found] = explain_stream(log)
+    lines = [text for line in path.read_text().splitlines() if (text := readable(line))]
+    result = explain_build(lines, image=ImagePlan(tag="x:1", build=True, base="<base>"), engine=engine)
+    assert found.cause and (result.cause or "").startswith(found.cause)
+    if "{base}" not in next(entry.fix for entry in entries() if entry.id == found.id):
+        assert result.run == found.fix
+
+
+@pytest.mark.parametrize("text", [*LINES, *CLUSTER], ids=lambda text: text[:60])
+def test_however_it_was_copied(text: str) -> None:
+    """In other quotes, behind a time, and broken in two by a terminal or a logger."""
+    whole, middle = ids(text), text.rfind(" ", 0, len(text) // 2)
+    first, second, at = text[:middle], text[middle + 1 :], "2026-11-22 04:05:06"
+    assert len(whole) == 1
+    for copied in (
+        f"2026-11-22T04:05:06.789Z {text}",
+        f"[04:05:06] ERROR {text}",
+        text.upper(),
+        text.lower(),
+        json.dumps({"level": "error", "msg": text}),
+        text.replace('"', "'"),
+        text.replace('"', "“"),
+        f"{first}\n    {second}",
+        f"{at} {first}\n{at} {second}",
+    ):
+        assert ids(copied) == whole, copied
+
+
+@cases("part", "id")
+def test_part_of_a_message_is_enough(part: str, id: str) -> None:
+    [found] = explain_text(part)
+    assert found.id == id and found.evidence
+    assert id in [finding.id for finding in explain_stream(io.BytesIO(part.encode()))]
+
+
+@cases("text")
+def test_too_little_is_not_guessed(text: str) -> None:
     assert explain_text(text) == []
 
 
-def test_a_part_of_a_message_in_a_file() -> None:
-    [finding] = explain_stream(io.BytesIO(b"no kernel image is avail"))
-    assert finding.id == "no-kernel-image"
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id)
+def test_every_entry_is_found_by_its_id_and_its_symptoms(entry: Known) -> None:
+    [finding] = explain_text(f" {entry.id}\n")
+    assert finding.cause and finding.fix
+    for symptom in entry.symptoms:
+        assert ids(shown(symptom)) == [entry.id]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "best val_loss: inf",
-        "CUDA error: 0",
-        "CUDA error: no error",
-        "Cannot reach https://huggingface.co/, falling back to the cache",
-        "OutOfResources: out of resource: shared memory, Required: 147456. Ignoring this choice.",
-    ],
-)
+def test_any_three_words_of_a_symptom_lead_to_it_or_to_few() -> None:
+    for entry in entries():
+        for symptom in entry.symptoms:
+            words = symptom.split()
+            if len(words) < 5 or any(mark in symptom for mark in "{…"):
+                continue
+            found = [finding.id for finding in explain_text(" ".join(words[1:5]))]
+            assert not found or entry.id in found or len(found) == 1, (symptom, found)
+            assert len(found) <= 3
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_as_it_is_pasted(name: str) -> None:
+    """From a file, and with what PowerShell makes of it."""
+    text, found = LOGS[name]
+    text = text.replace("{frames}", FRAMES).replace("{width}", FRAMES[:70])
+    for log in (text.encode(), text.replace("\n", "\r\n").encode(), text.encode("utf-16")):
+        assert [finding.id for finding in explain_stream(io.BytesIO(log))] == list(found)
+
+
+@cases("line")
 def test_a_healthy_line_is_no_part_of_a_failure_either(line: str) -> None:
     assert explain_text(line) == []
     assert explain_text(f"epoch 1\n{line}\nepoch 2 loss 0.3\n") == []
 
 
-def test_nothing_is_made_up() -> None:
-    assert explain_text("Traceback (most recent call last):\nKeyError: 'x'") == []
+@pytest.mark.parametrize(("size", "advised"), [("6.91 GiB", True), ("12.40 MiB", False)])
+def test_reserved_and_unallocated_memory_of_an_oom_decides_the_fix(size: str, advised: bool) -> None:
+    [found] = explain_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. Of the allocated memory 68.20 GiB is "
+        f"allocated by PyTorch, and {size} is reserved by PyTorch but unallocated. If reserved"
+    )
+    assert found.id == "cuda-out-of-memory"
+    assert ("expandable_segments:True" in found.fix and size in found.cause) is advised
 
 
 class Endless(io.RawIOBase):
@@ -242,23 +183,38 @@ def test_memory_stays_bounded(filler: bytes) -> None:
     assert peak < 4 << 20  # the log itself is made of 1 MiB pieces
 
 
-def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "seatrial", "explain", *arguments], input=stdin, capture_output=True)
-
-
-def test_the_command_reads_stdin_and_prints_what_it_knows() -> None:
-    done = run("--json", stdin=b"\xff\xfeepoch 1\nRuntimeError: No CUDA GPUs are available\n")
-    [finding] = json.loads(done.stdout)
-    assert done.returncode == 0 and finding["id"] == "no-cuda-device"
-    assert finding["evidence"] == ["line 2: RuntimeError: No CUDA GPUs are available"]
-    done = run(stdin=b"all is well\n")
-    assert done.returncode == 1 and b"seatrial doctor" in done.stdout
-    done = run("CUDA", "out of memory")
-    assert done.returncode == 0 and b"id    cuda-out-of-memory" in done.stdout
-
-
 @pytest.mark.parametrize("cause", MEANING)
 def test_what_bounds_a_run_is_explained(cause: str) -> None:
     (found,) = explain_text(cause)
     assert found.id == cause and MEANING[cause] in found.message  # type: ignore[index]
     assert "runs show" in (found.fix or "")
+
+
+def test_a_receipt_and_the_folder_of_a_run(tmp_path: Path) -> None:
+    found = {"id": "of-another-release", "severity": "warning", "message": "a sentence", "cause": "why", "fix": "do",
+             "evidence": ["x"]}  # fmt: skip
+    folder = tmp_path / "20261122-040506-abc"
+    folder.mkdir()
+    (folder / "receipt.json").write_text(json.dumps({"findings": [found, "no finding", {"severity": "bad"}]}))
+    for name in (str(folder), str(folder / "receipt.json")):
+        done = run(name, "--json", folder=tmp_path)
+        assert done.returncode == 0 and json.loads(done.stdout) == [found]
+    (folder / "receipt.json").write_text(json.dumps({"findings": []}))
+    (folder / "stderr.log").write_text(LOG)
+    assert "no-kernel-image" in run(str(folder), folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"[1, 2]", b'{"findings": 3}', b"\xff\xfe\x00", b"[" * 100_000, b'{"a": '])
+def test_a_file_that_holds_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "receipt.json").write_bytes(content)
+    done = run("receipt.json", folder=tmp_path)
+    assert done.returncode == 1 and "No known failure found" in done.stdout and not done.stderr
+
+
+@cases("words", "code", "printed")
+def test_command_prints_what_it_knows(tmp_path: Path, words: list[str], code: int, printed: str) -> None:
+    (tmp_path / "my train.log").write_text(LOG)
+    (tmp_path / "empty.log").write_text("all is well\n")
+    (tmp_path / "empty").mkdir()
+    done = run(*words, folder=tmp_path)
+    assert done.returncode == code and printed in done.stdout + done.stderr and bool(done.stderr) is (code == 2)

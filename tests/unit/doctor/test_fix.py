@@ -1,4 +1,4 @@
-"""--fix and --undo: what is merged, written, linked, refused, taken back; when an engine may be restarted."""
+"""--fix and --undo: what is merged, written, linked, refused, taken back; and the CDI spec that is written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import stat
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,13 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from machines import SPEC, FakeHost, docker_info, healthy
+from fakes import FakeGpu
+from machines import SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
+from seatrial.backends.containers.cdi import read_specs
+from seatrial.doctor import fix as fixes
+from seatrial.doctor.cdi_spec import minimum_version, to_yaml
 from seatrial.doctor.examine import examine
 from seatrial.doctor.fix import Change, ChangeJournal, apply_fixes, changes_for, undo
 from seatrial.doctor.toolkit_install import merged
-from seatrial.errors import DiskError, EngineError, UsageError
+from seatrial.errors import DiskError, EngineError, GpuContractError, UsageError
 from seatrial.system.host import Host
-from unit.doctor.test_breaks import docker_takes_cdi, spec, spec_of_an_older_driver, without_toolkit
+from tables import cases
+from unit.doctor.test_breaks import Breaker
 
 
 @pytest.fixture
@@ -28,6 +34,11 @@ def host(tmp_path: Path) -> FakeHost:
     made = healthy(tmp_path / "root")
     made.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
     return made
+
+
+def older_spec(host: FakeHost) -> None:
+    Breaker(host).docker_takes_cdi()
+    Breaker(host).spec(version="550.54.14")
 
 
 def console() -> Console:
@@ -79,8 +90,8 @@ def test_nothing_is_merged_into_what_is_no_object(text: str) -> None:
 
 
 def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: FakeHost) -> None:
-    docker_takes_cdi(host)
-    spec(host)
+    Breaker(host).docker_takes_cdi()
+    Breaker(host).spec()
     before = '{"features": {"containerd-snapshotter": true}, "log-driver": "local"}'
     host.write("/etc/docker/daemon.json", before)
     host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ServerVersion="27.5.1", CDISpecDirs=None)
@@ -103,7 +114,7 @@ def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: FakeHos
 
 
 def test_an_engine_with_running_containers_is_not_restarted(host: FakeHost) -> None:
-    without_toolkit(host)
+    Breaker(host).without_toolkit()
     host.write("/usr/bin/nvidia-container-runtime")  # the package is there, and was never registered
     host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ContainersRunning=3)
     made, text = fix(host, answer="daemon.json")
@@ -114,7 +125,7 @@ def test_an_engine_with_running_containers_is_not_restarted(host: FakeHost) -> N
 
 
 def test_what_is_not_agreed_to_is_not_written(host: FakeHost) -> None:
-    spec_of_an_older_driver(host)
+    older_spec(host)
     before = (host.root / SPEC.lstrip("/")).read_text()
     made, text = fix(host, answer="no such question")
     assert made == 0 and "Nothing was changed" in text
@@ -122,7 +133,7 @@ def test_what_is_not_agreed_to_is_not_written(host: FakeHost) -> None:
 
 
 def test_a_stale_spec_is_written_anew_and_then_fresh(host: FakeHost) -> None:
-    spec_of_an_older_driver(host)
+    older_spec(host)
     assert fix(host)[0] == 1
     again = {result.check.id: result.verdict for result in examine(host.machine())}
     assert again["cdi.fresh"].status == "ok" and again["cdi.uvm"].status == "ok"
@@ -132,9 +143,7 @@ def test_a_stale_spec_is_written_anew_and_then_fresh(host: FakeHost) -> None:
 
 
 def test_a_new_spec_is_removed_by_undo(host: FakeHost) -> None:
-    from unit.doctor.test_breaks import podman_without_a_spec
-
-    podman_without_a_spec(host)
+    host.docker, host.podman = None, podman_info()
     assert fix(host)[0] == 1
     path = host.root / SPEC.lstrip("/")
     assert yaml.safe_load(path.read_text())["kind"] == "nvidia.com/gpu"
@@ -143,7 +152,7 @@ def test_a_new_spec_is_removed_by_undo(host: FakeHost) -> None:
 
 
 def test_undo_does_not_lose_an_edit_made_since(host: FakeHost) -> None:
-    spec_of_an_older_driver(host)
+    older_spec(host)
     fix(host)
     path = host.root / SPEC.lstrip("/")
     path.write_text("mine")
@@ -162,9 +171,7 @@ def test_small_shared_memory_is_set_for_all_containers(host: FakeHost) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes device nodes")
 def test_links_by_number_let_systemd_keep_the_gpu(host: FakeHost) -> None:
-    from unit.doctor.test_breaks import systemd_reload
-
-    systemd_reload(host)
+    host.docker = docker_info(CgroupDriver="systemd")
     for name, minor in (("nvidia0", 0), ("nvidiactl", 255)):
         path = host.root / "dev" / name
         path.unlink()
@@ -199,3 +206,103 @@ def test_when_one_change_fails_the_others_are_taken_back(host: FakeHost, monkeyp
     assert first.read_text() == "1" and not second.exists()
     with pytest.raises(UsageError):
         ChangeJournal(Host(host.environ)).newest()
+
+
+#: Published by the CDI project; next to the repository on development machines.
+SCHEMAS = Path(__file__).parents[4] / "shared" / "schemas"
+
+
+def nodes(edits: dict[str, Any]) -> list[str]:
+    return [node["path"] for node in edits.get("deviceNodes", ())]
+
+
+def test_one_gpu(host: FakeHost) -> None:
+    spec = fixes.spec_of(host.machine())
+    assert [device["name"] for device in spec["devices"]] == ["0", UUID, "all"]
+    assert all(nodes(device["containerEdits"]) == ["/dev/nvidia0"] for device in spec["devices"])
+    common = spec["containerEdits"]
+    assert nodes(common) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    assert common["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    mounts = {mount["containerPath"]: mount["hostPath"] for mount in common["mounts"]}
+    file = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
+    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"):  # searched by every linker without a cache
+        assert mounts[f"{folder}/libcuda.so.1"] == file
+    assert mounts["/usr/bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
+    assert "hooks" not in common
+    assert spec["cdiVersion"] == "0.5.0"  # for the names that begin with a digit
+
+
+def test_it_is_valid_by_the_published_schema(host: FakeHost) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    if not SCHEMAS.is_dir():
+        pytest.skip("the CDI schema is not here")
+    from referencing import Registry, Resource
+
+    host.two_gpus()
+    spec = yaml.safe_load(to_yaml(fixes.spec_of(host.machine())))
+    definitions = Resource.from_contents(
+        json.loads((SCHEMAS / "defs.json").read_text()), default_specification=_draft7()
+    )
+    registry = Registry().with_resource("defs.json", definitions)
+    schema = json.loads((SCHEMAS / "cdi-schema.json").read_text())
+    jsonschema.Draft7Validator(schema, registry=registry).validate(spec)
+    spec["devices"][0].pop("name")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(schema, registry=registry).validate(spec)
+
+
+def _draft7() -> Any:
+    from referencing.jsonschema import DRAFT7
+
+    return DRAFT7
+
+
+def test_our_reader_takes_it_and_misses_nothing(host: FakeHost, tmp_path: Path) -> None:
+    host.two_gpus()
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    (folder / "nvidia.yaml").write_text(to_yaml(fixes.spec_of(host.machine())))
+    specs = read_specs([folder])
+    assert {f"nvidia.com/gpu={name}" for name in ("0", "1", "all", UUID)} <= set(specs.names)
+    [every] = [device for device in specs.devices if device.name.endswith("=all")]
+    assert {"/dev/nvidia0", "/dev/nvidia1"} <= set(every.host_paths)
+    assert all((host.root / path.lstrip("/")).exists() for path in every.host_paths)
+
+
+def test_a_slice_brings_its_rights_and_its_parent_is_no_device(host: FakeHost) -> None:
+    parent = HealthGpu()
+    parent.slices = [FakeGpu(uuid="MIG-1", name="NVIDIA H200 MIG 1g.18gb", parent=parent)]
+    host.gpus[:] = [parent]
+    base = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1"
+    host.write(f"{base}/access", "DeviceFileMinor: 12\nDeviceFileMode: 444\n")
+    host.write(f"{base}/ci0/access", "DeviceFileMinor: 13\nDeviceFileMode: 444\n")
+    spec = fixes.spec_of(host.machine())
+    assert [device["name"] for device in spec["devices"]] == ["0:0", "MIG-1", "all"]
+    rights = ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"]
+    assert nodes(spec["devices"][0]["containerEdits"]) == rights
+
+
+def test_wsl_has_one_device_for_all(host: FakeHost) -> None:
+    Breaker(host).wsl()
+    host.gpus.clear()
+    spec = fixes.spec_of(host.machine())
+    assert [device["name"] for device in spec["devices"]] == ["all"]
+    assert nodes(spec["devices"][0]["containerEdits"]) == ["/dev/dxg"]
+    assert spec["cdiVersion"] == "0.3.0"
+
+
+@pytest.mark.parametrize("path", ["/dev/nvidia-uvm", "/proc/driver/nvidia/version", None])
+def test_an_incomplete_driver_is_refused(host: FakeHost, tmp_path: Path, path: str | None) -> None:
+    if path is None:
+        host = FakeHost(tmp_path / "no GPUs", [])
+    else:
+        host.remove(path)
+    with pytest.raises(GpuContractError) as raised:
+        fixes.spec_of(host.machine())
+    assert (path or "") in str(raised.value.cause)
+
+
+@cases("change", "version")
+def test_lowest_version(change: dict[str, Any], version: str) -> None:
+    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "gpu", "containerEdits": {}}], "containerEdits": {}}
+    assert minimum_version({**spec, **change}) == version

@@ -1,4 +1,4 @@
-"""Rules that checks judge by: requirements of images, architectures of torch, redaction, install steps, the bus."""
+"""Rules that checks judge by, and reports: redaction, install steps, Markdown to paste."""
 
 from __future__ import annotations
 
@@ -8,96 +8,66 @@ from pathlib import Path
 
 import pytest
 
-from machines import docker_info, healthy, podman_info
+from machines import FakeHost, docker_info, healthy, podman_info
+from seatrial import cli
 from seatrial.doctor import report, toolkit_install
 from seatrial.doctor.checks.image import meets
 from seatrial.doctor.examine import examine
+from seatrial.doctor.report import markdown
 from seatrial.findings.device_code import covers
+from tables import cases
 
 H200, RTX = ["NVIDIA H200"], ["NVIDIA GeForce RTX 5090"]
 #: As nvidia/cuda:12.8 sets it.
 CUDA_12_8 = "cuda>=12.8 brand=tesla,driver>=535,driver<536 brand=geforce,driver>=570,driver<571"
 
 
-@pytest.mark.parametrize(
-    ("requirement", "cuda", "driver", "names", "expected"),
-    [
-        ("cuda>=12.8", "13.0", "580.159.04", H200, True),
-        ("cuda>=12.8", "12.2", "535.183.01", H200, False),
-        (CUDA_12_8, "12.2", "535.183.01", H200, True),
-        (CUDA_12_8, "12.2", "535.183.01", RTX, False),
-        (CUDA_12_8, "12.2", "550.54.14", H200, False),
-        ("cuda>=13.0", "12.10", "570.1", H200, False),
-        ("cuda>=12.9", "12.10", "570.1", H200, True),
-        ("arch=x86_64", "12.2", "535.1", H200, True),
-    ],
-)
+@cases("requirement", "cuda", "driver", "names", "expected")
 def test_requirements(requirement: str, cuda: str, driver: str, names: list[str], expected: bool) -> None:
     assert meets(requirement, cuda, driver, names) is expected
 
 
-@pytest.mark.parametrize(
-    ("arch_list", "capability", "expected"),
-    [
-        (["sm_80", "sm_90"], "9.0", True),
-        (["sm_80"], "8.9", True),
-        (["sm_90"], "12.0", False),
-        (["sm_120"], "9.0", False),
-        (["sm_90a"], "9.0", True),
-        (["sm_90a"], "9.1", False),
-        (["sm_50", "compute_90"], "12.0", True),
-        (["sm_89"], "8.6", False),
-        (["sm_100f"], "10.3", True),
-        ([], "9.0", False),
-        (["gfx942"], "9.4", False),
-    ],
-)
+@cases("arch_list", "capability", "expected")
 def test_architectures(arch_list: list[str], capability: str, expected: bool) -> None:
     assert covers(arch_list, capability) is expected
+
+
+def full(host: FakeHost, **more: bool) -> str:
+    machine = host.machine()
+    return json.dumps(report.full(examine(machine), machine, **more), default=str)
 
 
 def test_the_report_holds_the_facts_and_no_secret(tmp_path: Path) -> None:
     host = healthy(tmp_path)
     token = "hf_" + "a1b2c3d4" * 4
-    host.environ.update(
-        HF_TOKEN=token, NVIDIA_VISIBLE_DEVICES="all", CUDA_NOTE=f"see {token}", AWS_SECRET_ACCESS_KEY="q" * 20
-    )
+    secrets = {"HF_TOKEN": token, "CUDA_NOTE": f"see {token}", "AWS_SECRET_ACCESS_KEY": "q" * 20}
+    host.environ.update(NVIDIA_VISIBLE_DEVICES="all", **secrets)
     host.docker = docker_info(HttpProxy="http://me:pa55word@proxy:3128", Labels=["key=" + "q" * 20])
-    machine = host.machine()
-    text = json.dumps(report.full(examine(machine), machine), default=str)
+    text = full(host)
     assert '"NVIDIA_VISIBLE_DEVICES": "all"' in text and '"580.159.04"' in text and "NVIDIA H200" in text
     assert "http://<redacted>@proxy:3128" in text
-    for secret in (token, "pa55word", "q" * 20):
-        assert secret not in text
+    assert not any(secret in text for secret in (token, "pa55word", "q" * 20))
 
 
-def test_the_report_reports_neither_user_host_nor_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("user", "home"), [("zebedee", "/data/zebedee"), ("max", "/mnt/max")])
+def test_the_report_names_neither_user_host_nor_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, home: str
+) -> None:
+    """``max`` is also a word of what engines report."""
     host = healthy(tmp_path)
     monkeypatch.setattr(platform, "node", lambda: "florence.example.org")
-    host.environ.update(HOME="/data/zebedee", USER="zebedee", KUBECONFIG="/data/zebedee/.kube/config")
-    host.environ.update(DOCKER_HOST="ssh://zebedee@ermintrude", SEATRIAL_NOTE="zebedee on florence")
-    plugin = {"Name": "buildx", "Path": "/data/zebedee/.docker/cli-plugins/docker-buildx"}
-    host.docker = docker_info(Name="ermintrude", ClientInfo={"Plugins": [plugin], "Context": "of-zebedee"})
-    host.podman = podman_info(host={**podman_info()["host"], "hostname": "vm"}, store={"/data/zebedee/x": "y"})
-    machine = host.machine()
-    results = examine(machine)
-    text = json.dumps(report.full(results, machine), default=str)
-    for name in ("zebedee", "florence", "ermintrude", "/data/", '"vm"'):
+    host.environ.update(HOME=home, USER=user, KUBECONFIG=f"{home}/.kube/config")
+    host.environ.update(DOCKER_HOST=f"ssh://{user}@ermintrude:22", SEATRIAL_NOTE=f"{user} on florence")
+    plugin = {"Name": "buildx", "Path": f"{home}/.docker/cli-plugins/docker-buildx", "Owner": user}
+    client = {"Plugins": [plugin], "Mounts": [f"/srv/{user}/x {user}:{user}"]}
+    host.docker = docker_info(Name="ermintrude", ClientInfo=client)
+    host.podman = podman_info(host={**podman_info()["host"], "hostname": "vm"}, store={f"{home}/x": "y"})
+    text = full(host)
+    for name in (f"{user}/", f"{user}:", f'"{user}"', "florence", "ermintrude", home, '"vm"'):
         assert name not in text, name
     assert "~/.docker/cli-plugins/docker-buildx" in text and "ssh://USER@HOST" in text and '"~/x"' in text
-    result = json.dumps(report.full(results, machine, with_names=True), default=str)
-    assert all(name in result for name in ("zebedee", "florence", "ermintrude", "/data/zebedee/x", '"vm"'))
-
-
-def test_the_report_reports_not_of_a_user_who_is_called_as_a_thing_is(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
-    host.environ.update(HOME="/mnt/max", USER="max", DOCKER_HOST="ssh://moritz@ermintrude:22")
-    plugin = {"Name": "buildx", "Path": "/mnt/max/.docker/cli-plugins/docker-buildx", "Owner": "max"}
-    host.docker = docker_info(Name="vm", ClientInfo={"Plugins": [plugin], "Mounts": ["/srv/max/x max:max"]})
-    machine = host.machine()
-    text = json.dumps(report.full(examine(machine), machine))
-    for name in ("max/", "max:", '"max"', "moritz", "ermintrude"):
-        assert name not in text, name
+    result = full(host, with_names=True)
+    assert all(name in result for name in (user, "florence", "ermintrude", f"{home}/x", '"vm"'))
 
 
 def test_json_has_the_stable_keys(tmp_path: Path) -> None:
@@ -113,18 +83,7 @@ def test_json_has_the_stable_keys(tmp_path: Path) -> None:
     assert json.loads(json.dumps(result)) == result
 
 
-@pytest.mark.parametrize(
-    ("os_release", "words", "not_words"),
-    [
-        ("ID=ubuntu\nID_LIKE=debian\n", ["stable/deb/nvidia-container-toolkit.list", "signed-by="], ["apt-key", "dnf"]),
-        ("ID=debian\n", ["apt-get install -y nvidia-container-toolkit"], ["dnf"]),
-        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', ["stable/rpm/nvidia-container-toolkit.repo", "dnf"], ["apt"]),
-        ("ID=fedora\n", ["dnf install -y nvidia-container-toolkit"], ["apt"]),
-        ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', ["zypper ar", "zypper --gpg-auto-import-keys"], ["apt"]),
-        ("ID=arch\n", ["pacman -S --needed nvidia-container-toolkit"], ["apt"]),
-        ("ID=nixos\n", ["seatrial doctor --write-cdi"], ["apt", "dnf"]),
-    ],
-)
+@cases("os_release", "words", "not_words")
 def test_install_steps(tmp_path: Path, os_release: str, words: list[str], not_words: list[str]) -> None:
     host = healthy(tmp_path)
     host.write("/etc/os-release", os_release)
@@ -147,8 +106,42 @@ def test_the_way_off_what_came_before(tmp_path: Path) -> None:
     ]
 
 
-def test_docker_of_the_snap_is_configured_where_it_reads(tmp_path: Path) -> None:
+def test_the_broken_check_comes_first_with_its_fix(tmp_path: Path) -> None:
     host = healthy(tmp_path)
-    host.docker = docker_info(DockerRootDir="/var/snap/docker/common/var-lib-docker")
-    steps = toolkit_install.toolkit_steps(host.machine())
-    assert "--config=/var/snap/docker/current/config/daemon.json" in steps and "snap restart docker" in steps
+    host.remove("/sys/bus/pci/devices/0000:10:00.0")
+    host.nvml_error = 9
+    host.environ.update(HOME="/data/zebedee", USER="zebedee", CUDA_NOTE="hf_" + "a1b2c3d4" * 4)
+    machine = host.machine()
+    text = markdown(report.full(examine(machine), machine))
+    assert len(text) < 30_000  # GitHub takes 65,536 characters
+    head = text.partition("<details>")[0]
+    assert "GPUs: none seen; driver 580.159.04" in head and "**broken:" in head
+    assert "fix: `" in head
+    assert "zebedee" not in text and "a1b2c3d4" not in text
+    assert text.count("<details>") == text.count("</details>") == 2
+
+
+def test_what_an_engine_prints_ends_no_block(tmp_path: Path) -> None:
+    host = healthy(tmp_path)
+    machine = host.machine()
+    content = report.full(examine(machine), machine)
+    check = {**content["checks"][0], "status": "broken", "line": "a <details> b"}
+    check["findings"] = [{"message": "m", "cause": None, "fix": None, "evidence": ["```", "````</details>"]}]
+    text = markdown({**content, "checks": [check]})
+    assert "a &lt;details> b" in text
+    assert "\n`````text\n```\n````</details>\n`````\n" in text
+
+
+def test_the_command_line(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["doctor", "--host-only", "--on", "local"]
+    cli._main([*words, "--report"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("### seatrial doctor\n") and "[✓]" not in printed
+    cli._main([*words, "--report", "report.md"])
+    cli._main([*words, "--report", "report.json"])
+    shown = capsys.readouterr().out
+    assert "[" in shown and "###" not in shown
+    assert Path("report.md").read_text().startswith("### seatrial doctor\n")
+    assert json.loads(Path("report.json").read_text())["facts"]["system"]
+    assert cli._main([*words, "--json", "--report"]) == 2

@@ -20,8 +20,8 @@ OTHERS = frozenset((
     "compose/client.py: docker_compose", "doctor/explain.py: explain_file", "monitor/app.py: _static",
     "monitor/prometheus.py: families", "monitor/top.py: __init__", "receipt/printed.py: _load",
     "receipt/render/pages.py: style_sheet", "runs/model_jobs.py: _weights", "runs/models.py: _whole_safetensors",
-    "runs/models.py: _whole_zip", "search/ray_tuner.py: _check_nodes", "search/ray_tuner.py: _node_check",
-    "search/ray_tuner.py: check", "search/runner.py: _belongs", "search/search.py: _joined",
+    "runs/models.py: _whole_zip", "search/ray_cluster.py: check_nodes", "search/ray_cluster.py: _node_check",
+    "search/ray_cluster.py: check", "search/runner.py: _belongs", "search/search.py: _joined",
     "search/set_values.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
     "search/study.py: acquire",
 ))  # fmt: skip

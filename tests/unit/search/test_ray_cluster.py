@@ -11,48 +11,21 @@ import pytest
 
 pytest.importorskip("ray")
 
-from seatrial.errors import CapacityError, EngineUnavailableError, UsageError
+from seatrial import errors
+from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.search.ray_tuner import RayNode, connect, connection_error, needs_of
-
-#: ray/_private/utils.py, check_version_info.
-OTHER_RAY = """Version mismatch: The cluster was started with:
-    Ray: 2.49.2
-    Python: 3.11.7
-This process on node 192.0.2.2 was started with:
-    Ray: 2.60.0
-    Python: 3.11.7
-"""
-OTHER_PYTHON = OTHER_RAY.replace("2.49.2", "2.60.0").replace("Python: 3.11.7\nThis", "Python: 3.12.4\nThis")
-NO_TOKEN = (
-    "RPC error: InvalidAuthToken: Authentication token is missing or incorrect. Note: RAY_AUTH_MODE is currently "
-    "'disabled' (not 'token'). Ensure that the token for the cluster is available in a local file"
-)
-NOT_STARTED = (
-    "Could not find any running Ray instance. Please specify the one to connect to by setting `--address` flag or "
-    "`RAY_ADDRESS` environment variable."
-)
+from seatrial.search.ray_cluster import RayNode, connect, connection_error, needs_of
+from tables import cases
 
 
-@pytest.mark.parametrize(
-    ("reported", "where", "kind", "message", "run"),
-    [
-        (OTHER_RAY, "a:1", UsageError, "Ray 2.49.2 on Python 3.11.7, and here are Ray 2.60.0", "ray[tune]==2.49.2"),
-        (OTHER_PYTHON, "a:1", UsageError, "on Python 3.12.4, and here are Ray 2.60.0 on Python 3.11.7", "3.12.4"),
-        (NO_TOKEN, "a:1", UsageError, "requires a token that this machine does not have", "auth_token"),
-        (NOT_STARTED, "auto", EngineUnavailableError, "Ray cannot be reached at auto: Could not", "ray start --head"),
-        ("something new\nand more", "a:1", EngineUnavailableError, "reached at a:1: something new", "ray start"),
-    ],
-)
+@cases("reported", "where", "kind", "message", "run")
 def test_rays_words_become_a_sentence_and_a_command(
-    reported: str, where: str, kind: type, message: str, run: str
+    reported: str, where: str, kind: str, message: str, run: str
 ) -> None:
     error = connection_error(where, reported)
-    assert type(error) is kind
-    assert message in error.message
-    assert "\n" not in error.message
-    assert run in (error.run or "")
+    assert type(error) is getattr(errors, kind) and "\n" not in error.message
+    assert message in error.message and run in (error.run or "")
 
 
 @pytest.fixture
@@ -84,18 +57,10 @@ HEAD = RayNode("1", "head", {"CPU": 8.0})
 BIG = RayNode("2", "big", {"CPU": 64.0, "GPU": 8.0})
 
 
-@pytest.mark.parametrize(
-    ("gpus", "needs", "room"),
-    [
-        ("none", {"CPU": 1}, 64),
-        ("auto", {"CPU": 1, "GPU": 1}, 8),
-        ("2", {"CPU": 1, "GPU": 2}, 4),
-        ("0.25", {"CPU": 1, "GPU": 0.25}, 32),
-    ],
-)
-def test_what_a_trial_takes(gpus: str, needs: dict[str, float], room: int) -> None:
+@cases("gpus", "needs", "capacity")
+def test_what_a_trial_takes(gpus: str, needs: dict[str, float], capacity: int) -> None:
     assert needs_of(job(gpus), [HEAD, BIG]) == needs
-    assert BIG.capacity(needs) == room
+    assert BIG.capacity(needs) == capacity
     assert bool(HEAD.capacity(needs)) == (gpus == "none")
 
 
@@ -103,17 +68,8 @@ def test_auto_is_the_cpu_where_no_node_has_a_gpu() -> None:
     assert needs_of(job("auto"), [HEAD]) == {"CPU": 1}
 
 
-@pytest.mark.parametrize(
-    ("gpus", "keys", "kind", "message"),
-    [
-        ("1", {}, CapacityError, "requires 1 CPUs and 1 GPUs, and no node"),
-        ("none", {"cpus": 9.0}, CapacityError, "requires 9 CPUs and 0 GPUs, and no node"),
-        ("device=0", {}, UsageError, "means GPUs of one machine"),
-        ("mig-1g.10gb", {}, UsageError, "means GPUs of one machine"),
-        ("all", {}, UsageError, "means GPUs of one machine"),
-    ],
-)
-def test_what_no_node_can_give(gpus: str, keys: dict[str, Any], kind: type, message: str) -> None:
-    with pytest.raises(kind, match=message) as refused:
+@cases("gpus", "keys", "kind", "message")
+def test_what_no_node_can_give(gpus: str, keys: dict[str, Any], kind: str, message: str) -> None:
+    with pytest.raises(getattr(errors, kind), match=message) as refused:
         needs_of(job(gpus, **keys), [HEAD])
     assert refused.value.run

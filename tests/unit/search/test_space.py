@@ -1,12 +1,19 @@
-"""The grammar behind --set: what it reads, and one clear sentence for what it does not."""
+"""--set: its grammar, how a setting reaches the target, and the request of a sweep."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from seatrial.errors import UsageError
+from seatrial.job.model import Job, Target
+from seatrial.job.tables import SweepTable
+from seatrial.search.request import Flags, make_request
+from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import (
     OneOf,
     Range,
@@ -18,60 +25,40 @@ from seatrial.search.space import (
     parse_dimension,
     parse_space,
 )
+from tables import cases
 
 
-def test_what_it_reads() -> None:
-    assert parse_dimension("batch=32,64") == OneOf("batch", ("32", "64"))
-    assert parse_dimension("lr=0.1") == OneOf("lr", ("0.1",))
-    assert parse_dimension("path=../a,../b") == OneOf("path", ("../a", "../b"))
-    lr = parse_dimension("lr=log:1e-5..1e-1")
-    assert isinstance(lr, Range) and (lr.low, lr.high, lr.log, lr.whole) == (1e-5, 0.1, True, False)
-    assert parse_dimension("layers=int:1..8").points() == ["1", "2", "3", "4", "5", "6", "7", "8"]
-    assert parse_dimension("width=int:8..64:8").points()[-1] == "64"
-    assert parse_dimension("p=0..0.5:0.1").points() == ["0", "0.1", "0.2", "0.3", "0.4", "0.5"]
-    width = parse_dimension("width=int:log:1..1024")
-    assert isinstance(width, Range) and width.log and width.whole
+@cases("text", "values", "low", "high", "log", "whole")
+def test_what_it_reads(
+    text: str, values: tuple[str, ...] | None, low: float | None, high: float, log: bool | None, whole: bool | None
+) -> None:
+    found = parse_dimension(text)
+    if isinstance(found, OneOf):
+        assert low is None and found == OneOf(text.partition("=")[0], values or ())
+    elif values is not None:
+        assert tuple(found.points()) == values
+    else:
+        assert (found.low, found.high, found.log, found.whole) == (low, high, bool(log), bool(whole))
+
+
+@cases("text", "words", "run")
+def test_what_is_no_setting_is_refused_with_the_next_command(text: str, words: str | None, run: str | None) -> None:
+    with pytest.raises(UsageError, match=words or "") as caught:
+        parse_dimension(text)
+    assert caught.value.run is not None and "--set" in caught.value.run and run in (None, caught.value.run)
+    if words == "begins above zero":
+        parse_dimension(caught.value.run.rpartition(" ")[2])  # the next command is right
+
+
+def test_a_name_is_given_once() -> None:
+    with pytest.raises(UsageError, match="batch_size twice"):
+        parse_space(["batch-size=1,2", "batch_size=3"])
 
 
 def test_what_is_typed_is_read_back_the_same() -> None:
     typed = ["lr=log:1e-5..1e-1", "batch=32,64", "layers=int:1..8", "p=0..0.5:0.1"]
     space = parse_space(typed)
     assert space.typed() == typed and parse_space(space.typed()) == space
-
-
-@pytest.mark.parametrize("text", ["batch", "=1", "a=", "a=1,,2", "a=1,1", "1a=2", "a=log:3", "a=int:x..y", "a=log:1,2"])
-def test_what_is_no_setting(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_dimension(text)
-    assert caught.value.run is not None and "--set" in caught.value.run
-
-
-def test_an_empty_range_reports_how_it_would_be_right() -> None:
-    with pytest.raises(UsageError, match=r"empty range: 0\.1 is above 1e-05") as caught:
-        parse_dimension("lr=log:1e-1..1e-5")
-    assert caught.value.run == "seatrial sweep … --set lr=log:1e-5..1e-1"
-    with pytest.raises(UsageError, match="both ends are the same"):
-        parse_dimension("lr=0.1..0.1")
-
-
-@pytest.mark.parametrize("text", ["lr=log:0..1", "lr=log:-1..1", "n=int:log:0..8"])
-def test_the_logarithm_of_zero(text: str) -> None:
-    with pytest.raises(UsageError, match="begins above zero") as caught:
-        parse_dimension(text)
-    parse_dimension(str(caught.value.run).rpartition(" ")[2])  # the next command is right
-
-
-@pytest.mark.parametrize(
-    "text", ["n=int:1..2.5", "n=int:0.5..3", "n=0..1:2", "n=0..1:-1", "n=log:1..10:2", "n=0..1e999"]
-)
-def test_ranges_that_cannot_be(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_dimension(text)
-
-
-def test_a_name_is_given_once() -> None:
-    with pytest.raises(UsageError, match="batch_size twice"):
-        parse_space(["batch-size=1,2", "batch_size=3"])
 
 
 def test_the_files_form() -> None:
@@ -88,12 +75,84 @@ def test_every_point_is_a_value_of_its_distribution_and_comes_back_as_text(low: 
         assert every._contains(every.to_internal_repr(value)) and as_text(found, value) == text
 
 
-@pytest.mark.parametrize("text", ["lr=a..b", "lr=0..1..2", "lr=1e-5...1e-1", "lr=1..b"])
-def test_what_is_nearly_a_range_is_no_choice_of_one_value(text: str) -> None:
-    with pytest.raises(UsageError, match="not a range"):
-        parse_dimension(text)
+def _job(folder: Path, text: str) -> Job:
+    (folder / "train.py").write_text(text)
+    return Job(project=folder, target=Target(kind="script", value="train.py"), name="base")
 
 
-def test_paths_with_two_dots_are_values() -> None:
-    assert parse_dimension("data=../small,../large") == OneOf("data", ("../small", "../large"))
-    assert parse_dimension("data=a/../b") == OneOf("data", ("a/../b",))
+def _variants(job: Job, *settings: str) -> list[Job]:
+    space = parse_space(settings)
+    ways = ways_in(job, space.names)
+    return [varied(job, chosen, ways) for chosen in space.combinations()]
+
+
+@cases("text", "settings", "args", "env", "names")
+def test_way_into_the_script(
+    tmp_path: Path,
+    text: str,
+    settings: tuple[str, ...],
+    args: tuple[tuple[str, ...], ...],
+    env: dict[str, str] | None,
+    names: tuple[str, ...] | None,
+) -> None:
+    made = _variants(_job(tmp_path, text), *settings)
+    assert tuple(job.target.args for job in made) == args and made[0].env == (env or {})
+    assert names is None or tuple(job.name for job in made) == names
+
+
+@cases("text", "name", "cause", "run")
+def test_setting_without_a_way_in_is_refused(
+    tmp_path: Path, text: str, name: str, cause: str | None, run: str | None
+) -> None:
+    with pytest.raises(UsageError, match=f"no way to set {name}") as caught:
+        _variants(_job(tmp_path, text), f"{name}=1")
+    assert (cause or "") in str(caught.value.cause) and (run or "") in str(caught.value.run)
+
+
+def test_recipes_know_their_settings(tmp_path: Path) -> None:
+    job = Job(project=tmp_path, target=Target(kind="recipe", value="digits"))
+    made = _variants(job, "batch_size=32", "mixed_precision=true,false")
+    assert [job.target.args for job in made] == [
+        ("--batch", "32", "--precision", "bf16"),
+        ("--batch", "32", "--precision", "fp32"),
+    ]
+
+
+def test_a_flag_of_a_module_that_the_script_imports(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text("")
+    (tmp_path / "lib" / "options.py").write_text('import train\np.add_argument("--lr")')
+    [job] = _variants(_job(tmp_path, "import os, sys\nfrom lib import options as o"), "lr=0.1")
+    assert job.target.args == ("--lr", "0.1")
+
+
+def test_a_switch_takes_no_value(tmp_path: Path) -> None:
+    job, space = _job(tmp_path, 'p.add_argument("--amp", action="store_true")'), parse_space(["amp=fp16,bf16"])
+    with pytest.raises(UsageError, match="--amp takes no value"):
+        check_switches(ways_in(job, space.names), space.values())
+    for typed in ("amp=0..5", "amp=int:1..3"):
+        with pytest.raises(UsageError, match="--amp takes no value"):
+            check_switches({"amp": "--amp?"}, parse_space([typed]).values())
+    space = parse_space(["amp=yes,off", "lr=0.1..1"])
+    check_switches({"amp": "--amp?", "lr": "--lr"}, space.values())
+
+
+def test_flags_win_over_the_file() -> None:
+    table = SweepTable(search="random", metric="loss:min", trials=9, set={"lr": "0..1", "batch": [32, 64]})
+    request = make_request(Flags(settings=["lr=1,2"], trials=3, prune="none"), table)
+    assert request.space.typed() == ["lr=1,2", "batch=32,64"]
+    assert (request.search, str(request.objective), request.trials, request.prune) == ("random", "loss:min", 3, "none")
+
+
+def test_what_goes_without_saying() -> None:
+    grid = make_request(Flags(settings=["a=1,2"]), SweepTable())
+    assert (grid.search, grid.prune, grid.parallel, grid.objective) == ("grid", "none", 1, None)
+    tpe = make_request(Flags(["a=0..1"], "tpe", "x:min", trials=4, parallel="auto"), SweepTable())
+    assert (tpe.prune, tpe.parallel) == ("asha", None)
+
+
+@cases("flags", "prints")
+def test_what_cannot_be_is_reported_and_how_it_could(flags: dict[str, Any], prints: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_request(Flags(**flags), SweepTable())
+    assert prints in caught.value.message and "seatrial sweep" in str(caught.value.run)

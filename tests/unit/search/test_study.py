@@ -17,25 +17,15 @@ import pytest
 pytest.importorskip("optuna", reason="optuna is not installed")
 
 from seatrial.errors import SeatrialError, UsageError
-from seatrial.search.study import Definition, Study
+from seatrial.search.request import Definition
+from seatrial.search.study import Study, _this_host
 from seatrial.search.trial import Ending, TrialReport
+from tables import constant
 
 DEFINITION = Definition(name="s", title="train.py", space=("a=int:1..500",), search="grid", objective="x:max")
 
-#: Asks until there are no more, one at a time.
-ASKING = """
-import sys
-from pathlib import Path
-from seatrial.search.study import Study
-from seatrial.search.trial import Ending
-study = Study(Path(sys.argv[1]))
-study.trials()
-print("ready", flush=True)
-while (trial := study.ask(most=int(sys.argv[2]))) is not None:
-    study.begin(trial.number, f"run-{trial.number}")
-    study.report(trial.number, 1, 0.5)
-    study.tell(trial.number, Ending("done", value=0.5))
-"""
+#: Asks until none are left, one at a time.
+ASKING = constant(__file__, "ASKING")
 
 
 def made(folder: Path, definition: Definition = DEFINITION) -> Study:
@@ -77,10 +67,6 @@ def test_optuna_opens_the_same_file(study: Study) -> None:
     study.tell(_ask(study), Ending("done", value=0.8))
     opened = optuna.load_study(study_name="s", storage=JournalStorage(JournalFileBackend(str(study.path))))
     assert opened.best_value == 0.8 and opened.best_params == {"a": 1}
-
-
-def test_no_more_trials_than_the_maximum(study: Study) -> None:
-    assert study.ask(most=1) is not None and study.ask(most=1) is None
 
 
 def test_second_study_of_a_name_is_refused(study: Study) -> None:
@@ -127,26 +113,17 @@ def test_line_that_was_not_finished_is_cut_off(study: Study, left: int) -> None:
     assert Study(study.path).trials()
 
 
-def test_trials_of_a_process_that_lives_are_its_own(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = _ask(study)
+@pytest.mark.parametrize(("owner", "taken"), [("{pid}/1/{host}", True), ("1/1/another/machine", False)])
+def test_lost_trials_are_those_of_dead_processes_of_this_machine(
+    study: Study, monkeypatch: pytest.MonkeyPatch, owner: str, taken: bool
+) -> None:
+    _ask(study)
     assert study.take_lost() == []
-    monkeypatch.setattr("seatrial.search.study._this_owner", lambda: f"{os.getpid()}/1/{_host()}")
+    name = owner.format(pid=os.getpid(), host=_this_host())
+    monkeypatch.setattr("seatrial.search.study._this_owner", lambda: name)
     gone = _ask(study)
     monkeypatch.undo()
-    assert [trial.number for trial in study.take_lost()] == [gone] and study.take_lost() == [] and mine != gone
-
-
-def _host() -> str:
-    from seatrial.search.study import _this_host
-
-    return _this_host()
-
-
-def test_trial_of_another_machine_is_never_taken(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seatrial.search.study._this_owner", lambda: "1/1/another/machine")
-    _ask(study)
-    monkeypatch.undo()
-    assert study.take_lost() == [] and [one.state for one in study.shown()] == ["running"]
+    assert [trial.number for trial in study.take_lost()] == [gone] * taken and study.take_lost() == []
 
 
 def test_trial_whose_run_never_began_is_the_next(study: Study) -> None:
@@ -185,16 +162,7 @@ def test_file_that_is_no_study_is_an_error_with_the_next_command(tmp_path: Path)
 
 
 #: Begins a trial, and waits to be killed.
-BEGINNING = """
-import sys, time
-from pathlib import Path
-from seatrial.search.study import Study
-study = Study(Path(sys.argv[1]))
-trial = study.ask()
-study.begin(trial.number, "run-1")
-print("ready", flush=True)
-time.sleep(600)
-"""
+BEGINNING = constant(__file__, "BEGINNING")
 
 
 def test_study_whose_searcher_was_killed_is_not_running(study: Study) -> None:
@@ -204,18 +172,18 @@ def test_study_whose_searcher_was_killed_is_not_running(study: Study) -> None:
         assert study.standing() == "running" and [one.state for one in study.shown()] == ["running"]
         searcher.kill()
     assert study.standing() == "stopped" and [one.state for one in study.shown()] == ["not followed"]
-    assert [one.state for one in study.trials()] == ["running"], "whoever goes on takes it over"
+    assert [one.state for one in study.trials()] == ["running"], "the next searcher takes it over"
     [lost] = study.take_lost()
     assert [one.state for one in study.shown()] == ["running"] and study.standing() == "running"
     study.tell(lost.number, Ending("done", value=1.0))
     study.leave()
     assert study.standing() == "stopped"
-    study.put("ended", "no room on the disk")
+    study.put("ended", "the disk is full")
     assert study.standing() == "failed"
     study.put("ended", "complete")
     assert study.standing() == "done"
     _ask(study)
-    assert study.standing() == "running", "whoever works on it asks for more than it had"
+    assert study.standing() == "running", "another trial makes it run"
 
 
 def searched(folder: Path, search: str, seed: int, space: tuple[str, ...], trials: int) -> list[dict[str, str]]:
@@ -232,18 +200,11 @@ def accuracy(settings: dict[str, str]) -> float:
     return 1 - abs(math.log10(float(settings["lr"])) + 2.5) - abs(math.log2(float(settings["batch"])) - 6) / 8
 
 
-def test_grid_is_every_combination_once_in_order(tmp_path: Path) -> None:
-    study = made(tmp_path, Definition("g", "t", ("a=1,2", "b=int:1..2"), "grid"))
-    requested = []
-    while (trial := study.ask()) is not None:
-        requested.append(tuple(trial.settings.values()))
-    assert requested == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
-
-
-@pytest.mark.parametrize("search", ["random", "tpe"])
+@pytest.mark.parametrize("search", ["grid", "random", "tpe"])
 def test_space_that_is_used_up_ends_the_search_and_nothing_is_tried_twice(tmp_path: Path, search: str) -> None:
     requested = searched(tmp_path, search, 3, ("lr=0.1,0.01,0.001", "batch=32,64"), 20)
     assert len(requested) == 6 == len({tuple(one.items()) for one in requested})
+    assert search != "grid" or [one["lr"] for one in requested] == ["0.1", "0.1", "0.01", "0.01", "0.001", "0.001"]
 
 
 @pytest.mark.parametrize("search", ["random", "tpe"])

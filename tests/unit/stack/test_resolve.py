@@ -1,18 +1,32 @@
-"""The resolver against a brute force over the tables, written down a second time without its code."""
+"""The resolver against a brute force over the tables, machines as they are described, and the tables themselves."""
 
 from __future__ import annotations
 
 import itertools
+from importlib import metadata
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from seatrial.stack.facts import Framework, Wheel, gpu_models, table, wheels
-from seatrial.stack.machine import TargetGpu, TargetMachine, parse_target
+import tables
+from seatrial.errors import UsageError
+from seatrial.stack.facts import (
+    Framework,
+    GpuModel,
+    Wheel,
+    cuda_images,
+    cuda_of_driver,
+    gpu_models,
+    minimum_driver,
+    table,
+    wheels,
+)
+from seatrial.stack.machine import TargetGpu, TargetMachine, parse_target, this_machine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 from seatrial.stack.rules import Constraints
 from tables import cases
@@ -37,18 +51,20 @@ def conflict(constraints: Constraints, target: str | TargetMachine) -> Conflict:
     return found
 
 
-@cases("target", "requirement")
-def test_torch_for_a_machine(target: str, requirement: str) -> None:
-    found = stack(requested(), target)
-    assert found.requirement == requirement
-    assert found.index == (f"https://download.pytorch.org/whl/{found.build}" if "+" in requirement else None)
-
-
-def test_other_frameworks() -> None:
-    assert stack(requested("tensorflow"), "driver=535.129,gpu=T4").requirement == "tensorflow[and-cuda]==2.21.0"
-    assert stack(requested("jax"), "driver=535.129,gpu=T4").build == "cuda12"
-    assert stack(requested("jax"), "driver=580.95.05,gpu=B200").build == "cuda13"
-    assert stack(requested("tensorflow", "==2.13.0"), "driver=535.129,gpu=T4").wheel.system_cuda  # type: ignore[union-attr]
+@tables.cases("target", "framework", "specifier", "requirement", "build", "warns")
+def test_build_for_a_machine(
+    target: str,
+    framework: Framework | None,
+    specifier: str | None,
+    requirement: str | None,
+    build: str | None,
+    warns: str | None,
+) -> None:
+    found = stack(requested(framework or "torch", specifier or ""), target)
+    assert found.requirement == (requirement or found.requirement) and found.build == (build or found.build)
+    if framework is None and requirement:
+        assert found.index == (f"https://download.pytorch.org/whl/{found.build}" if "+" in requirement else None)
+    assert warns is None or (warns in " ".join(found.warnings) and bool(warns) == bool(found.warnings))
 
 
 def test_a_cpu_run_takes_the_cpu_build() -> None:
@@ -91,16 +107,6 @@ def test_a_conflict_names_both_sides(constraints: Constraints, target: str, side
     sentence = conflict(constraints, target).sentence
     assert sides[0] in sentence.split(", but ")[0]
     assert sides[1] in sentence.split(", but ")[1]
-
-
-def test_unknown_driver_gives_a_warning() -> None:
-    assert "has no driver version" in stack(requested(), "h100").warnings[0]
-    assert stack(requested(), "driver=580.65.06,gpu=H100").warnings == ()
-    unsure = stack(requested("tensorflow", "==2.12.0"), "driver=570.124,gpu=V100")
-    assert "are unknown" in unsure.warnings[0]
-
-
-# The brute force: (build, cpu, forward) → fits, from the raw rows.
 
 
 def fits(wheel: Wheel, python: str, cpu: bool, forward: bool, constraints: Constraints, machine: TargetMachine) -> bool:
@@ -159,7 +165,7 @@ VERSIONS = {name: sorted({wheel.version for wheel in wheels(name)}) for name in 
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Constraints, TargetMachine]:
+def requests(draw: st.DrawFn) -> tuple[Constraints, TargetMachine]:
     framework = draw(st.sampled_from(FRAMEWORKS))
     version = draw(st.sampled_from(VERSIONS[framework]))
     specifier = draw(st.sampled_from(["", f"=={version}", f">={version}", f"<={version}", f"~={version}"]))
@@ -177,7 +183,7 @@ def cases(draw: st.DrawFn) -> tuple[Constraints, TargetMachine]:
     return constraints, TargetMachine(draw(st.sampled_from(DRIVERS)), gpus)
 
 
-@given(cases())
+@given(requests())
 def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple[Constraints, TargetMachine]) -> None:
     constraints, machine = case
     assert constraints.framework is not None
@@ -196,28 +202,6 @@ def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple
         assert all(choice.reason for choice in found.choices)
 
 
-def test_the_nearest_work() -> None:
-    """Each alternative that a conflict names resolves for the machine."""
-    for constraints, target in (
-        (requested(specifier="==1.13.1"), "h100"),
-        (requested(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
-    ):
-        machine = parse_target(target)
-        for way, close_by in conflict(constraints, target).nearest:
-            assert close_by.wheel is not None
-            if way != "the CPU" and not way.startswith("driver"):
-                again = Constraints(
-                    "torch", SpecifierSet(f"=={close_by.wheel.version}"), variant=close_by.build, python=close_by.python
-                )
-                assert isinstance(resolve(again, machine), Stack)
-
-
-@pytest.mark.parametrize("version", ["2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0", "2.21.0"])
-def test_every_tensorflow_from_2_15_on_is_known(version: str) -> None:
-    found = stack(requested("tensorflow", f"=={version}"), "driver=535.129,gpu=A100")
-    assert found.requirement == f"tensorflow[and-cuda]=={version}" and not found.warnings
-
-
 @pytest.mark.parametrize("minor", ["0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "0.10", "0.11"])
 def test_every_jax_from_0_4_on_is_known(minor: str) -> None:
     found = stack(requested("jax", f"=={minor}.*"), "driver=535.129,gpu=A100")
@@ -226,6 +210,99 @@ def test_every_jax_from_0_4_on_is_known(minor: str) -> None:
         assert stack(requested("jax", f"=={minor}.*"), "driver=580.95,gpu=H100").build == "cuda13"
 
 
-def test_tensorflow_with_only_ptx_gives_a_warning() -> None:
-    found = stack(requested("tensorflow"), "driver=580.95,gpu=B200")
-    assert any("no machine code for" in warning for warning in found.warnings)
+def test_the_nearest_work() -> None:
+    """Each alternative that a conflict names resolves for the machine."""
+    for constraints, target in (
+        (requested(specifier="==1.13.1"), "h100"),
+        (requested(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
+    ):
+        for way, close_by in conflict(constraints, target).nearest:
+            assert close_by.wheel is not None
+            if way != "the CPU" and not way.startswith("driver"):
+                pinned = SpecifierSet(f"=={close_by.wheel.version}")
+                again = Constraints("torch", pinned, variant=close_by.build, python=close_by.python)
+                assert isinstance(resolve(again, parse_target(target)), Stack)
+
+
+@cases("name", "cc", "datacenter")
+def test_nvmls_names_are_known(name: str, cc: str, datacenter: bool) -> None:
+    (gpu,) = this_machine("535.129", [(name, None)]).gpus
+    assert (gpu.cc, gpu.datacenter) == (cc, datacenter)
+
+
+def test_nvmls_capability_wins_over_the_table() -> None:
+    (gpu,) = this_machine(None, [("NVIDIA H100 80GB HBM3", "9.1")]).gpus
+    assert gpu.cc == "9.1"
+
+
+@cases("text", "driver", "capabilities")
+def test_a_described_target(text: str, driver: str | None, capabilities: tuple[str, ...]) -> None:
+    machine = parse_target(text)
+    assert (machine.driver, machine.capabilities) == (driver, capabilities)
+
+
+@cases("text", "message", "cause")
+def test_a_bad_target_is_named(text: str, message: str, cause: str | None) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        parse_target(text)
+    assert cause is None or cause in (caught.value.cause or "")
+    assert caught.value.run
+
+
+@pytest.mark.parametrize("name", ["h1000", "rtx40901", "RTX A60000", "l40sx"])
+def test_a_name_that_is_nearly_right_is_answered_with_one_that_is(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target(name)
+    command = caught.value.run or ""
+    assert parse_target(command.rpartition(" ")[2]).gpus[0].name in (caught.value.cause or "")
+
+
+@pytest.mark.parametrize("model", gpu_models(), ids=lambda model: model.gpu)
+def test_every_gpu_has_a_name_without_spaces(model: GpuModel) -> None:
+    assert parse_target("-".join(model.gpu.lower().split())).gpus[0].name == model.gpu
+
+
+@pytest.mark.parametrize("name", ["cuda", "torch", "tensorflow", "jax", "gpus", "nvidia_images"])
+def test_every_row_names_its_source_and_confidence(name: str) -> None:
+    data = table(name)
+    rows = [row for value in data.values() if isinstance(value, list) for row in value if isinstance(row, dict)]
+    assert rows
+    for row in rows:
+        assert row["source"] in data["sources"], row
+        assert row["confidence"] in ("high", "medium", "low"), row
+
+
+def test_drivers() -> None:
+    assert minimum_driver("12.6") == "525.60.13"
+    assert minimum_driver("13.0") == "580.65.06"
+    assert minimum_driver("10.2") == "440.33"
+    assert cuda_of_driver("535.129.03") == "12.2"
+    assert cuda_of_driver("100.1") is None
+
+
+def test_one_default_a_torch() -> None:
+    for version in {wheel.version for wheel in wheels("torch")}:
+        assert sum(wheel.default for wheel in wheels("torch") if wheel.version == version) == 1
+
+
+def test_tags_of_nvidia_cuda() -> None:
+    tags = {image.cuda: image.tag("cudnn-runtime") for image in cuda_images()}
+    assert tags["11.8.0"] == "nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04"
+    assert tags["12.3.2"] == "nvidia/cuda:12.3.2-cudnn9-runtime-ubuntu22.04"
+    assert tags["12.6.3"] == "nvidia/cuda:12.6.3-cudnn-runtime-ubuntu24.04"
+
+
+@pytest.mark.torch
+def test_the_table_agrees_with_the_wheel_that_is_installed() -> None:
+    """Live facts: Requires-Dist of an installed CUDA build. A CPU build pins none, and proves nothing."""
+    try:
+        installed = metadata.distribution("torch")
+    except metadata.PackageNotFoundError:
+        pytest.skip("torch is not installed")
+    pins = [Requirement(line) for line in installed.requires or ()]
+    cudnn = [pin for pin in pins if pin.name.startswith("nvidia-cudnn-cu")]
+    if not cudnn:
+        pytest.skip(f"torch {installed.version} is a build without CUDA")
+    major = cudnn[0].name.removeprefix("nvidia-cudnn-cu")
+    rows = [row for row in wheels("torch") if Version(row.version).public == Version(installed.version).public]
+    assert any(row.cudnn in str(cudnn[0].specifier) for row in rows if row.cudnn and row.cuda.startswith(major))

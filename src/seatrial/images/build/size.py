@@ -6,8 +6,8 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from seatrial.backends.base import ImageFacts, ImageStore
 from seatrial.errors import DiskError, SeatrialError
@@ -15,6 +15,7 @@ from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import Choice, ImagePlan, Plan
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
+from seatrial.system.toml_file import own_table
 
 #: In the user's state folder: a file for each image that was counted, by its ID.
 FOLDER = "images"
@@ -114,7 +115,7 @@ def _count(store: ImageStore, reference: str, python: str) -> int | None:
 
 
 #: torch 2.13.0 for the CPU above the base, unpacked, measured (docs/benchmarks.md); a CUDA build of a framework that
-#: _MEASURED does not have. The download is a third of that again.
+#: unpacked.toml does not have. The download is a third of that again.
 _CPU_BYTES, _GPU_BYTES = 950_000_000, 5_000_000_000
 _OTHER_BYTES = 400_000_000
 #: A smaller part is not listed.
@@ -124,52 +125,11 @@ _SHOWN_BYTES = 50_000_000
 _BASE_BYTES = 150_000_000
 
 
-@dataclass(frozen=True)
-class _Unpacked:
-    """Megabytes of a framework with CUDA as pip unpacks it, and of what slimming takes.
-
-    Attributes:
-        files: of level ``files``, without the headers. arch: device code of other GPUs than one.
-        features: of the libraries of each. linker: nvJitLink, where no feature of _LINKED stays.
-    """
-
-    whole: int
-    files: int
-    headers: int
-    arch: int
-    features: Mapping[str, int]
-    linker: int = 0
-
-
 _LINKED = {"fft", "sparse", "linalg"}
 
-#: torch 2.13.0 and JAX 0.10.2 with CUDA 13.0, TensorFlow 2.21.0 with CUDA 12 (docs/benchmarks.md,
-#: docs/tensorflow-and-jax.md, 21 and 22 November 2026). Other releases differ by some per cent.
-_MEASURED = {
-    "torch": _Unpacked(
-        *(4840, 860, 50, 719),
-        {
-            "fft": 286,
-            "compile": 279,
-            "linalg": 245,
-            "sparselt": 234,
-            "nccl": 195,
-            "sparse": 163,
-            "random": 133,
-            "nvshmem": 74,
-        },
-        linker=117,
-    ),
-    "tensorflow": _Unpacked(
-        *(6490, 450, 411, 0),
-        {"linalg": 495, "nccl": 490, "sparse": 486, "fft": 294, "rnn": 233, "random": 167, "libclang": 64, "nvcc": 63},
-        linker=96,
-    ),
-    "jax": _Unpacked(
-        *(4600, 380, 50, 400),
-        {"fft": 286, "linalg": 245, "rnn": 233, "nccl": 195, "sparse": 163, "random": 133, "nvcc": 110, "nvshmem": 74},
-    ),
-}
+
+def _measured() -> dict[str, dict[str, Any]]:
+    return own_table(Path(__file__).with_name("unpacked.toml"))
 
 
 def check_space(image: ImagePlan, store: ImageStore) -> None:
@@ -236,12 +196,12 @@ def size_choice(
 def _slimmed_bytes(image: ImagePlan, level: str, features: Sequence[str]) -> int:
     size = installed_bytes(image)
     first = next(iter(_frameworks(image)), ("", 0))[0]
-    if level == "none" or (measured := _MEASURED.get(first)) is None:
+    if level == "none" or (measured := _measured().get(first)) is None:
         return size
-    gone = measured.files + (measured.headers if level != "auto" else 0)
-    gone += sum(measured.features.get(feature, 0) for feature in features)
-    gone += measured.linker if set(features) >= _LINKED else 0
-    return size - 1_000_000 * (gone + (measured.arch if level == "arch" else 0))
+    gone: int = measured["files"] + (measured["headers"] if level != "auto" else 0)
+    gone += sum(measured["features"].get(feature, 0) for feature in features)
+    gone += measured["linker"] if set(features) >= _LINKED else 0
+    return size - 1_000_000 * (gone + (measured["arch"] if level == "arch" else 0))
 
 
 def _gb(size_bytes: int) -> str:
@@ -252,8 +212,9 @@ def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
     """Each framework and about how many bytes it has, the first first."""
     first = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
     builds = {first: image.stack["build"]} if "build" in image.stack else {}
+    known = _measured()
     return [
-        (name, _CPU_BYTES if build == "cpu" else _MEASURED[name].whole * 1_000_000 if name in _MEASURED else _GPU_BYTES)
+        (name, _CPU_BYTES if build == "cpu" else known[name]["whole"] * 1_000_000 if name in known else _GPU_BYTES)
         for name, build in {**builds, **image.also}.items()
     ]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal
 
 from seatrial.images.lint.commands import pip_installs
-from seatrial.images.lint.dockerfile import Dockerfile, Remark, Stage
+from seatrial.images.lint.dockerfile import Dockerfile, Remark, Severity, Stage, remark
 from seatrial.stack.facts import CudaImage, cuda_images
 
 _CUDA_IMAGE = re.compile(
@@ -37,27 +36,14 @@ def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
             and not _CPU_BUILD.search(each.command.text)
             and each.command.stage in file.shipped
         ):
-            yield Remark(
-                each.line,
-                "cuda-twice",
-                "warning",
-                f"CUDA is in this image twice: in its base (line {file.stages[file.chain[0]].line}) and in "
-                f"the wheels of {_name(wheel)}",
-                "FROM python:3.11-slim-bookworm   # the wheel includes CUDA; the driver comes from the host",
-            )
+            yield remark(each.line, "cuda-twice", base_line=file.stages[file.chain[0]].line, wheel=_name(wheel))
             return
 
 
 def devel_at_run_time(file: Dockerfile) -> Iterator[Remark]:
     """Find a devel image as the final stage: CUDA's compiler and headers are 5 GB that no run reads."""
     if (base := _CUDA_IMAGE.match(file.final.image)) and "devel" in base["rest"]:
-        yield Remark(
-            file.final.line,
-            "devel-at-run-time",
-            "warning",
-            "the final stage is a devel image: nvcc, headers and static libraries are shipped",
-            "build in `FROM …-devel AS builder`, and COPY --from=builder into a slim or -base stage",
-        )
+        yield remark(file.final.line, "devel-at-run-time")
 
 
 def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
@@ -73,14 +59,8 @@ def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
         own, theirs = f"{digits[:2]}.{digits[2:]}", ".".join(base["cuda"].split(".")[:2])
         if own != theirs:
             compiles = "devel" in base["rest"] and own.split(".")[0] != theirs.split(".")[0]
-            severity: Literal["error", "hint"] = "error" if compiles else "hint"  # the wheel runs with its own CUDA
-            yield Remark(
-                each.line,
-                "cuda-differs",
-                severity,
-                f"torch for CUDA {own} on a base of CUDA {theirs} (line {stage.line})",
-                "use slim Python as the base; extensions compiled here need the same CUDA in both",
-            )
+            severity: Severity = "error" if compiles else "hint"  # the wheel runs with its own CUDA
+            yield remark(each.line, "cuda-differs", own=own, theirs=theirs, base_line=stage.line, severity=severity)
 
 
 def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
@@ -89,12 +69,13 @@ def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
         base = _on_docker_hub(stage)
         image = _release(base["cuda"]) if base else None
         if base and image and (infix := re.search(r"cudnn\d*", base["rest"])) and infix[0] != image.cudnn_infix:
-            yield Remark(
+            yield remark(
                 stage.line,
                 "cudnn-name",
-                "error",
-                f"{stage.image} does not exist: tags of CUDA {image.cuda} contain {image.cudnn_infix}",
-                f"FROM {stage.image.replace(infix[0], image.cudnn_infix)}",
+                image=stage.image,
+                cuda=image.cuda,
+                infix=image.cudnn_infix,
+                right=stage.image.replace(infix[0], image.cudnn_infix),
             )
 
 
@@ -124,9 +105,7 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
             instead = (
                 image.tag(_flavour(stage.image)) if image else _nearest(base["cuda"], ubuntu, _flavour(stage.image))
             )
-            yield Remark(
-                stage.line, "dead-tag", "error", f"{stage.image} cannot be pulled: {problem}", f"FROM {instead}"
-            )
+            yield remark(stage.line, "dead-tag", image=stage.image, problem=problem, instead=instead)
 
 
 def _nearest(cuda: str | None, ubuntu: re.Match[str] | None, flavour: str) -> str:
@@ -146,13 +125,12 @@ def _old_release(stage: Stage, cuda: str, newest: CudaImage) -> Remark:
     """Report a patch release that was followed by another: NVIDIA removes such tags some day."""
     ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", stage.image)
     built = not ubuntu or ubuntu[1] in newest.ubuntu
-    return Remark(
+    return remark(
         stage.line,
         "old-tag",
-        "hint",
-        f"CUDA {cuda} was followed by {newest.cuda}, and NVIDIA removes tags of old releases: some day it "
-        "cannot be pulled",
-        f"FROM {stage.image.replace(cuda, newest.cuda)}" if built else f"FROM {newest.tag(_flavour(stage.image))}",
+        cuda=cuda,
+        newest=newest.cuda,
+        fix=f"FROM {stage.image.replace(cuda, newest.cuda)}" if built else f"FROM {newest.tag(_flavour(stage.image))}",
     )
 
 
@@ -193,13 +171,7 @@ def python_missing(file: Dockerfile) -> Iterator[Remark]:
         missing = [name for name in first if name == "python" or (not installed and name == "python3")]
         missing += [name for name in first if name in ("pip", "pip3") and not pip_there]
         if missing:
-            yield Remark(
-                each.line,
-                "python-missing",
-                "error",
-                f"{file.final.image} has no `{missing[0]}`",
-                "RUN apt-get update && apt-get install -y --no-install-recommends python3-pip python-is-python3",
-            )
+            yield remark(each.line, "python-missing", image=file.final.image, missing=missing[0])
             return
 
 
@@ -208,8 +180,7 @@ def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
     users = [each for each in file.of("USER") if each.stage in file.chain]
     if not users or users[-1].value.split(":")[0] in ("root", "0"):
         line = users[-1].line if users else file.instructions[-1].line
-        message = "it runs as root: files in mounted folders will belong to root"
-        yield Remark(line, "root", "warning", message, "USER 1000:1000")
+        yield remark(line, "root")
 
 
 RULES = (

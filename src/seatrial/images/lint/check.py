@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from seatrial.errors import ConfigError, UsageError
-from seatrial.images.lint import base_rules, gpu_rules, package_rules, python_rules
+from seatrial.images.lint import base_rules, gpu_rules, package_rules
 from seatrial.images.lint.commands import pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, read_dockerfile
 from seatrial.system.project_files import is_there, read_bytes, read_text
@@ -24,7 +24,7 @@ _MOST_FILES = 10
 
 Rule = Callable[[Dockerfile], Iterator[Remark]]
 
-RULES: tuple[Rule, ...] = (*gpu_rules.RULES, *base_rules.RULES, *package_rules.RULES, *python_rules.RULES)
+RULES: tuple[Rule, ...] = (*gpu_rules.RULES, *base_rules.RULES, *package_rules.RULES)
 
 
 def check_dockerfile(path: Path) -> list[Remark]:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from seatrial.images.lint.commands import Command, commands_of, options_and_rest
 from seatrial.images.lint.instructions import JOINT, Instruction, read_instructions
+from seatrial.system.toml_file import filled_in
 
 #: A value that grows beyond this is left as it is written: ``ARG A=$A$A`` doubles with every line.
 _MOST_CHARACTERS = 4000
@@ -18,18 +20,26 @@ _VARIABLE = re.compile(r"\\\$|\$(?:(?P<bare>\w+)|\{(?P<name>\w+)(?::?(?P<kind>[-
 _PAIR = re.compile(r"([A-Za-z_][\w.-]*)=((?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\s\"'])*)")
 
 
+Severity = Literal["error", "warning", "hint"]
+
+
 @dataclass(frozen=True)
 class Remark:
     """Hold one finding; ``line`` counts from 1."""
 
     line: int
     id: str
-    severity: Literal["error", "warning", "hint"]
+    severity: Severity
     message: str
     fix: str
 
     def to_dict(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("line", "id", "severity", "message", "fix")}
+
+
+def remark(line: int, key: str, /, **values: object) -> Remark:
+    """Make the remark that remarks.toml has under ``key``: its ID, and more words where a rule words several."""
+    return Remark(line, key.partition(" ")[0], **filled_in(Path(__file__).with_name("remarks.toml"), key, values))
 
 
 @dataclass(frozen=True)

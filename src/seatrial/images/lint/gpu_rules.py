@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal
 
 from seatrial.images.lint.commands import installs_of
-from seatrial.images.lint.dockerfile import Dockerfile, Remark
+from seatrial.images.lint.dockerfile import Dockerfile, Remark, Severity, remark
 from seatrial.images.lint.instructions import JOINT
 from seatrial.job.reading.signs import LIMIT, memory_note
 
@@ -37,39 +36,14 @@ def hidden_gpus(file: Dockerfile) -> Iterator[Remark]:
     """Find variables of the image that give the container no GPU, or always the same one."""
     visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
     if visible and visible.value.strip().lower() in _NO_GPU:
-        yield Remark(
-            visible.line,
-            "gpus-hidden",
-            "error",
-            f"NVIDIA_VISIBLE_DEVICES is {visible.value.strip() or 'empty'}: NVIDIA's runtime gives the "
-            "container no GPU",
-            "ENV NVIDIA_VISIBLE_DEVICES=all",
-        )
+        yield remark(visible.line, "gpus-hidden", value=visible.value.strip() or "empty")
     elif visible and re.fullmatch(r"\d+(?:,\d+)*", visible.value):
-        yield Remark(
-            visible.line,
-            "gpus-fixed",
-            "warning",
-            f"the image asks for GPU {visible.value} of any machine: a machine without it cannot start the container",
-            "ENV NVIDIA_VISIBLE_DEVICES=all   # and choose when it starts: docker run --gpus '\"device=0\"' …",
-        )
+        yield remark(visible.line, "gpus-fixed", value=visible.value)
     chosen = file.lasting("CUDA_VISIBLE_DEVICES")
     if chosen and chosen.value.strip() in ("", "-1", "none", "NoDevFiles"):
-        yield Remark(
-            chosen.line,
-            "gpus-hidden",
-            "error",
-            f"CUDA_VISIBLE_DEVICES is {chosen.value.strip() or 'empty'}: programs in the container see no GPU",
-            "remove it, or set it for a single run: docker run -e CUDA_VISIBLE_DEVICES=0 …",
-        )
+        yield remark(chosen.line, "gpus-hidden from CUDA", value=chosen.value.strip() or "empty")
     elif chosen and re.fullmatch(r"\d+(?:,\d+)*", chosen.value):
-        yield Remark(
-            chosen.line,
-            "gpus-fixed",
-            "warning",
-            f"programs in the container never use another GPU than {chosen.value}, however many it is given",
-            "remove it, or set it for a single run: docker run -e CUDA_VISIBLE_DEVICES=0 …",
-        )
+        yield remark(chosen.line, "gpus-fixed for CUDA", value=chosen.value)
 
 
 def missing_capabilities(file: Dockerfile) -> Iterator[Remark]:
@@ -80,22 +54,9 @@ def missing_capabilities(file: Dockerfile) -> Iterator[Remark]:
         return
     if "compute" not in names:
         others = "".join(f",{name}" for name in sorted(names - {"utility", ""}))
-        yield Remark(
-            requested.line,
-            "no-compute",
-            "error",
-            f"NVIDIA_DRIVER_CAPABILITIES is {requested.value}: libcuda is not mounted, and CUDA finds no GPU",
-            f"ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility{others}",
-        )
+        yield remark(requested.line, "no-compute", value=requested.value, others=others)
     elif "utility" not in names:
-        yield Remark(
-            requested.line,
-            "no-utility",
-            "warning",
-            f"NVIDIA_DRIVER_CAPABILITIES is {requested.value}: without utility nvidia-smi is missing, and no "
-            "GPU can be watched",
-            f"ENV NVIDIA_DRIVER_CAPABILITIES=utility,{requested.value}",
-        )
+        yield remark(requested.line, "no-utility", value=requested.value)
 
 
 def other_drivers_first(file: Dockerfile) -> Iterator[Remark]:
@@ -107,15 +68,7 @@ def other_drivers_first(file: Dockerfile) -> Iterator[Remark]:
         if found["kind"] == "stubs":
             yield _stubs(line, f"LD_LIBRARY_PATH has {folder}", fix)
         else:
-            yield Remark(
-                line,
-                "compat-at-run-time",
-                "error",
-                f"LD_LIBRARY_PATH has {folder}: its libcuda comes before the host's, and CUDA ends with "
-                "error 803 or 804 "
-                "where the host's driver is newer or the GPU is a GeForce",
-                fix,
-            )
+            yield remark(line, "compat-at-run-time", folder=folder, fix=fix)
     for each in file.of("RUN"):
         kept = each.stage in file.chain and re.search(r"/etc/ld\.so\.conf", each.value)
         if kept and (stub := re.search(r"[\w/.${}-]*/stubs(?![\w/])", each.value)):
@@ -136,13 +89,7 @@ def _linked_stubs(file: Dockerfile) -> Iterator[Remark]:
 
 
 def _stubs(line: int, seen: str, fix: str) -> Remark:
-    return Remark(
-        line,
-        "stubs-at-run-time",
-        "error",
-        f"{seen}: programs that open libcuda.so get the stub in place of the host's driver, and CUDA finds no GPU",
-        fix,
-    )
+    return remark(line, "stubs-at-run-time", seen=seen, fix=fix)
 
 
 def _line_of(file: Dockerfile, folder: str) -> int:
@@ -179,14 +126,11 @@ def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
             if (not meta and not _DRIVER.match(name)) or (each.line, package) in removed:
                 continue
             instead = f"cuda-toolkit-{meta[1]}-{meta[2]}" if meta and meta[1] else "cuda-toolkit"
-            yield Remark(
+            yield remark(
                 each.line,
                 "driver-in-image",
-                "error",
-                f"{package} installs NVIDIA's driver in the image: where it is not the host's version, the "
-                "container does not "
-                "start or ends with a version mismatch",
-                f"{each.tool} install -y {instead}"
+                package=package,
+                fix=f"{each.tool} install -y {instead}"
                 if meta
                 else f"remove {package}: the runtime mounts the host's driver",
             )
@@ -199,13 +143,11 @@ def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
         ):
             continue
         if installer[0].startswith("NVIDIA") or re.search(r"--driver\b", command.text):
-            yield Remark(
+            yield remark(
                 command.line,
-                "driver-in-image",
-                "error",
-                f"{installer[0]} installs NVIDIA's driver in the image: it must be the host's, which the "
-                "runtime mounts",
-                f"sh {installer[0]} --silent --toolkit" if installer[0].startswith("cuda") else "remove it",
+                "driver-in-image by an installer",
+                installer=installer[0],
+                fix=f"sh {installer[0]} --silent --toolkit" if installer[0].startswith("cuda") else "remove it",
             )
 
 
@@ -214,13 +156,7 @@ def revoked_keys(file: Dockerfile) -> Iterator[Remark]:
     for command in file.commands:
         # NVIDIA's repository for machine learning is still signed with the old key.
         if "7fa2af80.pub" in command.text and "machine-learning" not in command.text:
-            yield Remark(
-                command.line,
-                "apt-key",
-                "error",
-                "NVIDIA changed this key in April 2022: apt rejects the packages",
-                "install cuda-keyring_1.1-1_all.deb, or use a base that has what you need",
-            )
+            yield remark(command.line, "apt-key")
 
 
 def gpu_at_build_time(file: Dockerfile) -> Iterator[Remark]:
@@ -229,16 +165,10 @@ def gpu_at_build_time(file: Dockerfile) -> Iterator[Remark]:
         if command.words[:1] in (("echo",), ("printf",), ("cat",), ("sed",), ("ln",), ("touch",), ("which",)):
             continue
         if match := _GPU_CHECK.search(command.text):
-            severity: Literal["error", "warning"] = "error"
+            severity: Severity = "error"
             if command.sometimes or not re.search(r"assert|nvidia-smi|exit\(", command.text):
                 severity = "warning"
-            yield Remark(
-                command.line,
-                "gpu-at-build-time",
-                severity,
-                f"{match[0]} runs during the image build, which has no GPU",
-                "remove it; `seatrial run` checks the GPUs when the container starts",
-            )
+            yield remark(command.line, "gpu-at-build-time", match=match[0], severity=severity)
 
 
 def shared_memory(file: Dockerfile) -> Iterator[Remark]:
@@ -247,20 +177,14 @@ def shared_memory(file: Dockerfile) -> Iterator[Remark]:
         if re.search(r"mount\b.*/dev/shm|shmmax", command.text) or (
             "/etc/fstab" in command.text and "/dev/shm" in command.text
         ):
-            yield Remark(
-                command.line,
-                "shm",
-                "error",
-                "/dev/shm belongs to the running container: the image cannot change its 64 MB",
-                "docker run --shm-size=2g …   # seatrial run does this automatically",
-            )
+            yield remark(command.line, "shm")
 
 
 def memory_settings(file: Dockerfile) -> Iterator[Remark]:
     """Find variables that do not limit GPU memory, although tutorials set them for that."""
     for name, setting in file.environments[-1].items():
         if setting.lasts and (note := memory_note(name, setting.value)):
-            yield Remark(setting.line, "no-memory-limit", "hint", f"{name}={setting.value} is {note}", LIMIT)
+            yield remark(setting.line, "no-memory-limit", name=name, value=setting.value, note=note, fix=LIMIT)
 
 
 RULES = (

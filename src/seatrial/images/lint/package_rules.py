@@ -1,15 +1,16 @@
-"""Check frameworks: without a version, without CUDA, twice, or without a wheel for the base's Python."""
+"""Check frameworks: without a version, without CUDA, twice, or without a wheel; and two Pythons in one image."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from packaging.version import InvalidVersion, Version
 
-from seatrial.images.base import python_of_image
-from seatrial.images.lint.commands import Install, installs_of, pip_installs
-from seatrial.images.lint.dockerfile import Dockerfile, Remark
+from seatrial.images.base import python3_of_distribution, python_of_image
+from seatrial.images.lint.commands import Command, Install, commands_of, installs_of, pip_installs
+from seatrial.images.lint.dockerfile import Dockerfile, Remark, remark
 from seatrial.stack.facts import TORCH_VERSION, wheels
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -38,21 +39,9 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
         ):
             name = re.split(r"\[", wanted)[0]
             newest = TORCH_VERSION if name == "torch" else "VERSION"
-            yield Remark(
-                each.line,
-                "no-pins",
-                "warning",
-                f"{wanted} has no pinned version: the same Dockerfile can give a different image later",
-                f'pip install "{wanted}=={newest}"   # or -r requirements.txt with versions',
-            )
+            yield remark(each.line, "no-pins", wanted=wanted, newest=newest)
         if wanted and _nightly(each) and not re.search(r"==|\$", wanted):
-            yield Remark(
-                each.line,
-                "nightly-unpinned",
-                "warning",
-                f"{wanted} is a nightly build: the same Dockerfile gives another image tomorrow",
-                f"pip install torch=={TORCH_VERSION}   # or a dated build: torch==X.Y.0.devYYYYMMDD",
-            )
+            yield remark(each.line, "nightly-unpinned", wanted=wanted, torch=TORCH_VERSION)
 
 
 def python_too_new(file: Dockerfile) -> Iterator[Remark]:
@@ -70,12 +59,8 @@ def python_too_new(file: Dockerfile) -> Iterator[Remark]:
             and not Version(rows[0].python[0]) <= Version(python) <= Version(rows[0].python[1])
         ):
             low, high = rows[0].python
-            yield Remark(
-                each.line,
-                "python-version",
-                "error",
-                f"torch {rows[0].version} has wheels for Python {low} to {high}, and {image} has {python}",
-                f"FROM python:{high}-slim-bookworm",
+            yield remark(
+                each.line, "python-version", version=rows[0].version, low=low, high=high, image=image, python=python
             )
 
 
@@ -93,13 +78,12 @@ def torch_twice(file: Dockerfile) -> Iterator[Remark]:
         anew = {"-U", "--upgrade", "--force-reinstall", "--pre", "-I", "--ignore-installed"} & set(each.flags)
         kind = "conda" if each.tool == "conda" else "pip"
         if before and (other or anew or (kind == "conda" and tool == "pip")):
-            yield Remark(
+            yield remark(
                 each.line,
                 "torch-twice",
-                "warning",
-                f"torch is installed twice: in {before} and again {where}; the first stays in its layer, gigabytes "
-                "that nothing uses, and what was built for it can break",
-                f"use one of them: remove {wanted} here" + (", or FROM python:3.11-slim-bookworm" if base else ""),
+                before=before,
+                where=where,
+                fix=f"use one of them: remove {wanted} here" + (", or FROM python:3.11-slim-bookworm" if base else ""),
             )
         before, release, tool = f"line {each.line}", pin[1] if pin else None, kind
 
@@ -145,14 +129,7 @@ def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
         if not found and each.tool == "conda" and each.package("cpuonly"):
             found = "cpuonly"
         if found:
-            yield Remark(
-                each.line,
-                "cpu-torch",
-                "error",
-                f"{found} gives a torch without CUDA, in an image for GPUs ({file.final.image}): training "
-                "runs on the CPU",
-                f"pip install torch=={TORCH_VERSION} --index-url https://download.pytorch.org/whl/cu126",
-            )
+            yield remark(each.line, "cpu-torch", found=found, image=file.final.image, torch=TORCH_VERSION)
 
 
 def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
@@ -169,12 +146,13 @@ def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
         for name, wanted in fixed.items():
             if (found := each.package(name)) and not each.command.sometimes:
                 version = re.search(r"==[\d.]+", found)
-                yield Remark(
+                yield remark(
                     each.line,
                     "cpu-framework",
-                    "error",
-                    f"{found} has no CUDA, in an image for GPUs ({file.final.image}): training runs on the CPU",
-                    f'pip install "{wanted}{version[0] if version else ""}"',
+                    found=found,
+                    image=file.final.image,
+                    wanted=wanted,
+                    version=version[0] if version else "",
                 )
 
 
@@ -193,4 +171,104 @@ def _nightly(each: Install) -> bool:
     return any("/whl/nightly" in source for source in each.sources)
 
 
-RULES = (no_pins, python_too_new, torch_twice, cpu_torch, cpu_tensorflow_or_jax)
+_APT = ("apt-get", "apt", "aptitude")
+#: Packages that bring an interpreter: https://packages.ubuntu.com/source/jammy/python3.11.
+_INTERPRETER = re.compile(r"python(3\.\d+)(?:-(?:minimal|full|dev|venv))?(?:[=:].*)?$")
+_VERSIONED = re.compile(r"(?:/usr/bin/)?python(3\.\d+)$")
+#: The distribution's own names, by which its python3 is run.
+_PIP, _PYTHON = ("pip", "pip3", "/usr/bin/pip3"), ("python3", "/usr/bin/python3")
+
+
+@dataclass
+class _Pythons:
+    """Hold the Pythons of one stage.
+
+    Attributes:
+        default: version of the distribution's python3; None if something else is python3 or pip3.
+        added: version → line that installs it. filled: version → line that installs packages for it.
+    """
+
+    default: str | None
+    added: dict[str, int] = field(default_factory=dict)
+    filled: dict[str, int] = field(default_factory=dict)
+
+
+def other_python(file: Dockerfile) -> Iterator[Remark]:
+    """Find pip3 and python3 of the distribution in an image that installs another Python."""
+    stages: list[_Pythons] = []
+    for stage in file.stages:
+        if stage.parent is None:
+            pythons = _Pythons(python_of_image(stage.image) or python3_of_distribution(stage.image))
+        else:
+            before = stages[stage.parent]
+            pythons = _Pythons(before.default, {**before.added}, {**before.filled})
+        stages.append(pythons)
+        for command in (each for each in file.commands if each.stage == stage.number):
+            if pythons.default and (remark := _remark_on(command, pythons, stage.image)):
+                yield remark
+                pythons.default = None  # once is enough
+    yield from _starts(file, stages[-1])
+
+
+def _remark_on(command: Command, pythons: _Pythons, image: str) -> Remark | None:
+    """Record a command in ``pythons``; return its remark, or None if it has none."""
+    assert pythons.default is not None
+    if _stands_in(command):
+        pythons.default = None
+        return None
+    install = next(installs_of((command,)), None)
+    if install is None or install.action != "install":
+        return None
+    if install.tool in _APT:
+        for name in install.packages:
+            if (match := _INTERPRETER.match(name)) and match[1] != pythons.default:
+                pythons.added.setdefault(match[1], install.line)
+    elif own := _VERSIONED.match(command.words[0]):
+        pythons.filled.setdefault(own[1], install.line)
+    elif pythons.added and _is_the_distributions(install):
+        version, line = next(iter(pythons.added.items()))
+        used = " ".join(command.words[: command.words.index("install")])
+        return remark(
+            install.line, "other-python", used=used, default=pythons.default, image=image, version=version, at=line
+        )
+    return None
+
+
+def _is_the_distributions(install: Install) -> bool:
+    words = install.command.words
+    return install.tool == "pip" and (words[0] in _PIP or (words[0] in _PYTHON and words[1:3] == ("-m", "pip")))
+
+
+def _stands_in(command: Command) -> bool:
+    """Return True if python3 or pip3 is another one afterwards: linked, in an environment, or a pip of a version."""
+    words, text = command.words, command.text
+    if words[:1] == ("update-alternatives",) or words[:1] == ("ln",):
+        return bool(re.search(r"/(?:python3|pip3?)(?:\s|$)", text))
+    if re.search(r"-m venv\b|virtualenv|\bconda\b|\bmamba\b|pyenv|get-pip|ensurepip", text):
+        return True
+    install = next(installs_of((command,)), None)
+    return bool(install and install.tool == "uv") or bool(
+        install and install.tool == "pip" and _VERSIONED.match(words[0]) and install.package("pip")
+    )
+
+
+def _starts(file: Dockerfile, pythons: _Pythons) -> Iterator[Remark]:
+    """Find CMD and ENTRYPOINT that start python3 while the packages belong to another Python."""
+    default = pythons.default
+    if default is None or not pythons.filled or default in pythons.filled:
+        return
+    version, line = next(iter(pythons.filled.items()))
+    for each in (each for each in file.instructions if each.name in ("CMD", "ENTRYPOINT")):
+        for command in commands_of(each) if each.stage == file.final.number else ():
+            if command.words[:1] and command.words[0] in _PYTHON:
+                yield remark(
+                    command.line,
+                    "other-python at the start",
+                    words=command.words[0],
+                    default=default,
+                    at=line,
+                    version=version,
+                )
+
+
+RULES = (no_pins, python_too_new, torch_twice, cpu_torch, cpu_tensorflow_or_jax, other_python)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import seatrial
 from seatrial.errors import ConfigError
@@ -17,60 +18,16 @@ from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import Stack
 from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.project_files import read_sources
+from seatrial.system.toml_file import own_table
 
 _PACKAGE = Path(seatrial.__file__).parent
 _ROOM = Path("images/slim/program")
 
-#: Feature → what in a project's source shows its use. Generous: a false hit costs megabytes, a miss stops a run.
-#: Text, compiled when an image is slimmed: every plan imports this.
-_SIGNS: dict[str, str] = {
-    "fft": r"(?i)fft|stft|spectrogram|melscale|torchaudio",
-    "sparse": r"(?i)sparse|to_csr|coalesce|torch_geometric|torch_scatter|\bdgl\b|bitsandbytes",
-    "sparselt": r"(?i)semi_structured|sparselt|torchao",
-    "random": r"(?i)curand|cupy",
-    "nvshmem": r"(?i)nvshmem|symm_mem|symmetric_memory",
-    "nccl": r"(?i)nccl|distributed|DataParallel|accelerat(or|e\b)|lightning|deepspeed|torchrun",
-    "linalg": (
-        r"(?i)linalg|\binv(erse)?\(|cholesky|\bsvd|\bqr\(|\beigh?(vals)?\b|lstsq|lu_solve|pinverse|matrix_exp|orthogonal|"
-        r"spectral_norm|logdet|slogdet|\bdet\(|MultivariateNormal|gpytorch"
-    ),
-    "compile": r"triton|xformers|flash_attn|unsloth|liger|deepspeed|bitsandbytes|flex_attention",
-}
-
-#: The same for TensorFlow and JAX: what they call by other names, and what calls it without a word of it in the script:
-#: recurrent layers of Keras and Flax draw their first weights by a QR decomposition, which is cuSOLVER's.
-_XLA_SIGNS: dict[str, str] = {
-    "fft": r"(?i)fft|stft|spectrogram|fourier|fnet|librosa|tensorflow_io",
-    "sparse": r"(?i)sparse(?!_?(categorical|top_?k|softmax))|to_csr|tridiagonal|\bgraph_?nets?|jraph",
-    "random": r"(?i)curand|cupy",
-    "nvshmem": r"(?i)nvshmem|mosaic|pallas",
-    "nccl": (
-        r"(?i)nccl|distribute|Strategy|DataParallel|ModelParallel|pmap|shard|\bMesh\b|PartitionSpec|psum|pmean|all_?reduce|"
-        r"multihost|horovod"
-    ),
-    "linalg": (
-        _SIGNS["linalg"] + r"|lstm|gru|rnn|solve|\blu\b|expm|sqrtm|polar\b|schur|tridiagonal|multivariate|shampoo|"
-        r"\bsoap\b|kfac|tensorflow_probability|\btfp\b|gpflow|gpjax|numpyro|distrax|blackjax|lineax|diffrax|jaxopt|optimistix"
-    ),
-    "rnn": r"(?i)lstm|gru|rnn|ctc|multiheadattn",
-    "nvcc": r"(?i)numba|cupy|nvcc|nvvm|pycuda|cuda\.core|cuda\.bindings|load_op_library|\bwarp\b",
-    "libclang": r"clang",
-}
-
-#: Features that only code which names them uses, so that the project's source and requirements prove their absence:
-#: nothing in torch, TensorFlow and JAX calls cuRAND or nvcc, and one function of torch each cuSPARSELt and NVSHMEM. Any
-#: package may call FFT, decompositions or sparse products with no word of it in the script: ``auto`` keeps those.
-_NAMED = ("nvcc", "nvshmem", "random", "sparselt")
-
-#: Packages that start no collective of several GPUs by themselves. With any other, ``auto`` keeps NCCL.
-_WITHOUT_COLLECTIVES = """
-click einops h5py imageio jax jaxlib keras matplotlib mlflow mlflow-skinny numpy opencv-python opencv-python-headless
-packaging pandas pillow psutil pyarrow python-dotenv pyyaml regex requests rich safetensors scikit-image scikit-learn
-scipy seaborn sentencepiece six sympy tensorboard tensorboardx tensorflow tokenizers torch torchaudio torchvision tqdm
-typer typing-extensions
-"""
-
 _MOST_FILES, _MOST_SOURCE_BYTES = 500, 50_000_000
+
+
+def _signs() -> dict[str, Any]:
+    return own_table(Path(__file__).with_name("signs.toml"))
 
 
 @dataclass(frozen=True)
@@ -116,13 +73,13 @@ def slimming_for(
     used: set[str] = set()
     left_out: dict[str, tuple[str, ...]] = {"none": (), "files": ()}
     if stack.wheel is not None:
-        signs = _SIGNS if stack.wheel.framework == "torch" else _XLA_SIGNS
+        signs, proof = _signs()["torch" if stack.wheel.framework == "torch" else "xla"], _signs()["proof"]
         used = _used(job, signs, requirements) | ({"compile", "nvcc"} if compiles else set())
         used |= {"nccl"} if multi_gpu or job.nodes > 1 else set()
-        if signs is _XLA_SIGNS and "linalg" in used:
+        if stack.wheel.framework != "torch" and "linalg" in used:
             used.add("sparse")  # cuSOLVER is linked to cuSPARSE
         unused = tuple(sorted({*signs, "sparselt", "compile"} - used))
-        named = {*_NAMED, "nccl"} if _starts_no_collective(job, requirements) else {*_NAMED}
+        named = {*proof["named"], *(["nccl"] if _starts_no_collective(job, requirements) else [])}
         proven = tuple(feature for feature in unused if feature in named and feature in signs)
         left_out |= {"auto": proven, "unused": unused, "arch": unused}
     left_out = left_out if has_cuda else {}
@@ -180,7 +137,7 @@ def _used(job: Job, signs: Mapping[str, str], requirements: Sequence[str]) -> se
 
 def _starts_no_collective(job: Job, requirements: Sequence[str]) -> bool:
     """True if no package of the job starts NCCL with no word of it in the project's source."""
-    known = set(_WITHOUT_COLLECTIVES.split())
+    known = set(_signs()["proof"]["without_collectives"])
     return job.target.kind == "recipe" or all(canonical_name(line) in known for line in requirements)
 
 

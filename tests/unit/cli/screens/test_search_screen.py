@@ -10,9 +10,10 @@ import pytest
 from seatrial.cli import trials as screens
 from seatrial.cli.trials import SearchScreen
 from seatrial.job.model import Job, Target
+from seatrial.search.request import Definition
 from seatrial.search.search import Search
 from seatrial.search.space import parse_space
-from seatrial.search.study import Definition, Study
+from seatrial.search.study import Study
 from seatrial.system.host import Host
 
 

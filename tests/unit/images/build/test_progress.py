@@ -1,12 +1,16 @@
-"""The progress line of a build, from lines of BuildKit and pip."""
+"""A build's progress line, its lines in a log, and the lines left of a build that ends early."""
 
 from __future__ import annotations
 
+import re
+import threading
 from pathlib import Path
 
 import pytest
 
-from seatrial.images.build.progress import BuildProgress
+from seatrial.errors import ImageError
+from seatrial.images.build import progress
+from seatrial.images.build.progress import BuildProgress, BuildReporter
 from tables import cases
 
 
@@ -20,15 +24,7 @@ def test_line_has_step_packages_and_megabytes(lines: str, shown: tuple[str, ...]
     assert tuple(found) == shown
 
 
-@pytest.mark.parametrize(
-    ("line", "step"),
-    [
-        ("[web 3/5] RUN --mount=type=cache,target=/c make -j all", "RUN make -j all"),
-        ("STEP 4/9: RUN ./configure", "RUN ./configure"),
-        ("[base 3/4] RUN --mount=type=bind,source=tools,target=/mnt python3 /mnt/layer.py bare", "preparing the build"),
-        ("pushing registry.example.org/a:1", "pushing the image"),
-    ],
-)
+@cases("line", "step")
 def test_step_of_an_own_dockerfile_keeps_its_words(line: str, step: str) -> None:
     progress = BuildProgress(0.0)
     assert progress.line(line) == (step != "preparing the build")
@@ -45,3 +41,73 @@ def test_packages_are_counted_against_those_of_the_lock(tmp_path: Path) -> None:
     progress.line("Installing collected packages: numpy, torch")
     (tmp_path / "lib/python3.11/site-packages/numpy-2.4.0.dist-info").mkdir(parents=True)
     assert progress.words(2.0).endswith("2 packages, 180 MB downloaded; unpacked 1 of 2 packages")
+
+
+STEP = "[build 4/7] RUN pip install --require-hashes -r requirements.txt"
+
+
+class Lines:
+    """Hold printed lines, and wait for a number of them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+
+    def __call__(self, line: str) -> None:
+        with self._more:
+            self.lines.append(line)
+            self._more.notify_all()
+
+    def wait_for(self, count: int) -> list[str]:
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.lines) >= count, timeout=30), self.lines
+            return list(self.lines)
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(progress, "EVERY_S", 0.05)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_silent_step_is_repeated_with_its_time(whole: bool) -> None:
+    printed = Lines()
+    with BuildReporter(printed, printed, whole=whole) as reporter:
+        reporter.line(STEP)
+        lines = printed.wait_for(3)
+    assert lines[0] == (STEP if whole else "installing the packages with pip")
+    assert all(re.fullmatch(r"installing the packages with pip, \d+ s", line) for line in lines[1:])
+    assert not reporter._thread.is_alive()
+
+
+def test_nothing_is_printed_before_the_first_line_nor_after_the_image_is_ready() -> None:
+    printed, waited = Lines(), threading.Event()
+    with BuildReporter(printed, printed) as reporter:
+        waited.wait(0.2)
+        assert printed.lines == []
+        reporter.line("image ready (cached)")
+        waited.wait(0.2)
+    assert printed.lines == ["image ready (cached)"]
+
+
+@pytest.mark.parametrize(
+    ("error", "log"), [(ImageError("a full disk"), [STEP, "no space left"]), (KeyboardInterrupt(), [])]
+)
+def test_a_failure_leaves_the_log_and_a_stop_does_not(error: BaseException, log: list[str]) -> None:
+    lines, printed = Lines(), Lines()
+    with pytest.raises(type(error)), BuildReporter(lines, printed) as reporter:
+        reporter.line(STEP)
+        reporter.line("no space left")
+        raise error
+    assert [line for line in printed.lines if line in (STEP, "no space left")] == log
+
+
+def test_of_a_long_log_the_first_lines_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "EVERY_S", 600.0)
+    printed = Lines()
+    with pytest.raises(ImageError), BuildReporter(printed, printed) as reporter:
+        for number in range(progress._MOST_LINES + 1001):
+            reporter.line(f"line {number}")
+        raise ImageError("a full disk")
+    assert printed.lines[:2] == ["… 1,001 lines before", "line 1001"] and len(printed.lines) == progress._MOST_LINES + 1

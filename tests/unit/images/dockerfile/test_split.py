@@ -6,8 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from seatrial.images.dockerfile.layers import split
 from seatrial.images.plan import plan_image
 from seatrial.images.requirements.pip_format import Requirements
@@ -15,6 +13,7 @@ from seatrial.images.resolve.lock import Locked
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
+from tables import cases
 
 HASH = " --hash=sha256:" + "0" * 64
 
@@ -83,24 +82,23 @@ def test_a_line_without_a_hash_is_installed_after_all_that_has_one() -> None:
     assert layers.folders["packages"] == listed and "packages" not in layers.by_hash
 
 
+@cases("lines", "constraints", "framework", "pinned", "others")
+def test_framework_of_a_list_is_its_own_layer(
+    lines: tuple[str, ...],
+    constraints: tuple[str, ...] | None,
+    framework: tuple[str, ...] | None,
+    pinned: tuple[str, ...] | None,
+    others: bool,
+) -> None:
+    layers = split(requested(*lines, constraints=constraints or ()))
+    expected = None if framework is None else requested(*framework, constraints=pinned or ())
+    assert layers.folders.get("framework") == expected and ("packages" in layers.folders) is others
+
+
 def test_a_framework_without_a_hash_is_a_layer_that_pip_resolves() -> None:
     layers = split(requested("torch==2.13.0", "tqdm"), replace(LOCKED, framework=()))
     assert layers.folders["framework"] == requested("torch==2.13.0")
     assert "framework" not in layers.by_hash and "packages" not in layers.folders
-
-
-def test_a_freeze_that_names_every_part_of_torch_has_the_same_framework_layer() -> None:
-    frozen = split(requested("nvidia-cublas==13.1", "numpy==2.3.0", "torch==2.13.0", "triton==3.5.0"))
-    assert frozen.folders["framework"] == requested("torch==2.13.0")
-
-
-def test_ranges_of_jax_are_narrowed_where_the_project_does() -> None:
-    layers = split(
-        requested("jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10", "rich==13.0"))
-    )
-    assert layers.folders["framework"] == requested(
-        "jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10",)
-    )
 
 
 def test_hashes_hold_in_every_layer() -> None:
@@ -111,24 +109,6 @@ def test_hashes_hold_in_every_layer() -> None:
     assert sorted(layers.folders["framework"].lines) == sorted(lines[:3])
     assert layers.folders["packages"] == requested(*lines)
     assert len(layers.folders) == 2
-
-
-def test_hash_mode_in_the_dockerfile(tmp_path: Path) -> None:
-    text = str(planned(tmp_path / "one", f"torch==2.13.0+cpu{HASH}\nnumpy==2.3.0{HASH}\n").dockerfile)
-    assert "-r /media/requirements.txt --no-deps" in steps(planned(tmp_path / "one", f"torch{HASH}\n"), "framework")
-    assert "framework.txt" not in text.rpartition("\nFROM ")[2]  # a constraint without a hash
-
-
-@pytest.mark.parametrize("line", ["torch @ https://e.org/torch.whl", "torch @ git+https://e.org/torch.git", "six"])
-def test_what_is_on_no_index_is_no_framework_layer(line: str) -> None:
-    layers = split(requested(line, "numpy"))
-    assert list(layers.folders) == ["packages"]
-
-
-def test_a_second_framework_is_a_package() -> None:
-    layers = split(requested("tensorflow-cpu==2.20.0", "torch==2.13.0", "numpy"))
-    assert layers.folders["framework"] == requested("torch==2.13.0")
-    assert "packages" in layers.folders
 
 
 def test_options_hold_in_every_layer() -> None:
@@ -151,3 +131,9 @@ def test_git_is_in_a_stage_of_its_own_and_the_layers_below_are_shared(tmp_path: 
     assert steps(one, "framework") == steps(two, "framework")
     assert "install -y --no-install-recommends git" in steps(one, "builder")
     assert "layer.py mirror" in str(one.dockerfile).rpartition("\nFROM ")[2]
+
+
+def test_hash_mode_in_the_dockerfile(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "one", f"torch==2.13.0+cpu{HASH}\nnumpy==2.3.0{HASH}\n")
+    assert "-r /media/requirements.txt --no-deps" in steps(plan, "framework")
+    assert "framework.txt" not in str(plan.dockerfile).rpartition("\nFROM ")[2]  # a constraint without a hash

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from package_indexes import Index, serving
-from seatrial.images.plan import plan_image
-from seatrial.images.resolve.uv import UvResolver
-from seatrial.job.model import ImageOptions, Job, Target
-from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.script import ScriptFacts
-from seatrial.system.host import Host
+from seatrial.job.plan import ImagePlan
+from tables import cases
 
 
 @pytest.fixture
@@ -41,32 +36,6 @@ def of_torch() -> Iterator[Index]:
         yield server
 
 
-class Planner:
-    """Plans a project for the CPU; ``mirror``: PyTorch's index, by default one that does not answer."""
-
-    def __init__(self, project: Path, index: Index) -> None:
-        self.project, self.index, self.mirror = project, index, "http://127.0.0.1:9"
-        self.choices: tuple[Choice, ...] = ()
-
-    def __call__(self, requirements: str, **image: object) -> ImagePlan:
-        (self.project / "requirements.txt").write_text(requirements)
-        options = ImageOptions.model_validate({"torch_index": self.mirror, **image})
-        job = Job(project=self.project, target=Target(kind="script", value="train.py"), image=options)
-        host = Host({"PIP_INDEX_URL": self.index.url, "PIP_CONFIG_FILE": os.devnull})
-        resolver = UvResolver(self.project / "cache", host)
-        plan, self.choices = plan_image(job, script=ScriptFacts(), cpu_only=True, resolver=resolver)
-        return plan
-
-    @property
-    def unlocked(self) -> list[str]:
-        return [choice.value for choice in self.choices if choice.what == "not locked"]
-
-
-@pytest.fixture
-def plan(tmp_path: Path, index: Index) -> Planner:
-    return Planner(tmp_path, index)
-
-
 def layers(plan: ImagePlan) -> dict[str, list[str]]:
     """Layer → its lines, hashes left out: each line of a layer by hash must have one."""
     found = {}
@@ -78,54 +47,46 @@ def layers(plan: ImagePlan) -> dict[str, list[str]]:
     return found
 
 
-def test_list_of_wheels_is_locked_and_nothing_is_left_to_pip(plan: Planner) -> None:
+def test_list_of_wheels_is_locked_and_nothing_is_left_to_pip(plan: Any) -> None:
     made = plan("tqdm\npandas==2.2.2\n")
     assert layers(made) == {"large": ["pandas==2.2.2"], "locked": ["tqdm==4.67.1"]}
     assert str(made.dockerfile).count("--no-deps --require-hashes --only-binary :all:") == 2
-    assert plan.unlocked == []
+    assert plan.chosen("not locked") == []
 
 
-def test_framework_whose_index_does_not_answer_is_left_to_pip_and_the_rest_is_locked(plan: Planner) -> None:
+def test_framework_whose_index_does_not_answer_is_left_to_pip_and_the_rest_is_locked(plan: Any) -> None:
     """The CUDA packages of the other build on the index are not for this image."""
     made = plan("torch==2.13.0\nnumpy\ntqdm\n")
     required = ["numpy==2.4.6", "sympy==1.14"]
     assert layers(made) == {"framework": ["torch==2.13.0"], "required": required, "locked": ["tqdm==4.67.1"]}
-    assert plan.unlocked == ["torch==2.13.0"]
+    assert plan.chosen("not locked") == ["torch==2.13.0"]
 
 
-def test_framework_of_pytorchs_index_is_locked_with_its_build(plan: Planner, of_torch: Index) -> None:
+def test_framework_of_pytorchs_index_is_locked_with_its_build(plan: Any, of_torch: Index) -> None:
     plan.mirror = of_torch.url
     made = plan("torch==2.13.0\nnumpy\n")
     assert layers(made) == {"framework": ["torch==2.13.0+cpu"], "required": ["numpy==2.4.6", "sympy==1.14"]}
-    assert "--hash" in made.context_texts["framework/requirements.txt"] and plan.unlocked == []
+    assert "--hash" in made.context_texts["framework/requirements.txt"] and plan.chosen("not locked") == []
 
 
-def test_address_follows_in_the_last_step_and_is_named(plan: Planner) -> None:
+def test_address_follows_in_the_last_step_and_is_named(plan: Any) -> None:
     made = plan("tqdm\ngit+https://127.0.0.1:9/x.git\n")
     assert layers(made) == {"locked": ["tqdm==4.67.1"], "packages": ["tqdm", "git+https://127.0.0.1:9/x.git"]}
-    assert plan.unlocked == ["git+https://127.0.0.1:9/x.git"]
+    assert plan.chosen("not locked") == ["git+https://127.0.0.1:9/x.git"]
 
 
-def test_package_without_a_wheel_is_built_in_the_last_step(plan: Planner) -> None:
+def test_package_without_a_wheel_is_built_in_the_last_step(plan: Any) -> None:
     made = plan("tqdm\nbuilt\n")
     assert layers(made) == {"locked": ["tqdm==4.67.1"], "packages": ["tqdm", "built"]}
-    assert plan.unlocked == ["built"]
+    assert plan.chosen("not locked") == ["built"]
 
 
-@pytest.mark.parametrize(
-    ("requirements", "image"),
-    [
-        ("tqdm==4.67.1 --hash=sha256:" + "0" * 64, {}),
-        ("--no-binary tqdm\ntqdm", {}),
-        ("tqdm", {"base": "python:3.11-bullseye"}),
-        ("tqdm", {"base": "me/unknown:1"}),
-    ],
-)
-def test_what_pip_must_decide_is_left_as_it_is(plan: Planner, requirements: str, image: dict[str, object]) -> None:
+@cases("requirements", "image")
+def test_what_pip_must_decide_is_left_as_it_is(plan: Any, requirements: str, image: dict[str, object]) -> None:
     assert set(layers(plan(f"{requirements}\n", **image))) == {"packages"}
 
 
-def test_versions_that_the_framework_leaves_open_are_those_of_every_other_project(plan: Planner) -> None:
+def test_versions_that_the_framework_leaves_open_are_those_of_every_other_project(plan: Any) -> None:
     first = plan("torch==2.13.0\ntqdm\n")
     plan.index.has("sympy", "sympy-1.15-py3-none-any.whl")
     second = plan("torch==2.13.0\npandas\n")
@@ -133,12 +94,12 @@ def test_versions_that_the_framework_leaves_open_are_those_of_every_other_projec
     assert layers(plan("torch==2.13.0\nsympy<1.14\n"))["required"] == ["numpy==2.4.6", "sympy==1.13"]
 
 
-def test_a_lock_is_used_when_the_index_has_gone(plan: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_used_when_the_index_has_gone(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = plan("tqdm\n")
     monkeypatch.setattr("seatrial.images.resolve.uv._FRESH_S", -1.0)
     plan.index.login = "me:secret"
     assert plan("tqdm\n").tag == first.tag
 
 
-def test_unlisted_name_on_no_index_is_left_to_pip(plan: Planner) -> None:
+def test_unlisted_name_on_no_index_is_left_to_pip(plan: Any) -> None:
     assert set(layers(plan("tqdm\nnobody-has-this\n"))) == {"packages"}

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from seatrial.images.slim.program.device_code import CUBIN, PTX, Entry, containe
 from seatrial.images.slim.program.elf import DT_SONAME, Elf
 from seatrial.images.slim.program.files import cuda_copies, removable
 from seatrial.images.slim.program.stub import X86_64, stub_library
-from tables import cases
+from tables import cases, constant
 
 gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 
@@ -140,20 +141,22 @@ def test_stub_satisfies_the_loader_and_names_the_call(tmp_path: Path) -> None:
     assert ended.stderr == "seatrial: work was called, but it was left out\n"
 
 
+#: Enough functions that their symbols fill pages.
+MANY = "".join(f"int function_{at}(int a) {{ return a + {at}; }}\n" for at in range(300))
+
 #: As cuFFT answers, on any machine.
-VERSIONS = """
-int cufftGetVersion(int *out) { *out = 12500; return 0; }
-int cufftGetProperty(unsigned which, int *out) { if (which > 2) return 3; *out = 12 + which; return 0; }
-int cufftPlan1d(void) { return 7; }
-"""
+VERSIONS = constant(__file__, "VERSIONS")
 
 
 class Site:
-    """A site-packages with NVIDIA's folders in it."""
+    """A virtual environment as pip leaves it, with NVIDIA's folders in it, and the slimming program."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.path = folder / "env" / "lib" / "python3.11" / "site-packages"
+        self.folder, self.root = folder, folder / "env"
+        self.path = self.root / "lib" / "python3.11" / "site-packages"
+        self.path.mkdir(parents=True)
+        self.program = folder / "slim.pyz"
+        self.program.write_bytes(slimmer_bytes())
 
     def compiled(self, place: str, source: str, *options: str) -> Path:
         target = self.path / place
@@ -161,24 +164,29 @@ class Site:
         shutil.move(compiled(self.folder, target.name, source, *options), target)
         return target
 
-    def slimmed(self, unused: str) -> dict[str, object]:
-        program = self.folder / "slim.pyz"
-        program.write_bytes(slimmer_bytes())
-        argv = [sys.executable, str(program), "--root", str(self.folder / "env"), "--level", "unused"]
-        subprocess.run([*argv, "--unused", unused], capture_output=True, check=True)
-        report: dict[str, object] = json.loads((self.folder / "env" / "slim.json").read_text())
+    def package(self, name: str, version: str, library: str, *link: Path, source: str = MANY) -> Path:
+        """Make a package with one library, linked to others; return the library's path."""
+        target = self.compiled(f"{name}/lib/{library}", source, "-Wl,--no-as-needed", *map(str, link))
+        info = self.path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "RECORD").write_text(f"{name}/lib/{library},,\n{info.name}/METADATA,,\n")
+        return target
+
+    def slim(self, unused: str, *arguments: str, level: str = "unused") -> str:
+        argv = [sys.executable, str(self.program), "--root", str(self.root), "--level", level, "--unused", unused]
+        return subprocess.run([*argv, *arguments], capture_output=True, text=True, check=True).stdout
+
+    def report(self) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads((self.root / "slim.json").read_text())
         return report
 
+    def slimmed(self, unused: str) -> dict[str, Any]:
+        self.slim(unused)
+        return self.report()
 
-ASKED = """
-import ctypes, sys
-library, out = ctypes.CDLL(sys.argv[1]), ctypes.c_int(-1)
-print(library.cufftGetVersion(ctypes.byref(out)), out.value)
-for which in (0, 1, 2):
-    print(library.cufftGetProperty(which, ctypes.byref(out)), out.value)
-print([library.cufftGetProperty(which, ctypes.byref(out)) != 0 for which in (3, -1)], flush=True)
-print(library.cufftPlan1d())
-"""
+
+ASKED = constant(__file__, "ASKED")
 
 
 @gcc
@@ -199,13 +207,7 @@ def test_a_stub_answers_its_version_and_ends_at_anything_else(tmp_path: Path) ->
 
 
 @gcc
-@pytest.mark.parametrize(
-    ("source", "options"),
-    [
-        (VERSIONS.replace("*out = 12500; return 0", "return 5"), ()),  # a library that answers nothing here
-        ("extern int elsewhere(void); " + VERSIONS.replace("12500", "elsewhere()"), ()),  # or does not load
-    ],
-)
+@cases("source", "options")
 def test_a_library_whose_version_cannot_be_read_stays(tmp_path: Path, source: str, options: tuple[str, ...]) -> None:
     site = Site(tmp_path)
     fft = site.compiled("nvidia/cu13/lib/libcufft.so.12", source, "-Wl,-z,now", *options)
@@ -245,34 +247,25 @@ def test_what_xla_calls_stays_where_nvcc_goes(tmp_path: Path) -> None:
 
 @gcc
 def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
-    site = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
-    for name in ("torch/bin", "torch/include", "torch/lib", "numpy/tests", "triton", "nvidia/cu13/lib"):
-        (site / name).mkdir(parents=True)
+    site = Site(tmp_path)
+    for name in ("torch/bin", "torch/include", "torch/lib", "numpy/tests", "triton"):
+        (site.path / name).mkdir(parents=True)
     for name in ("torch/bin/protoc", "torch/bin/torch_shm_manager", "torch/include/a.h", "numpy/tests/t.py", "x.a"):
-        (site / name).write_bytes(b"x" * 1000)
-    (site / "triton" / "__init__.py").touch()
-    shutil.copy(library, site / "torch" / "lib" / "libtorch_cuda.so")
-    fft = compiled(tmp_path, "libcufft.so.12", "int cufftPlan1d(void) { return 0; }")
-    shutil.copy(fft, site / "nvidia" / "cu13" / "lib")
-    program = tmp_path / "slim.pyz"
-    program.write_bytes(slimmer_bytes())
-    argv = [sys.executable, str(program), "--root", str(tmp_path / "env"), "--level", "arch", "--arch", "90"]
-    ended = subprocess.run([*argv, "--unused", "fft,compile"], capture_output=True, text=True, check=True)
-    left = sorted(str(path.relative_to(site)) for path in site.rglob("*") if path.is_file())
-    assert left == [
+        (site.path / name).write_bytes(b"x" * 1000)
+    (site.path / "triton" / "__init__.py").touch()
+    shutil.copy(library, site.path / "torch" / "lib" / "libtorch_cuda.so")
+    fft = site.compiled("nvidia/cu13/lib/libcufft.so.12", "int cufftPlan1d(void) { return 0; }")
+    assert "MB in all" in site.slim("fft,compile", "--arch", "90", level="arch")
+    assert sorted(str(path.relative_to(site.path)) for path in site.path.rglob("*") if path.is_file()) == [
         "nvidia/cu13/lib/libcufft.so.12",
         "torch/bin/torch_shm_manager",  # `import torch` asks for it
         "torch/lib/libtorch_cuda.so",
     ]
-    report = json.loads((tmp_path / "env" / "slim.json").read_text())
+    report = site.report()
     assert report["stubs"] == ["libcufft.so.12"]
     assert report["saved_bytes"]["device code for GPUs other than sm_90"] > 8 * PAGE
-    assert "MB in all" in ended.stdout
-    stub = (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes()
-    again = [*argv[:4], "--level", "unused", "--unused", "fft"]
-    subprocess.run(again, capture_output=True, text=True, check=True)
-    assert (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes() == stub
-    assert json.loads((tmp_path / "env" / "slim.json").read_text())["stubs"] == ["libcufft.so.12"]
+    stub = fft.read_bytes()
+    assert site.slimmed("fft")["stubs"] == ["libcufft.so.12"] and fft.read_bytes() == stub
 
 
 @pytest.mark.parametrize("package", ["tensorflow", "jaxlib"])
@@ -306,6 +299,65 @@ def test_cuda_that_is_there_twice_is_found(tmp_path: Path) -> None:
     copies = {str(wheel / "libcublas.so.13"): 300_000, str(base / "libcublas.so.12.6.4"): 300_000}
     assert cuda_copies(site, [str(tmp_path / "usr" / "local"), str(tmp_path / "usr")]) == {"cublas": copies}
     assert cuda_copies(site, []) == {}
+
+
+@pytest.fixture
+def below(tmp_path: Path) -> Site:
+    """The framework layer, slimmed."""
+    made = Site(tmp_path)
+    fft = made.package("nvidia-cufft", "12.0", "libcufft.so.12", source="int cufftPlan1d(void) { return 7; }")
+    made.package("torch", "2.13.0", "libtorch_cuda.so", fft)
+    made.package("triton", "3.5.0", "libtriton.so")
+    (made.root / "framework.txt").write_text("nvidia-cufft==12.0\ntorch==2.13.0\ntriton==3.5.0\n")
+    made.slim("fft,compile", "--keep-metadata")
+    return made
+
+
+def slim_above(site: Site) -> str:
+    return site.slim("fft,compile", "--above", str(site.root / "framework.txt"))
+
+
+@gcc
+def test_the_layer_below_stays_byte_for_byte_until_its_metadata_goes(below: Site) -> None:
+    """The report is of all layers; pip sees what is gone until the last one."""
+    files = [path for path in below.path.rglob("*") if path.is_file() and "triton" not in str(path)]
+    before, first = {path: (path.read_bytes(), path.stat().st_ino) for path in files}, below.report()
+    assert not (below.path / "triton").exists() and (below.path / "triton-3.5.0.dist-info").is_dir()
+    above = below.package("extension", "1.0", "libextension.so")
+    size = above.stat().st_size
+    slim_above(below)
+    assert before == {path: (path.read_bytes(), path.stat().st_ino) for path in files}
+    assert above.stat().st_size < size  # its debug information
+    assert not (below.path / "triton-3.5.0.dist-info").exists()
+    report, reason = below.report(), "symbol tables and debug information"
+    assert report["stubs"] == first["stubs"] == ["libcufft.so.12"]
+    assert report["saved_bytes"][reason] > first["saved_bytes"][reason]
+
+
+@gcc
+def test_stub_that_a_package_above_is_linked_to_is_replaced(below: Site) -> None:
+    def wanted() -> list[str]:
+        return below.slim("fft,compile", "--wanted").split()
+
+    assert wanted() == []
+    stub = below.path / "nvidia-cufft" / "lib" / "libcufft.so.12"
+    real = compiled(below.folder, "libcufft.so.12", "int cufftPlan1d(void) { return 7; }")
+    below.package("cupy", "14.0", "_cufft.so", real)
+    assert wanted() == ["nvidia-cufft==12.0"]
+    shutil.copy(real, stub)  # as pip brings it back
+    assert wanted() == []
+    whole = stub.read_bytes()
+    slim_above(below)
+    assert stub.read_bytes() == whole and "libcufft.so.12" in below.report()["kept"]
+
+
+@gcc
+def test_without_a_layer_below(tmp_path: Path) -> None:
+    made = Site(tmp_path)
+    library = made.package("extension", "1.0", "libextension.so")
+    size = library.stat().st_size
+    slim_above(made)
+    assert library.stat().st_size < size
 
 
 def test_the_program_runs_on_the_oldest_python_there_is(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""What a plan makes of a list: the project itself, code that its versions cannot run, Debian packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.errors import ConfigError
+from seatrial.findings.match import match_text
+from seatrial.images.plan import plan_image
+from seatrial.images.requirements.adjust import system_packages
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.script import ScriptFacts, script_facts
+from tables import cases, constant
+
+SETUP = constant(__file__, "SETUP")
+PYPROJECT = (
+    '[project]\nname = "my_net"\ndependencies = ["torch"]\n[project.optional-dependencies]\n'
+    'dev = ["six"]\nall = ["my-net[dev]", "attrs"]\n'
+)
+SETUP_CFG = (
+    "[options]\ninstall_requires =\n    torch  # the framework\n    six; python_version > '3'\n\n"
+    "[options.extras_require]\nDev_Tools = attrs\n"
+)
+
+
+def installed(project: Path, requirements: str, **files: str) -> tuple[list[str], tuple[str, ...]]:
+    """(what pip gets, warnings)."""
+    for name, text in {"requirements.txt": requirements, "train.py": "import torch\n", **files}.items():
+        path = project / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    job = Job(project=project, target=Target(kind="script", value="train.py"))
+    plan, _ = plan_image(job, script=script_facts(job.target, project), cpu_only=True)
+    lines = [line for text in plan.context_texts.values() for line in text.splitlines()]
+    return [line for line in lines if not line.startswith(("torch", "numpy"))], plan.warnings
+
+
+@cases("line", "files", "expected")
+def test_the_project_itself(tmp_path: Path, line: str, files: dict[str, str], expected: list[str]) -> None:
+    lines, warnings = installed(tmp_path, f"torch\n{line}\n", **files)
+    assert sorted(lines) == sorted(expected)
+    assert warnings == ()
+
+
+def test_its_python_counts(tmp_path: Path) -> None:
+    installed(tmp_path, "-e .\n", **{"setup.py": SETUP})
+    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
+    plan, _ = plan_image(job, script=script_facts(job.target, tmp_path), cpu_only=True)
+    assert plan.base == "python:3.10-slim-bookworm"
+
+
+def test_unknown_extra_gets_a_warning(tmp_path: Path) -> None:
+    lines, warnings = installed(tmp_path, "-e .[nope]\n", **{"setup.py": SETUP})
+    assert "six==1.16.0" in lines
+    assert warnings == ("the project has no extra 'nope', only dev",)
+
+
+@pytest.mark.parametrize("line", ["-e ./lib", "-e lib", "-e ..", "../", "-e .[a", "-e /src/net", "./.."])
+def test_another_folder_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "lib").mkdir()
+    with pytest.raises(ConfigError, match=r"requirements\.txt:1: ") as caught:
+        installed(tmp_path, f"{line}\n")
+    assert caught.value.run
+
+
+def test_setup_cfg_alone_lists_the_packages(tmp_path: Path) -> None:
+    installed(tmp_path, "", **{"setup.cfg": SETUP_CFG})
+    (tmp_path / "requirements.txt").unlink()
+    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
+    _, choices = plan_image(job, script=script_facts(job.target, tmp_path), cpu_only=True)
+    packages = next(choice for choice in choices if choice.what == "packages")
+    assert packages.value == "torch, six; python_version > '3'"
+
+
+@pytest.mark.parametrize("text", ["no section\n", "[options]\ninstall_requires = a b c\n", "\x00"])
+def test_an_odd_setup_cfg_is_one_sentence(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"setup\.cfg") as caught:
+        installed(tmp_path, "-e .\n", **{"setup.cfg": text})
+    assert caught.value.run
+
+
+def plan(project: Path, source: str, requirements: str = "") -> None:
+    (project / "train.py").write_text(source)
+    if requirements:
+        (project / "requirements.txt").write_text(requirements)
+    job = Job(project=project, target=Target(kind="script", value="train.py"))
+    plan_image(job, script=script_facts(job.target, project), cpu_only=True)
+
+
+@cases("source", "requirements", "printed", "run")
+def test_code_and_versions(
+    tmp_path: Path, source: str, requirements: str, printed: str | None, run: str | None
+) -> None:
+    if printed is None:
+        plan(tmp_path, source, requirements)
+        return
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, source, requirements)
+    assert caught.value.message.startswith(printed) and run in (None, caught.value.run) and caught.value.run
+
+
+@cases("source", "listed", "way_out", "pinned")
+def test_the_pin_that_is_named_is_a_way_out(
+    tmp_path: Path, source: str, listed: str, way_out: str, pinned: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, source, listed)
+    assert caught.value.run is not None and caught.value.run.endswith(f", or pin {way_out}")
+    plan(tmp_path, source, pinned)
+
+
+def test_by_the_packages_that_are_listed() -> None:
+    lines = ("opencv-python>=4.1", "opencv-python-headless", "Ultralytics==8.3", "torch", "https://x.test/a.whl")
+    assert system_packages(lines) == dict.fromkeys(("opencv-python", "ultralytics"), ("libgl1", "libglib2.0-0"))
+
+
+def planned(folder: Path, lines: str, **image: Any) -> tuple[str, list[str], tuple[str, ...]]:
+    (folder / "requirements.txt").write_text(lines)
+    job = Job(project=folder, target=Target(kind="script", value="train.py"), image=ImageOptions(**image))
+    plan, choices = plan_image(job, script=ScriptFacts(), cpu_only=True)
+    return plan.dockerfile or "", [each.value for each in choices if each.what == "system packages"], plan.warnings
+
+
+@cases("line", "fix")
+def test_what_is_missing_all_the_same_has_a_finding(line: str, fix: str) -> None:
+    [finding] = match_text(line)
+    assert finding.fix == f"in seatrial.toml: [image] system_packages = {fix}"
+
+
+def test_a_missing_file_is_no_missing_program() -> None:
+    assert match_text("FileNotFoundError: [Errno 2] No such file or directory: 'git/data.csv'") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "image", "reported", "installed", "warns"),
+    [
+        ("opencv-python\nlightgbm\n", {}, ["libgl1, libglib2.0-0, libgomp1"], "libgl1 libglib2.0-0 libgomp1", ""),
+        ("opencv-python\n", {"base": "rockylinux:9"}, [], "", 'system_packages = ["libgl1", "libglib2.0-0"]'),
+        ("lightgbm\n", {"system_packages": ("libgomp1",)}, [], "libgomp1", ""),
+    ],
+    ids=["installed and named", "a base that may be no Debian", "what the user lists is not named again"],
+)
+def test_packages_of_a_plan(
+    tmp_path: Path, lines: str, image: dict[str, Any], reported: list[str], installed: str, warns: str
+) -> None:
+    dockerfile, named, warnings = planned(tmp_path, lines, **image)
+    assert named == reported and f"--no-install-recommends {installed}" in (dockerfile + "--no-install-recommends ")
+    assert warns in "".join(warnings) and ("apt-get" in dockerfile) is bool(installed)

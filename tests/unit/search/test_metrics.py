@@ -1,0 +1,145 @@
+"""What trials report, failures that they share, and how a search stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from seatrial.errors import EXIT_TARGET_FAILED
+from seatrial.runs.run import Run
+from seatrial.search.metrics import Reading, problem_of, unreported, without_effect
+from seatrial.search.request import Objective
+from seatrial.search.results import _cell, best_of, columns, seconds_left, summary_line
+from seatrial.search.trial import Ending, State, Trial, TrialReport
+from tables import cases
+
+
+def _trial(number: int, state: State = "done", *, loss: float = 0.5, **settings: str) -> Trial:
+    metrics = {"loss": loss, "images_per_s": 100.0 + number} if state == "done" else {}
+    ending = Ending(state, value=metrics.get("loss"), outcome="exited with 1: no such data", metrics=metrics)
+    chosen = settings or {"lr": str(number)}
+    return Trial(number, chosen, state, run_id=f"run-{number}", ending=ending, begun_at=10.0, ended_at=14.0 + number)
+
+
+def test_five_failures_and_nothing_else_end_it() -> None:
+    failed = [_trial(number, "failed") for number in range(5)]
+    problem = problem_of(failed)
+    assert problem is not None and problem.exit_code == EXIT_TARGET_FAILED and "no such data" in problem.message
+    assert problem.run == "seatrial runs show run-4"
+    assert problem_of(failed[:4]) is None and problem_of([*failed, _trial(5)]) is None
+
+
+def test_five_equal_trials_end_it_any_way_their_speed() -> None:
+    problem = problem_of([_trial(number) for number in range(5)])
+    assert problem is not None and problem.run == "seatrial runs compare run-0 run-4"
+    assert problem.message == "The setting lr makes no difference: 5 trials reported exactly the same numbers"
+    assert problem_of([*(_trial(number) for number in range(5)), _trial(5, loss=0.4)]) is None
+    assert problem_of([_trial(number) for number in range(4)]) is None
+
+
+def test_equal_printed_numbers_of_few_digits_end_nothing() -> None:
+    trials = [_trial(number) for number in range(5)]
+    for trial in trials:
+        assert trial.ending is not None
+        trial.ending.printed.append("loss")
+    assert problem_of(trials) is None
+
+
+def test_a_setting_that_changes_nothing_is_named_next_to_one_that_does() -> None:
+    done = [
+        _trial(0, loss=0.5, lr="1", batch="8"),
+        _trial(1, loss=0.5, lr="1", batch="16"),
+        _trial(2, loss=0.4, lr="2", batch="8"),
+        _trial(3, loss=0.4, lr="2", batch="16"),
+    ]
+    assert without_effect(done) == ["batch"] and without_effect(done[:2]) == [] == without_effect([])
+
+
+def test_a_metric_that_nobody_reports_names_those_that_there_are() -> None:
+    error = unreported(Objective("los", "min"), _trial(0))
+    assert "reported images_per_s, loss" in error.message and error.run == "seatrial sweep … --metric loss:min"
+    silent = Trial(0, {}, "failed", run_id="r", ending=Ending("done"))
+    assert "no metric at all" in unreported(Objective("loss", "min"), silent).message
+    pattern = unreported(Objective("loss", "min", r"loss=(\S+)"), silent, "bye")
+    assert r"--metric-from 'loss=(\S+)' matched" in pattern.message, "as it was typed"
+    assert pattern.cause == "its last line was: bye" and pattern.run == "seatrial runs logs r"
+
+
+def test_how_it_stands() -> None:
+    objective = Objective("loss", "min")
+    trials = [_trial(0, loss=0.5), _trial(1, loss=0.3), _trial(2, "pruned"), _trial(3, "failed")]
+    best = best_of(trials, objective)
+    assert best is trials[1]
+    words = summary_line(trials, objective, 8, 16.0)
+    assert words == "4 of 8 trials; best loss 0.3 (lr=1); 1 pruned, 1 failed; about 16 s left"
+    assert seconds_left(trials, 8, 2, None) == 11.0 and seconds_left([], 8, 2, None) is None
+
+
+def _printing(number: int, *values: float) -> Trial:
+    reports = tuple(TrialReport(step, value) for step, value in enumerate(values, 1))
+    return Trial(number, {"lr": str(number)}, "done", run_id="r", reports=reports, ending=Ending("done", values[-1]))
+
+
+def test_equal_printed_numbers_end_it_where_they_are_more_than_one() -> None:
+    assert problem_of([_printing(number, 0.5, 0.8) for number in range(5)]) is not None
+    assert problem_of([_printing(number, 0.8) for number in range(5)]) is None
+    assert problem_of([_printing(number, 0.5, 0.8 + number) for number in range(5)]) is None
+
+
+@cases("first", "second", "best")
+def test_without_an_objective_a_trial_is_best_only_where_all_metrics_agree(first, second, best) -> None:
+    made = [
+        Trial(at, {"lr": str(at)}, "done", ending=Ending("done", metrics=metrics))
+        for at, metrics in enumerate((first, second))
+    ]
+    found = best_of(made, None)
+    assert (None if found is None else found.number) == best
+    assert ("best in every metric: trial 1 (lr=1)" in summary_line(made, None, 2, None)) is (best is not None)
+
+
+def test_a_bar_of_a_value_five_percent_worse_is_five_percent_shorter() -> None:
+    made = [_trial(0, loss=4.0), _trial(1, loss=4.2)]
+    [loss] = [column for column in columns(made, None) if column.title == "loss"]
+    assert [_cell(each, made, loss).percent for each in made] == ["100", "95"]
+
+
+def _reading(folder: Path, pattern: str | None = None) -> tuple[Reading, Path]:
+    path = folder / "events.jsonl"
+    run = cast(Run, cast(Any, SimpleNamespace(events_path=path)))
+    return Reading(run, Objective("loss", "min", pattern), None), path
+
+
+def _values(reading: Reading) -> list[float]:
+    return [value for _, value in reading.new()]
+
+
+@cases("printed", "pattern", "value")
+def test_a_number_in_many_forms(tmp_path: Path, printed: str, pattern: str, value: float) -> None:
+    reading, _ = _reading(tmp_path, pattern)
+    reading.output("stdout", printed.encode() + b"\n")
+    assert _values(reading)[-1] == value == reading.last_printed and not reading.diverged
+
+
+def test_a_printed_nan_at_the_end_diverged(tmp_path: Path) -> None:
+    reading, _ = _reading(tmp_path, r"loss: (\S+)")
+    reading.output("stdout", b"loss: 0.5\nloss: nan\n")
+    assert _values(reading) == [0.5] and reading.diverged
+    reading.output("stdout", b"loss: 0.4\n")
+    assert _values(reading) == [0.4] and not reading.diverged
+
+
+@cases("phases", "series")
+def test_the_series_is_what_came_while_it_trained(tmp_path: Path, phases: list[str], series: str | None) -> None:
+    reading, path = _reading(tmp_path)
+    path.write_text("".join(f'{{"type":"step","phase":"{phase}","loss":0.5}}\n' for phase in phases))
+    reading.new()
+    assert reading.series == series
+
+
+@cases("reported", "diverged")
+def test_a_reported_one_that_is_no_finite_number(tmp_path: Path, reported: list[str], diverged: bool) -> None:
+    reading, path = _reading(tmp_path)
+    path.write_text("".join(f'{{"type":"step","epoch":1,"loss":{one}}}\n' for one in reported))
+    reading.new()
+    assert reading.diverged is diverged
