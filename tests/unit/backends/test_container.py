@@ -12,6 +12,7 @@ from seatrial.errors import DiskError, UntrustedPathError, UsageError
 from seatrial.job.model import DataMount
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.probe import driver_files
+from tables import cases, constant
 
 from ..probe import driver_trees as trees
 from .planning_facts import CDI_BY_UUID, H200S, PLACE, RECORD, STATE, container, docker, podman
@@ -115,16 +116,7 @@ def test_the_drivers_folder_comes_last_any_way_the_user_sets(tmp_path: Path) -> 
     assert parts.container.env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
 
 
-STEERING = {
-    "LD_PRELOAD": "/workspace/forge.so",
-    "LD_AUDIT": "/workspace/forge.so",
-    "GCONV_PATH": "/workspace",
-    "GLIBC_TUNABLES": "glibc.malloc.check=3",
-    "MALLOC_TRACE": "/seatrial/run/trace",
-    "PYTHONPATH": "/workspace",
-    "PYTHONSTARTUP": "/workspace/forge.py",
-    "LOCPATH": "/workspace",
-}
+STEERING = constant(__file__, "STEERING")
 
 
 def test_what_steers_the_loader_reaches_the_target_and_not_the_agent(tmp_path: Path) -> None:
@@ -174,20 +166,7 @@ def test_user_mounts(tmp_path: Path) -> None:
     assert targets.index("/home/seatrial/.cache") < targets.index("/home/seatrial/.cache/huggingface")
 
 
-@pytest.mark.parametrize(
-    ("mount", "message"),
-    [
-        ("{here}:relative", "must be an absolute path"),
-        ("{here}:/a/../seatrial", "must be an absolute path"),
-        ("{here}/absent:/a", "no such file or folder"),
-        ("{here}:/seatrial/run", "reserved"),
-        ("{here}:/proc/x", "reserved"),
-        ("{here}:/dev", "reserved"),
-        ("{here}:/", "would hide"),
-        ("{here}:/home", "would hide /home/seatrial"),
-        ("{here}:/etc", "would hide /etc/passwd"),
-    ],
-)
+@cases("mount", "message")
 def test_mounts_that_cannot_be_intended(tmp_path: Path, mount: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         container(docker(), mounts=(mount.format(here=tmp_path),))

@@ -16,6 +16,7 @@ from seatrial import cli
 from seatrial.cli.options import command_of
 from seatrial.findings.catalogue import entries
 from seatrial.findings.own_words import with_own_words
+from tables import cases, constant
 
 #: Words of the shell itself.
 BUILTIN = {"cd", "export", "unset", "read", "ulimit"}
@@ -83,41 +84,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-ERRORS = [
-    ("run",),
-    ("run", "no such.py"),
-    ("run", "train me.py", "more words", "it's"),
-    ("run", "broken 'quote.py"),
-    ("run", "latin.py"),
-    ("run", "note book.ipynb"),
-    ("run", "start me.sh"),
-    ("run", "sub dir"),
-    ("run", "../elsewhere/train.py"),
-    ("run", "train me.py", "--no-such-flag"),
-    ("run", "train me.py", "--gpus", "many"),
-    ("run", "train me.py", "--memory", "1XB"),
-    ("run", "train me.py", "--data", "no data"),
-    ("run", "digits", "--data", "empty data"),
-    ("run", "train me.py", "--models", "train me.py"),
-    ("run", "train me.py", "--on", "local", "--gpus", "none", "--mount", "a b:/c"),
-    ("run", "train me.py", "--on", "local", "--gpus", "none", "--memory", "1GB"),
-    ("run", "train me.py", "--on", "local", "--gpus", "none", "--env-file", "no file"),
-    ("run", "train me.py", "--on", "local", "--gpus", "none", "--gpu-memory", "1GB", "--", "--epochs", "5"),
-    ("run", "train me.py", "--secret", "NO_SUCH_SECRET"),
-    ("run", "train me.py", "-i", "-d"),
-    ("run", "--resume", "nothing"),
-    ("run", "train me.py", "--publish", "x"),
-    ("runs", "show", "nothing"),
-    ("runs", "logs", "a b"),
-    ("runs", "exec", "last"),
-    ("run", "predict", "--", "no model.pth", "text"),
-    ("plan", "train me.py", "--timeout", "soon"),
-    ("top", "--sort", "no such"),
-    ("dashboard", "--print-config", "no such"),
-    ("-C", "x"),
-    ("rnu",),
-    ("train me.py",),
-]
+ERRORS = constant(__file__, "ERRORS")
 
 
 @pytest.mark.parametrize("words", ERRORS, ids=" ".join)
@@ -154,22 +121,7 @@ def test_the_fix_of_a_known_failure(advice: str) -> None:
             is_taken(command)
 
 
-@pytest.mark.parametrize(
-    ("advice", "shown"),
-    [
-        ("seatrial run --shm-size 8g …", "seatrial run --shm-size 8g 'a b.py' --gpus 1 -- -x"),
-        ("seatrial run … --slim unused   # or", "seatrial run 'a b.py' --gpus 1 --slim unused -- -x   # or"),
-        ("seatrial run --gpus all …", "seatrial run --gpus all 'a b.py' -- -x"),
-        ("seatrial plan … && ls", "seatrial plan 'a b.py' --gpus 1 -- -x && ls"),
-        ("seatrial run … without --gpu-memory", "seatrial run … without --gpu-memory"),
-        ("seatrial run …   # without --gpus", "seatrial run 'a b.py' -- -x   # without --gpus"),
-        ("seatrial run --env B=2 …", "seatrial run --env B=2 'a b.py' --gpus 1 -- -x"),
-        ("echo yes | seatrial run …", "echo yes | seatrial run 'a b.py' --gpus 1 -- -x"),
-        ("seatrial run … -- --lr VALUE   # or", "seatrial run 'a b.py' --gpus 1 -- -x --lr VALUE   # or"),
-        ("seatrial run … -- --gpus VALUE", "seatrial run 'a b.py' --gpus 1 -- -x --gpus VALUE"),
-        ("seatrial runs show RUN", "seatrial runs show RUN"),
-    ],
-)
+@cases("advice", "shown")
 def test_own_words(advice: str, shown: str) -> None:
     assert with_own_words(advice, ["a b.py", "--gpus", "1"], ["--", "-x"]) == shown
 

@@ -53,12 +53,6 @@ def test_help_imports_nothing_heavy():
     assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize("arguments", [["run", "--help"], ["runs", "ls", "-C", "/"], ["plan", "--help"]])
-def test_no_verb_imports_torch(arguments):
-    done = seatrial(*arguments)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("traceback", ["", "1"])
 def test_a_closed_pipe_is_141_and_ctrl_c_is_130_wherever_they_come(traceback, monkeypatch, capsys):
     monkeypatch.setenv("SEATRIAL_TRACEBACK", traceback)

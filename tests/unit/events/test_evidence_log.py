@@ -151,9 +151,3 @@ def test_a_link_in_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").symlink_to(tmp_path / "outside")
     with pytest.raises(OSError, match="symbolic link"):
         EvidenceLog(str(tmp_path / "events.jsonl"), "host")
-
-
-@given(st.binary(max_size=300))
-def test_no_file_is_too_odd_to_be_followed(data: bytes) -> None:
-    chain = followed(data)
-    assert chain.lines == 0 if data else chain == events.Chain(0, CHAIN_START, None)

@@ -9,6 +9,7 @@ from seatrial.errors import GpuContractError, GpuRequestError, SeatrialError
 from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
 from seatrial.job.gpus import select
 from seatrial.job.plan import Gpu
+from tables import cases
 
 
 def gpu(index: int, mig: str | None = None) -> Gpu:
@@ -21,40 +22,7 @@ FOUR = [gpu(index) for index in range(4)]
 MIXED = [gpu(0), gpu(0, "0:0"), gpu(0, "0:1"), gpu(1)]
 
 
-@pytest.mark.parametrize(
-    ("text", "canonical"),
-    [
-        ("auto", "auto"),
-        ("none", "none"),
-        ("ALL", "all"),
-        ("2", "2"),
-        ("count=2", "2"),
-        ("0,2", "device=0,2"),
-        ("device=0", "device=0"),
-        ('"device=0, 2"', "device=0,2"),
-        ("GPU-DE421F49", "GPU-de421f49"),
-        ("device=MIG-GPU-5c89852c-d268/1/0", "device=MIG-GPU-5c89852c-d268/1/0"),
-        ("0:1", "device=0:1"),
-        ("0.5", "0.5"),
-        (".25", "0.25"),
-        ("mig-1g.10gb", "mig-1g.10gb"),
-        ("MIG-1G.10GB", "mig-1g.10gb"),
-        ("mig-1g.10gb.me", "mig-1g.10gb+me"),
-        ("mig-1g.20gb+me.all", "mig-1g.20gb+me.all"),
-        ("device=mig-1c.3g.20gb", "mig-1c.3g.20gb"),
-        ("mig-7g.141gb,capabilities=all", "mig-7g.141gb,capabilities=all"),
-        ("MIG-1a2b", "MIG-1a2b"),
-        ("all,capabilities=compute,utility", "all,capabilities=compute,utility"),
-        ('all,"capabilities=compute,utility"', "all,capabilities=compute,utility"),
-        ("driver=nvidia,count=2,capabilities=gpu", "2"),
-        ("capabilities=compute,device=1", "device=1,capabilities=compute"),
-        ('"capabilities=compute,utility"', "1,capabilities=compute,utility"),
-        ("capabilities=compute,utility", "1,capabilities=compute,utility"),
-        ("capabilities=gpu", "1"),
-        ('"device=0,1",capabilities=compute', "device=0,1,capabilities=compute"),
-        ('"device=0,1","capabilities=compute,utility"', "device=0,1,capabilities=compute,utility"),
-    ],
-)
+@cases("text", "canonical")
 def test_requests(text: str, canonical: str) -> None:
     request = GpuRequest.parse(text)
     assert str(request) in (canonical, f"device={canonical}")

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from seatrial.job.notify import Notify, from_flags
+from tables import cases
 
 
 def test_words_are_commands() -> None:
     assert from_flags(["sh", "tell me"]) == {"command": ["sh", "tell me"]}
 
 
-@pytest.mark.parametrize(
-    ("command", "shown"),
-    [
-        ("curl -H 'Authorization: S3CRET' https://x", "curl …"),
-        ("TOKEN=S3CRET curl x", "a command"),
-        ("beep", "beep"),
-        ("echo 'S3CRET", "a command"),
-    ],
-)
+@cases("command", "shown")
 def test_plan_has_the_program_of_a_command(command: str, shown: str) -> None:
     assert Notify(command=(command,)).hidden.command == (shown,)
 

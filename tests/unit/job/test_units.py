@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from seatrial.errors import UsageError
 from seatrial.job.units import format_bytes, parse_bytes, parse_seconds
+from tables import cases
 
 
 @pytest.mark.parametrize(
@@ -25,19 +26,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("30s", 30),
-        ("10m", 600),
-        ("1h30m", 5400),
-        ("90", 90),
-        ("1.5h", 5400),
-        ("2d", 172800),
-        ("500ms", 0.5),
-        ("1 h 5 min", 3900),
-    ],
-)
+@cases("text", "seconds")
 def test_durations(text: str, seconds: float) -> None:
     assert parse_seconds(text) == seconds
 

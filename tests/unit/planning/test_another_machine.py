@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from seatrial.job.script import script_facts
 from seatrial.planning.host import another_machine, refuse_without_gpu
 from seatrial.planning.plan import make_plan
 from seatrial.planning.portable import as_compose
+from tables import cases
 
 SCRIPT = Target(kind="script", value="tools/train.py", args=("--note", "a $HOME 'b'"))
 
@@ -39,15 +38,7 @@ def planned(folder: Path, gpus: str = "auto", *, here: int = 0, backend: str = "
     return make_plan(job, site, script_facts(job.target, job.project))
 
 
-@pytest.mark.parametrize(
-    ("gpus", "flag", "reserved"),
-    [
-        ("auto", "1", {"count": 1}),
-        ("2", "2", {"count": 2}),
-        ("all", "all", {"count": "all"}),
-        ("device=0,2", '"device=0,2"', {"device_ids": ["0", "2"]}),
-    ],
-)
+@cases("gpus", "flag", "reserved")
 def test_the_other_machines_gpus_are_requested(tmp_path: Path, gpus: str, flag: str, reserved: dict[str, Any]) -> None:
     plan = planned(tmp_path, gpus)
     assert plan.container is not None and plan.container.gpus_flag == flag
@@ -71,23 +62,6 @@ def test_the_compose_file_builds_its_image_and_names_nothing_of_this_machine(tmp
     assert "image" not in service and "pull_policy" not in service
     assert service["environment"]["PYTHONPATH"] == "/workspace"
     assert service["command"][-1] == "a $$HOME 'b'"
-
-
-@pytest.mark.skipif(shutil.which("docker") is None, reason="the docker command is not here")
-@pytest.mark.parametrize("gpus", ["1", "all", "device=0,2"])
-def test_compose_itself_reads_it(tmp_path: Path, gpus: str) -> None:
-    plan = planned(tmp_path, gpus)
-    file = tmp_path / "project" / "compose.yaml"
-    file.write_text(as_compose(plan))
-    checked = subprocess.run(
-        ["docker", "compose", "-f", str(file), "config"], capture_output=True, text=True, check=False, timeout=60
-    )
-    if "is not a docker command" in checked.stderr:
-        pytest.skip("Compose v2 is not here")
-    assert checked.returncode == 0, checked.stderr
-    service = yaml.safe_load(checked.stdout)["services"]["train"]
-    assert "PATH=/opt/venv/bin:$PATH" in service["build"]["dockerfile_inline"].replace("$$", "$")
-    assert service["command"][-1].replace("$$", "$") == "a $HOME 'b'"
 
 
 def test_a_machine_with_other_gpus_gives_none_of_them(tmp_path: Path) -> None:

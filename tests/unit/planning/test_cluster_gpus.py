@@ -41,20 +41,6 @@ def _reported(plan: Plan) -> tuple[str, str]:
 # ------------------------------------------------------------------- claims
 
 
-def test_gpus_are_claimed_where_the_file_is_reported(tmp_path: Path) -> None:
-    plan = a_cluster_plan(tmp_path, CLAIMS, gpus="2", kubernetes={"gpu_claims": True})
-    assert plan.cluster is not None and plan.cluster.claim is not None
-    assert _reported(plan) == ("2 gpu.nvidia.com per pod", "--gpus 2; [kubernetes] gpu_claims")
-    assert (plan.injection, plan.agent.gpu_count, plan.gpus_asked) == ("resource-claim", 2, 2)
-    assert not any("pods wait until" in warning for warning in plan.warnings), "claims are not counted"
-    container = _container(plan)
-    assert container["resources"]["claims"] == [{"name": "gpus"}]
-    assert "nvidia.com/gpu" not in container["resources"]["requests"] and "limits" not in container["resources"]
-    [claim] = container["pod"]["resourceClaims"]
-    assert claim == {"name": "gpus", "resourceClaimTemplateName": f"{plan.cluster.name}-gpus"}
-    assert any(one["key"] == "nvidia.com/gpu" for one in container["pod"]["tolerations"])
-
-
 @pytest.mark.parametrize("gpus", ["2", "mig-1g.18gb"])
 def test_claim_names_class_count_and_profile(tmp_path: Path, gpus: str) -> None:
     made = rendered(a_cluster_plan(tmp_path, CLAIMS, gpus=gpus, kubernetes={"gpu_claims": True}))

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable
 
 import pytest
-import yaml
 
 from fakes import a_container, a_plan
 from seatrial.common.contract.agent_plan import AgentPlan
@@ -47,15 +46,6 @@ def test_docker_run() -> None:
     assert not [word for word in words if "/seatrial/" in word or "SEATRIAL" in word]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     assert words[-8:] == ["python3", *torchrun, "train.py", "--note", "a $b"]
-
-
-def test_compose() -> None:
-    service = yaml.safe_load(as_compose(planned(ulimits=("nofile=1024:2048",))))["services"]["train"]
-    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
-    assert device["device_ids"] == ["GPU-1"]
-    assert service["command"][-1] == "a $$b"
-    assert service["ulimits"] == {"nofile": {"soft": 1024, "hard": 2048}}
-    assert [volume["target"] for volume in service["volumes"]] == ["/workspace"]
 
 
 @pytest.mark.parametrize("form", [as_docker, as_compose])

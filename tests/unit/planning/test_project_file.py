@@ -9,6 +9,7 @@ import pytest
 from fakes import load_job
 from seatrial.errors import UsageError
 from seatrial.planning.new_project import find_script, write_project_file
+from tables import cases
 
 
 def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:
@@ -43,15 +44,7 @@ def test_which_script_is_requested_where_it_is_not_plain(tmp_path: Path) -> None
     assert 'target = "b.py"' in write_project_file(tmp_path, "b.py").read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "run"),
-    [
-        ("net/__main__.py", "seatrial run -m net"),
-        ("examples/a b/main.py", "seatrial init 'examples/a b/main.py'"),
-        ("lab.ipynb", "jupyter nbconvert --to script lab.ipynb && seatrial init lab.py"),
-        ("README.md", "find . -name '*.py' -not -path '*/.*'"),
-    ],
-)
+@cases("name", "run")
 def test_without_a_script_that_is_named_as_one_what_is_here_is_reported(tmp_path: Path, name: str, run: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).touch()

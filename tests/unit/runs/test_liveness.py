@@ -12,6 +12,7 @@ from seatrial.job.plan import EngineAddress
 from seatrial.runs.leases import leases
 from seatrial.system.host import Host
 from seatrial.system.records import Process
+from tables import cases
 
 CLIENT = """#!/bin/sh
 echo "$*" >> {asked}
@@ -24,16 +25,7 @@ esac
 """
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "id", "held", "asked"),
-    [
-        ("tcp://198.51.100.7:2375", "7c2e /var/lib/docker", True, False),
-        ("ssh://198.51.100.7", "7c2e /var/lib/docker", True, False),
-        ("unix:///nowhere/docker.sock", "7c2e /var/lib/docker", True, False),
-        ("unix://{socket}", "another", True, True),
-        ("unix://{socket}", "7c2e /var/lib/docker", False, True),
-    ],
-)
+@cases("endpoint", "id", "held", "asked")
 def test_lease_is_void_only_by_the_answer_of_its_own_local_engine(
     tmp_path: Path, endpoint: str, id: str, held: bool, asked: bool
 ) -> None:

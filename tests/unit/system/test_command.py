@@ -14,11 +14,6 @@ def python(program):
     return [sys.executable, "-c", program]
 
 
-def test_streams_and_exit_code_come_back_apart():
-    ended = command.run(python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"), timeout_s=30)
-    assert (ended.exit_code, ended.stdout, ended.stderr) == (3, "out\n", "err\n")
-
-
 def test_check_raises_with_argv_exit_code_and_stderr():
     with pytest.raises(CommandError, match="the reason") as caught:
         command.check(python("import sys; sys.exit('first\\nthe reason')"), timeout_s=30)

@@ -31,14 +31,6 @@ def test_the_first_that_is_named(tmp_path: Path) -> None:
     assert Host(environ).state_folder == tmp_path / "chosen"
 
 
-def test_it_is_its_owners_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        assert Host({"SEATRIAL_STATE": str(tmp_path / "s")}).state_folder.stat().st_mode & 0o777 == 0o700
-    finally:
-        os.umask(before)
-
-
 @pytest.mark.parametrize("environ", [{}, {"HOME": ""}, {"HOME": "relative"}, {"XDG_STATE_HOME": "relative"}])
 def test_without_a_home_there_is_a_last_resort(environ: dict[str, str], last_resort: Path) -> None:
     assert Host(environ).state_folder == last_resort

@@ -93,26 +93,6 @@ def test_a_link_at_any_level_is_refused(top: Path, outside: Path, level: int) ->
         assert str(path / parts[level]) in refused.value.message
 
 
-def test_a_link_above_is_the_users_own(top: Path, tmp_path: Path) -> None:
-    (tmp_path / "alias").symlink_to(top)
-    with folder(tmp_path / "alias", "a", "b", make=True):
-        assert (top / "a" / "b").is_dir()
-
-
-@pytest.mark.parametrize("kind", ["file", "pipe", "dangling", "ring"])
-def test_what_is_no_folder_is_not_entered(top: Path, kind: str) -> None:
-    {
-        "file": (top / "x").touch,
-        "pipe": lambda: os.mkfifo(top / "x"),
-        "dangling": lambda: (top / "x").symlink_to("nowhere"),
-        "ring": lambda: (top / "x").symlink_to("x"),
-    }[kind]()
-    for make in (False, True):
-        with pytest.raises(UntrustedPathError), folder(top, "x", "y", make=make):
-            pass
-    assert not (top / "nowhere").exists()
-
-
 def test_what_was_entered_is_what_is_used(top: Path, outside: Path) -> None:
     """Its name becomes a link while it is open."""
     with folder(top, "a", make=True) as descriptor:

@@ -38,13 +38,6 @@ def test_exactly_these_lines_of_this_project_in_any_order(tmp_path: Path, enviro
     assert not store.allows(tmp_path / "other", LINES)
 
 
-def test_a_link_to_the_project_is_the_project(tmp_path: Path, environ: dict[str, str]) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "way").symlink_to(tmp_path / "project")
-    TrustStore(Host(environ)).allow(tmp_path / "way", LINES)
-    assert TrustStore(Host(environ)).allows(tmp_path / "project", LINES)
-
-
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "a directory": Path.mkdir,
     "a link to a file that allows it": lambda path: path.symlink_to(path.parent.parent / "theirs.json"),

@@ -19,6 +19,7 @@ from seatrial.errors import (
 from seatrial.findings.catalogue import LAYERS, by_id
 from seatrial.findings.match import match_text
 from seatrial.system.host import Host
+from tables import cases
 
 RECORDED = json.loads((Path(__file__).parents[3] / "recorded" / "engine-errors.json").read_text())
 
@@ -64,63 +65,6 @@ def test_recorded_start_errors(key):
     assert fix is None or fix in error.run
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("docker-pull", "is not resolved"),
-        ("podman-pull", "is not resolved"),
-        ("podman-pull-short-name", "does not know which registry"),
-    ],
-)
-def test_recorded_pull_errors(key, message):
-    error = pull_error(key.split("-")[0], "nosuch/image:1", RECORDED[key]["stderr"])
-    assert type(error) is ImageError
-    assert "nosuch/image:1" in error.message
-    assert message in error.message
-    assert error.run
-
-
-REPORTED = {
-    "failed to discover GPU vendor from CDI: no known GPU vendor found": (GpuContractError, "no CDI spec"),
-    "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": (
-        GpuContractError,
-        "no CDI device nvidia.com/gpu=all",
-    ),
-    'failed to inject devices: failed to stat CDI host device "/dev/dri/renderD129": no such file or directory': (
-        GpuContractError,
-        "a file that does not exist: /dev/dri/renderD129",
-    ),
-    "unknown or invalid runtime name: nvidia": (GpuContractError, "no runtime named nvidia"),
-    "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
-    " version, or use an earlier cuda container: unknown": (
-        GpuContractError,
-        "newer driver than the host's: cuda>=12.8",
-    ),
-    "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
-    " file: no such file or directory: unknown": (GpuContractError, "user-space libraries are not on the host"),
-    "nvidia-container-cli: mount error: the moon is full": (
-        GpuContractError,
-        "to the container: mount error: the moon",
-    ),
-    'error gathering device information while adding custom device "/dev/dxg": no such file or directory': (
-        GpuContractError,
-        "WSL's GPU device node",
-    ),
-    "failed to bind host port for 0.0.0.0:8123: listen tcp4 0.0.0.0:8123: bind: address already in use": (
-        EngineError,
-        "Port 8123",
-    ),
-}
-
-
-@pytest.mark.parametrize("printed", REPORTED)
-def test_messages_of_other_versions(printed):
-    kind, message = REPORTED[printed]
-    error = start_error("docker", ["x"], 125, f"docker: Error response from daemon: {printed}\n")
-    assert type(error) is kind
-    assert message in error.message
-
-
 def test_what_nobody_knows_keeps_the_engines_own_words():
     error = start_error("docker", ["docker", "run"], 125, "docker: Error response from daemon: the moon is full\n\n")
     assert type(error) is CommandError
@@ -161,17 +105,7 @@ def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
     assert variable not in unavailable_error(engine, stderr, Host({})).message
 
 
-@pytest.mark.parametrize(
-    ("engine", "printed", "finding"),
-    [
-        ("docker", "Cannot connect to the Docker daemon at tcp://box:1. Is the docker daemon running?", "engine-down"),
-        ("docker", "Error: strange", "engine-down"),
-        ("docker", "Emulate Docker CLI using podman. Create /etc/containers/nodocker", "docker-is-podman"),
-        ("docker", "client version 1.99 is too new. Maximum supported API version is 1.41", "docker-client-too-new"),
-        ("podman", "dial unix /run/podman.sock: connect: permission denied", "engine-permission"),
-        ("podman", "Error: no subuid ranges found for user me in /etc/subuid", "rootless-no-subids"),
-    ],
-)
+@cases("engine", "printed", "finding")
 @pytest.mark.parametrize("addressed", [False, True])
 def test_why_an_engine_gave_no_answer_is_the_catalogues_entry(engine, printed, finding, addressed):
     environ = {"DOCKER_HOST": "tcp://box:1", "CONTAINER_HOST": "tcp://box:1"} if addressed else {}

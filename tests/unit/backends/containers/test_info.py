@@ -9,20 +9,10 @@ from seatrial.backends.containers.docker import Docker
 from seatrial.errors import EngineUnavailableError
 from seatrial.system.command import Completed
 from seatrial.system.host import Host
+from tables import cases
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "stdout", "stderr", "words"),
-    [
-        (139, "", "Segmentation fault", "Docker does not respond: Segmentation fault"),
-        (0, "{not json", "", "Docker does not respond: {not json"),
-        (0, "[]", "", "Docker does not respond: []"),
-        (0, "{}", "", "Docker gave no answer"),
-        (0, "", "", "Docker gave no answer"),
-        (0, '{"host": {"buildahVersion": "1.28"}}', "", "The program docker is Podman here"),
-        (1, '{"ServerErrors": ["* Cannot connect to the Docker daemon"]}', "", "The Docker daemon does not respond"),
-    ],
-)
+@cases("exit_code", "stdout", "stderr", "words")
 def test_no_answer(exit_code: int, stdout: str, stderr: str, words: str) -> None:
     with pytest.raises(EngineUnavailableError) as caught:
         read_info("docker", Docker.dialect.info_key, Completed(("docker", "info"), exit_code, stdout, stderr), Host({}))

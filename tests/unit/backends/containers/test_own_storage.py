@@ -7,6 +7,7 @@ import pytest
 from seatrial.backends.containers import images as own_storage
 from seatrial.backends.containers.images import OwnImage, unused_images
 from seatrial.images.dockerfile.render import OURS
+from tables import cases
 
 
 def image(name: str, created: str, *, used: bool = False) -> OwnImage:
@@ -43,15 +44,6 @@ def test_a_step_of_ours_ends_with_our_mark(description: str, ours: bool) -> None
     assert own_storage._is_ours(description) is ours
 
 
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [
-        ("seatrial/net:0123456789ab", True),
-        ("localhost/seatrial/net:0123456789ab", True),
-        ("seatrial/net:0123456789ab-unfinished-4711", False),  # being built
-        ("me/net:latest", False),  # made from one of ours: it has our label, too
-        ("registry.example/seatrial/net:1", False),
-    ],
-)
+@cases("name", "ours")
 def test_a_name_of_ours(name: str, ours: bool) -> None:
     assert own_storage._is_our_name(name) is ours

@@ -13,6 +13,7 @@ import pytest
 from seatrial.runs.following import live as progress
 from seatrial.runs.following.live import Progress
 from seatrial.runs.run import Run
+from tables import cases
 
 
 class Clock:
@@ -68,15 +69,7 @@ def test_a_run_that_makes_no_steps_any_more_has_no_rate(tmp_path: Path, clock: C
     assert now.words() == ""
 
 
-@pytest.mark.parametrize(
-    ("printed", "words"),
-    [
-        ("epoch 1/4 loss 0.5\n", "epoch 1/4, about 3 min left"),
-        ("Epoch 2/4\n 30/60 loss: 0.5\r 45/60 loss: 0.4", "epoch 2/4, about 1 min 17 s left"),
-        ("| 3/10 [00:03<00:07, loss=0.5]\n", ""),
-        ("epoch 4/4 loss 0.1\n", "epoch 4/4"),
-    ],
-)
+@cases("printed", "words")
 def test_a_printed_position_has_the_time_left_of_the_whole_training(tmp_path: Path, printed: str, words: str) -> None:
     run = Run(tmp_path / "record", tmp_path / "place")
     run.folder.mkdir()
