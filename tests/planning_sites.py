@@ -95,7 +95,7 @@ def a_site(
 
 
 def facts_of(project: Path, source: str, **modules: str) -> ScriptFacts:
-    """What is read from ``train.py`` with this source, beside modules; ``__`` in a name is a slash."""
+    """Write ``train.py`` and modules, and return what is read from it; ``__`` in a module's name is a slash."""
     for name, text in {"train": source, **modules}.items():
         path = project / (name.replace("__", "/") + ".py")
         path.parent.mkdir(exist_ok=True, parents=True)

@@ -147,25 +147,6 @@ def test_the_hostname_resolves(engine, keys, hostname) -> None:  # type: ignore[
     assert container(engine, **keys).container.hostname == hostname
 
 
-def test_user_mounts(tmp_path: Path) -> None:
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "tmp").mkdir()
-    plan = container(
-        docker(),
-        project=tmp_path,
-        mounts=("weights:/weights:ro", f"{tmp_path}/tmp:/tmp", f"{tmp_path}:/home/seatrial/.cache/huggingface"),
-    ).container
-    assert mounts(plan)["/weights"] == f"{tmp_path}/weights:ro"
-    assert mounts(plan)["/tmp"] == f"{tmp_path}/tmp"
-    assert [tmpfs.target for tmpfs in plan.tmpfs] == [
-        "/home/seatrial/.cache/huggingface/.seatrial",  # the project is mounted there as well
-        "/workspace/.seatrial",
-    ]
-    targets = list(mounts(plan))
-    assert targets.index("/home/seatrial") < targets.index("/home/seatrial/.cache")
-    assert targets.index("/home/seatrial/.cache") < targets.index("/home/seatrial/.cache/huggingface")
-
-
 @cases("mount", "message")
 def test_mounts_that_cannot_be_intended(tmp_path: Path, mount: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -225,19 +206,7 @@ def test_a_pipe_in_place_of_a_mount_point_does_not_hang(tmp_path: Path) -> None:
     HostFiles((), {tmp_path / "point": tmp_path / "source"}, {}).write(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("host_gib", "keys", "facts", "gib"),
-    [
-        (64, {}, {}, 60.8),
-        (4, {}, {}, 3.5),  # half a GiB at least stays the host's
-        (1, {}, {}, 0.5),
-        (0.75, {}, {}, None),  # what would be left is too little for anything
-        (64, {"memory_bytes": 2 * GIB}, {}, 2),
-        (64, {}, {"memory_limits": False}, None),
-        (64, {}, {"desktop": True}, None),
-        (None, {}, {}, None),
-    ],
-)
+@cases("host_gib", "keys", "facts", "gib")
 def test_a_container_leaves_the_host_some_memory(host_gib, keys, facts, gib) -> None:  # type: ignore[no-untyped-def]
     host_memory_bytes = None if host_gib is None else int(host_gib * GIB)
     parts = container(docker(**facts), host_memory_bytes=host_memory_bytes, **keys)

@@ -1,4 +1,4 @@
-"""Completion: what fits a word, how long it takes, and bash, zsh and fish asked with a real Tab key."""
+"""Completion: what fits a word, how long it takes, and bash, zsh and fish with a real Tab key."""
 
 from __future__ import annotations
 

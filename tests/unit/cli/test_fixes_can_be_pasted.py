@@ -121,31 +121,11 @@ def test_the_fix_of_a_known_failure(advice: str) -> None:
             is_taken(command)
 
 
-@cases("advice", "shown")
-def test_own_words(advice: str, shown: str) -> None:
-    assert with_own_words(advice, ["a b.py", "--gpus", "1"], ["--", "-x"]) == shown
-
-
-def test_an_option_that_may_be_given_twice_stays() -> None:
-    own = ["a.py", "--env", "A=1", "-e", "C=3"]
-    assert with_own_words("seatrial run --env B=2 …", own, []) == "seatrial run --env B=2 a.py --env A=1 -e C=3"
-
-
-def test_a_variable_that_the_advice_sets_is_not_set_twice() -> None:
-    own = ["a.py", "--env", "A=1", "-e", "B=3"]
-    assert with_own_words("seatrial run … --env B=2", own, []) == "seatrial run a.py --env A=1 --env B=2"
-
-
-def test_arguments_of_the_script_that_the_advice_has() -> None:
-    own, arguments = ["a.py"], ["--", "x", "--lr", "1"]
-    assert with_own_words("seatrial run … -- --help", own, arguments) == "seatrial run a.py -- --help"
-    assert with_own_words("seatrial run … -- --data D", own, arguments) == "seatrial run a.py -- x --lr 1 --data D"
-    assert with_own_words("seatrial run … -- --data D", own, []) == "seatrial run a.py -- --data D"
-
-
-def test_which_of_two_is_intended_is_not_guessed() -> None:
-    advice = "seatrial run --mount a:/mnt/a …"
-    assert with_own_words(advice, ["a.py", "--mount", "a:/x", "--mount", "b:/y"], []) == advice
+@cases("advice", "own", "arguments", "shown")
+def test_own_words(advice: str, own: str | None, arguments: str | None, shown: str) -> None:
+    """An option that may be given twice stays, a variable is set once, and of two mounts none is chosen."""
+    words = ["a b.py", "--gpus", "1"] if own is None else own.split()
+    assert with_own_words(advice, words, ["--", "-x"] if arguments is None else arguments.split()) == shown
 
 
 assert shutil.which("bash")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from pathlib import Path
 
 import pytest
+from pydantic_core import SchemaError
 
 from seatrial import cli
+from seatrial.cli import errors
+from seatrial.errors import EngineUnavailableError
+from seatrial.images.recipes import require_data
+from seatrial.job.model import Target
 from seatrial.runs.store import RunStore, new_run_id
+from seatrial.system import command
 from tables import cases, constant
 
 #: Words of the parser's inside, and of Python's.
@@ -49,18 +56,6 @@ def test_a_sentence_and_the_next_command(words: str, project: Path, capsys: pyte
     assert not (project / ".seatrial").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [(["run", ""], "The target is empty"), (["run", "-m", ""], "-m '' is not a module's name")],
-    ids=repr,
-)
-def test_nothing_between_quotes(
-    words: list[str], sentence: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli._main(words) == 2
-    assert message(capsys)[0] == sentence
-
-
 def test_runs_alone_shows_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli._main(["runs"]) == 0
     out, err = capsys.readouterr()
@@ -70,9 +65,6 @@ def test_runs_alone_shows_its_commands(capsys: pytest.CaptureFixture[str]) -> No
 def test_data_that_is_there_is_found(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "folder" / "MNIST" / "raw").mkdir(parents=True)
     (project / "folder" / "MNIST" / "raw" / "train-images-idx3-ubyte.gz").touch()
-    from seatrial.images.recipes import require_data
-    from seatrial.job.model import Target
-
     require_data(Target(kind="recipe", value="mnist"), project, folder=project / "folder", mounted=False)
 
 
@@ -123,32 +115,75 @@ def test_evidence_that_is_a_folder(project: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_program_that_is_not_there_keeps_its_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from seatrial.cli import errors as problems
-    from seatrial.errors import EngineUnavailableError
-    from seatrial.system import command
-
     with pytest.raises(EngineUnavailableError) as result:
         command.check(["nowhere-to-be-found"], timeout_s=5)
-    problems.report(result.value, ["runs", "exec"])
+    errors.report(result.value, ["runs", "exec"])
     sentence, fix = message(capsys)
     assert sentence.startswith('"nowhere-to-be-found" cannot be run') and "command -v nowhere-to-be-found" in fix
 
 
 def test_an_output_that_is_full_is_not_called_a_file(capfd: pytest.CaptureFixture[str]) -> None:
-    from seatrial.cli import errors as problems
 
-    problems.report(OSError(28, "No space left on device"), ["runs", "ls"])
+    errors.report(OSError(28, "No space left on device"), ["runs", "ls"])
     assert "what the output goes to" in capfd.readouterr().err
 
 
 def test_ctrl_c_while_a_model_is_made_is_no_defect(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pydantic_core import SchemaError
-
     def interrupted(argv: list[str]) -> int:
         raise SchemaError('Error building "model" validator:\n  KeyboardInterrupt: ')
 
     monkeypatch.setattr(cli, "_answer", interrupted)
     assert cli._main(["plan", "train.py"]) == 130
     assert capsys.readouterr().err == "stopped\n"
+
+
+def test_a_defect_of_ours_keeps_its_traceback_for_the_report(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("unheard of")
+
+    monkeypatch.setattr("seatrial.runs.run_actions.prune", broken)
+    assert cli._main(["runs", "prune"]) == 5
+    err = capsys.readouterr().err
+    assert "Internal error: RuntimeError: unheard of" in err and ".traceback" in err
+
+
+def test_an_unknown_key_names_file_key_and_the_nearest(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "seatrial.toml").write_text("gpu = 1\n")
+    assert cli._main(["run", "digits"]) == 2
+    assert "seatrial.toml: gpu: unknown key; did you mean gpus?" in capsys.readouterr().err
+
+
+def test_a_script_elsewhere_is_run_from_its_folder_or_as_a_module(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "pkg").mkdir()
+    (project / "pkg/__init__.py").touch()
+    (project / "pkg/b.py").write_text("from . import c\n")
+    assert cli._main(["plan", "./pkg/b.py", "--gpus", "none", "--", "--k", "3"]) == 2
+    assert message(capsys)[1] == "seatrial plan -m pkg.b --gpus none -- --k 3"
+    monkeypatch.chdir(project / "folder")
+    assert cli._main(["run", "../train.py", "--gpus", "none", "--", "--lr", "1"]) == 2
+    assert message(capsys)[1] == "cd .. && seatrial run train.py --gpus none -- --lr 1"
+
+
+@cases("typed", "run")
+def test_without_gpus_is_the_users_own_command(typed: str, run: str) -> None:
+    advice = "seatrial doctor    # or, to run on the CPU: seatrial run --gpus none …"
+    assert errors.as_typed(advice, shlex.split(typed)) == f"seatrial doctor    # or, to run on the CPU: {run}"
+    assert errors.as_typed("ls", ["run"]) == "ls" and errors.as_typed(None, ["run"]) is None
+
+
+def test_advice_for_a_sweep_has_its_own_words() -> None:
+    typed = ["sweep", "a b.py", "--set", "lr=1,2", "--set", "bs=3", "--", "-x"]
+    shown = errors.as_typed("seatrial sweep … --metric-from 'x[:=]+([.]+)'   # see", typed)
+    assert shown == "seatrial sweep 'a b.py' --set lr=1,2 --set bs=3 --metric-from 'x[:=]+([.]+)' -- -x   # see"
+    assert errors.as_typed("seatrial run … --shm-size 8g", typed) == "seatrial run … --shm-size 8g"
+
+
+def test_plan_of_a_local_run_is_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._main(["plan", "train.py", "--on", "local", "--gpus", "none"]) == 0
+    assert "train.py" in capsys.readouterr().out

@@ -64,29 +64,7 @@ def test_no_number(refused, name):
         refused(*words, *behind)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["plan", "digits", "--secret", "UNSET_ANYWHERE"],
-        ["plan", "digits", "--name", "a/b"],
-        ["plan", "digits", "--name", "a\nb"],
-        ["plan", "digits", "--name", ""],
-        ["plan", "digits", "--name=-x"],
-        ["plan", "digits", "--env", "a/b"],
-        ["plan", "digits", "--env", ""],
-        ["plan", "digits", "--env", "=x"],
-        ["plan", "digits", "--publish", "0:80"],
-        ["plan", "digits", "--publish", "80:70000"],
-        ["dashboard", "--listen", "a b:1"],
-        ["dashboard", "--listen", "é" * 80 + ":1"],
-        ["dashboard", "--listen", "\n:1"],
-        ["dashboard", "--listen", ":٣"],
-        ["runs", "rm", "last", ""],
-        ["runs", "cp", ":x", "out"],
-        ["runs", "compare", "", ""],
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("words", constant(__file__, "WORDS"), ids=repr)
 def test_no_word(refused, words):
     refused(*words)
 
@@ -101,13 +79,7 @@ def test_a_word_that_the_locale_has_no_letters_for(refused):
     assert "PYTHONUTF8=1" in refused("run", "é.py".encode().decode("ascii", "surrogateescape"))
 
 
-@pytest.mark.parametrize(
-    ("words", "run"),
-    [
-        (["mpirun", "-np", "4", "python", "train.py"], "seatrial run --gpus 4 train.py"),
-        (["python3", "-u", "train.py", "--lr", "1"], "seatrial run train.py -- --lr 1"),
-    ],
-)
+@cases("words", "run")
 def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words: list[str], run: str) -> None:
     with pytest.raises(TargetError) as refused:
         check_launcher(words)

@@ -1,4 +1,4 @@
-"""The chain of evidence: whatever is changed, added or removed is found; several write at once; a torn end is cut."""
+"""The chain of evidence: any change, addition or removal is found; several write at once; a torn end is cut."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_was_written_holds(reported: list[dict[str, Any]]) -> None:
 @given(EVENTS, st.data())
 def test_a_changed_byte_is_found(reported: list[dict[str, Any]], choice: st.DataObject) -> None:
     data = bytearray(written(reported))
-    at = choice.draw(st.integers(0, len(data) - 2))  # the last line's end alone is no line's content
+    at = choice.draw(st.integers(0, len(data) - 2))  # the last line's end alone belongs to no line
     other = choice.draw(st.integers(0, 255).filter(lambda byte: byte != data[at]))
     data[at] = other
     assert followed(bytes(data)).broken_at is not None

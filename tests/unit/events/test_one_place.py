@@ -1,4 +1,4 @@
-"""Events are made in seatrial.events alone: no room writes a type down, or puts a line together by hand."""
+"""Events are made in seatrial.events alone: no other file writes a type down, or puts a line together by hand."""
 
 from __future__ import annotations
 

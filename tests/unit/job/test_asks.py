@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from fakes import FakeBackend, load_job
-from seatrial.backends import table
-from seatrial.backends.base import OF_CONTAINERS, OF_PROCESSES, Traits
-from seatrial.backends.kubernetes.backend import Kubernetes
+from fakes import load_job
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, ImageOptions, WatchOptions
@@ -22,14 +19,14 @@ from tables import constant
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``tmp/home/project`` with ``tmp/home`` for HOME and a folder beside it."""
+    """``tmp/home/project`` with ``tmp/home`` for HOME and a folder outside of it."""
     home = tmp_path / "home"
     folder = home / "project"
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "x").touch()
     (folder / "train.py").touch()
-    (tmp_path / "beside").mkdir()
-    (tmp_path / "beside" / "x").touch()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x").touch()
     monkeypatch.setenv("HOME", str(home))
     return folder
 
@@ -78,7 +75,7 @@ SAID = constant(__file__, "SAID")
 @pytest.mark.parametrize("toml", SAID)
 def test_each_wish_is_a_line_in_plain_words(project: Path, tmp_path: Path, toml: str) -> None:
     (tmp_path / "home" / ".ssh").mkdir()
-    (project / "linked").symlink_to(tmp_path / "beside")
+    (project / "linked").symlink_to(tmp_path / "outside")
     (project / "passing.env").write_text("LR=0.1\nAWS_SECRET_ACCESS_KEY\n")
     os.mkfifo(project / "pipe")
     with socket.socket(socket.AF_UNIX) as engine, socket.socket(socket.AF_UNIX) as agent:
@@ -87,25 +84,8 @@ def test_each_wish_is_a_line_in_plain_words(project: Path, tmp_path: Path, toml:
         assert asks(project, toml.replace("TMP", str(tmp_path))) == [SAID[toml].replace("TMP", str(tmp_path))]
 
 
-@pytest.mark.parametrize(("traits", "requested"), [(OF_PROCESSES, 1), (OF_CONTAINERS, 0), (Kubernetes.traits, 0)])
-def test_a_backend_of_ones_own_is_confirmed_by_its_kind(
-    project: Path, traits: Traits, requested: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = FakeBackend()
-    bench.traits = traits
-    monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: bench)
-    assert len(asks(project, 'on = "bench-box"')) == requested
-
-
-def test_what_was_typed_is_not_confirmed(project: Path, tmp_path: Path) -> None:
-    beside = str(tmp_path / "beside")
-    flags: dict[str, Any] = {"data": beside, "models": beside, "mounts": [f"{beside}:/in"], "secrets": ["HF_TOKEN"]}
-    flags |= {"on": "local", "devices": ["/dev/sda"], "network": "host", "with_names": True}
-    assert asks(project, "", **flags, image={"build_network": "host"}) == []
-
-
 def test_what_a_flag_replaces_is_not_requested(project: Path, tmp_path: Path) -> None:
-    toml = f'on = "local"\nnetwork = "host"\ndata = "{tmp_path}/beside"\nsecrets = ["A"]\n'
+    toml = f'on = "local"\nnetwork = "host"\ndata = "{tmp_path}/outside"\nsecrets = ["A"]\n'
     toml += '[image]\nbuild_network = "host"'
     assert len(asks(project, toml)) == 5
     left = asks(project, toml, on="docker", data="data", secrets=["B"], image={"ready": "x"})

@@ -15,6 +15,7 @@ from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import UsageError
 from seatrial.job.plan import Plan
 from seatrial.planning.pod_gpus import cluster_machine
+from tables import constant
 
 #: The device plugin with MIG strategy mixed: whole GPUs, and slices of two sizes.
 MIXED = replace(
@@ -109,14 +110,7 @@ def test_shared_memory_is_sized_counted_and_reported(
 
 # ------------------------------------------------------------- the nodes as a machine
 
-A100 = {
-    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
-    "nvidia.com/gpu.compute.major": "8",
-    "nvidia.com/gpu.compute.minor": "0",
-    "nvidia.com/cuda.driver.major": "535",
-    "nvidia.com/cuda.driver.minor": "129",
-    "nvidia.com/cuda.driver.rev": "03",
-}
+A100 = constant(__file__, "A100")
 H200 = {
     "nvidia.com/gpu.product": "NVIDIA-H200",
     "nvidia.com/cuda.driver-version.full": "580.95.05",

@@ -127,18 +127,7 @@ def test_an_image_may_have_its_own_horovod(tmp_path: Path) -> None:
 MIRRORED = "tf.distribute.MirroredStrategy"
 
 
-@pytest.mark.parametrize(
-    ("source", "part", "instead"),
-    [
-        ("import horovod.tensorflow.keras as hvd\n", "train.py:1 needs horovod.tensorflow", MIRRORED),
-        ("import tensorflow as tf\nimport horovod.tensorflow\ntf.ConfigProto()\n", "train.py:2 needs", MIRRORED),
-        ("from horovod import keras\n", "horovod.keras", MIRRORED),
-        ("import horovod.spark.torch as hvd\n", "horovod.spark", "files that Spark has written"),
-        ("from horovod.ray import RayExecutor\n", "horovod.ray", "seatrial starts the ranks"),
-        (f"{HOROVOD}@hvd.elastic.run\ndef train(state): pass\n", "train.py:4 needs horovod.torch", "--restarts 3"),
-        ("from horovod.torch.elastic import TorchState\n", "horovod.torch.elastic", "--restarts 3"),
-    ],
-)  # fmt: skip
+@cases("source", "part", "instead")
 def test_part_of_horovod_without_a_stand_in_is_refused(tmp_path: Path, source: str, part: str, instead: str) -> None:
     with pytest.raises(TargetError) as refused:
         plan_of(tmp_path, source, gpus=2)
@@ -162,16 +151,7 @@ def test_tensorflow_with_optional_horovod_gets_no_ranks_of_torch(tmp_path: Path,
 # ---------------------------------------------------------------- memory of GPUs
 
 
-@pytest.mark.parametrize(
-    ("source", "gpus", "size", "words"),
-    [
-        ("import torch\n", 2, 800 * 10**9, r"--gpu-memory 800 GB: GPU 0 \(NVIDIA H200\) has 150 GB"),
-        ("import torch\n", 0, 10**9, "limits nothing on a run without GPUs"),
-        ("", 2, 10**9, "cannot be enforced on this target"),
-        ("import tensorflow as tf\n", 2, 8 * 10**9, None),
-        ("import torch\n", 2, 150 * 10**9, None),
-    ],
-)
+@cases("source", "gpus", "size", "words")
 def test_gpu_memory_is_a_limit_or_one_sentence(
     tmp_path: Path, source: str, gpus: int, size: int, words: str | None
 ) -> None:

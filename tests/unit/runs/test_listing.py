@@ -72,13 +72,6 @@ def test_only_those_since(many, capsys):
     assert "No such runs" in capsys.readouterr().err
 
 
-def test_age_and_a_narrow_terminal(many, capsys):
-    found = listing.listed(RunStore(many), Host({}))
-    wide = runs_table.table(found, 160, time.time())
-    assert wide[0].split() == ["RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS"]
-    assert [line.split()[5] for line in wide[1:3]] == ["5m", "1h"]
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 def test_a_narrow_terminal_cuts_the_reason_and_never_the_state(many, width):
     found = listing.listed(RunStore(many), Host({}))

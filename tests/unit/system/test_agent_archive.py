@@ -1,5 +1,7 @@
 """The agent's archive."""
 
+import subprocess
+import sys
 import zipfile
 
 from seatrial.system import agent_archive
@@ -17,3 +19,9 @@ def test_it_holds_the_agents_spaces_and_nothing_of_the_host(tmp_path):
     names = zipfile.ZipFile(agent_archive.build(tmp_path)).namelist()
     folders = {name.split("/")[1] for name in names if name.count("/") > 1}
     assert folders == {"agent", "common", "compat", "events", "probe", "findings"} and "pynvml.py" in names
+
+
+def test_it_runs_without_anything_installed(tmp_path):
+    archive = agent_archive.build(tmp_path)
+    done = subprocess.run([sys.executable, "-I", "-S", str(archive)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "usage: agent.pyz PLAN_JSON" in done.stderr

@@ -42,7 +42,7 @@ def test_a_command_that_hangs_is_killed_in_its_time():
 def test_standard_input_is_closed_unless_given():
     reading = python("import sys; print(repr(sys.stdin.read()))")
     assert command.run(reading, timeout_s=30).stdout == "''\n"
-    assert command.run(reading, timeout_s=30, input="asked").stdout == "'asked'\n"
+    assert command.run(reading, timeout_s=30, input="typed").stdout == "'typed'\n"
 
 
 def test_stream_hands_over_lines_as_they_come(tmp_path):

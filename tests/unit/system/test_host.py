@@ -1,4 +1,4 @@
-"""The state folder: the user's own, whoever else prepared a place for it."""
+"""The state folder: the user's own, also where another user has prepared one."""
 
 from __future__ import annotations
 

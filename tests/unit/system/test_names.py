@@ -11,6 +11,7 @@ import pytest
 
 from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
+from seatrial.system.text import did_you_mean, nearest
 from tables import constant
 
 ALICE = Names(
@@ -29,7 +30,7 @@ def test_names_go_and_their_neighbours_stay(text: str) -> None:
     assert ALICE.text(GONE[text]) == GONE[text]
 
 
-#: What a receipt says, with words that users and machines are called.
+#: Sentences of receipts, with words that users and machines are called.
 SENTENCES = [
     "train.py -- --data /data/train on docker, mnist: Training ran on the GPU; CUDA sees 1 GPU of 1 asked for",
     "mnist@sha256:0123 · a user will mark it; root may run on the host, max 98 %, a train a day",
@@ -78,6 +79,17 @@ def test_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"florence.example.org", "florence", "ermintrude.local", "ermintrude"} <= set(names.hosts)
     assert "/data/zebedee" in names.homes
     assert "abcdef" in names.secrets and "x1" in names.secrets and "abc" not in names.secrets
-    assert "enabled" not in names.secrets, "a word of ours is no secret that was guessed by its variable's name"
+    assert "enabled" not in names.secrets, "a word of ours is not taken for a secret by its variable's name"
     text = names.text("dougal@florence /data/zebedee/x abcdef x1 0x1f")
     assert text == "USER@HOST ~/x <redacted> <redacted> 0x1f"
+
+
+# ------------------------------------------------------------ nearest names
+
+
+def test_what_is_like_it_is_found_and_nothing_else() -> None:
+    known = ["preprocess", "Train-Large", "export"]
+    assert nearest("preprocess2", known) == "preprocess"
+    assert nearest("train-lage", known) == "Train-Large"
+    assert nearest("x", known) is None and nearest("", known) is None and nearest("train", []) is None
+    assert did_you_mean("expor", known) == "; did you mean export?" and did_you_mean("serve", known) == ""

@@ -51,7 +51,7 @@ def odd_files(top: Path, outside: Path) -> list[Path]:
     os.mkfifo(top / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         before = Path.cwd()
-        os.chdir(top)  # a socket's path has room for 107 bytes
+        os.chdir(top)  # a socket's path holds 107 bytes
         listener.bind("socket")
         os.chdir(before)
     return sorted(top.iterdir())
@@ -131,7 +131,7 @@ def test_what_is_no_tree_goes_as_what_it_is(top: Path, outside: Path, kind: str)
 
 
 def nest(top: Path, depth: int) -> None:
-    """Folders in folders, each with a file, deeper than any path can say."""
+    """Folders in folders, each with a file, deeper than any path can name."""
     here = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(depth):
         os.mkdir("d", dir_fd=here)
@@ -177,7 +177,7 @@ def as_ordinary_user(folder: Path, body: str) -> str:
 
 @pytest.mark.parametrize("mode", ["0o000", "0o555", "0o111", "0o200"])
 def test_a_mode_does_not_keep_a_tree_from_its_owner(top: Path, mode: str) -> None:
-    """A script that says ``chmod -R 000 .`` at its end would otherwise stay for ever, and stop every prune."""
+    """A script that runs ``chmod -R 000 .`` at its end would otherwise stay for ever, and stop every prune."""
     body = f"""
 os.makedirs("tree/a/b/c"); os.makedirs("tree/x")
 open("tree/a/b/file", "w").close()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from seatrial.backends.kubernetes.pending import Surroundings, explain
-from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of, workload_state
+from seatrial.backends.kubernetes.pods import Pod, newest, read_pod, state_of, workload_state
 from seatrial.backends.kubernetes.survey import Node
+from seatrial.job.in_container import EXIT_POD_STOPPED
 from tables import cases
 
 POD = Pod("run-0", "uid", 0, "Pending", "2026-11-21T00:00:00Z")
@@ -24,47 +23,7 @@ NODES = (Node("a", 8, 7, ready=True, labels={"nvidia.com/gpu.product": "NVIDIA-H
 AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/third", 2)))
 
 
-@pytest.mark.parametrize(
-    ("reason", "message", "id", "prints"),
-    [
-        (
-            "FailedScheduling",
-            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
-            "k8s-insufficient-gpus",
-            "4 nvidia.com/gpu requested, 9 allocatable on 2 nodes, 1 unhealthy, 8 held by team/other (6)",
-        ),
-        (
-            "FailedScheduling",
-            "0/1 nodes are available: 1 node(s) had taint {team: vision}, that the pod didn't tolerate.",
-            "k8s-taint",
-            "team: vision",
-        ),
-        (
-            "FailedScheduling",
-            "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
-            "k8s-node-selector",
-            "nvidia.com/gpu.product is NVIDIA-H200",
-        ),
-        (
-            "FailedScheduling",
-            'persistentvolumeclaim "models" not found',
-            "k8s-claim-missing",
-            "PersistentVolumeClaim models not found",
-        ),
-        ("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.", "k8s-insufficient-resources", "memory"),
-        ("Failed", f'Failed to pull image "{IMAGE}": no space left on device', "k8s-node-disk-full", IMAGE),
-        ("ErrImageNeverPull", "Container image is not present", "k8s-image-not-there", "not on the node"),
-        ("Failed", f'Failed to pull image "{IMAGE}": dial tcp: no such host', "k8s-registry-unreachable", IMAGE),
-        ("FailedCreatePodSandBox", 'no runtime for "nvidia" is configured', "k8s-runtime-missing", "containerd"),
-        (
-            "UnexpectedAdmissionError",
-            "cannot allocate unhealthy devices nvidia.com/gpu",
-            "k8s-gpu-unhealthy",
-            "unhealthy",
-        ),
-        ("Evicted", "The node was low on resource: memory.", "k8s-evicted", "evicted the pod: The node was low"),
-    ],
-)
+@cases("reason", "message", "id", "prints")
 def test_what_the_cluster_reports(reason: str, message: str, id: str, prints: str) -> None:
     finding = explain(POD, reason, message, AROUND)
     assert finding is not None and finding.id == id and prints in finding.message
@@ -125,3 +84,20 @@ def test_operators_number_their_pods() -> None:
 @cases("workloads", "verdict")
 def test_end_of_a_workload_is_read_from_its_conditions(workloads: list[dict[str, Any]], verdict: str) -> None:
     assert workload_state(workloads) == verdict
+
+
+# --------------------------------------------------------- which pod counts
+
+
+FINISHED = Pod("run-0-aaaaa", "1", 0, "Succeeded", "2026-11-21T00:00:00Z", started=True, exit_code=0, deleted=True)
+AFTER_IT = Pod("run-0-bbbbb", "2", 0, "Failed", "2026-11-21T00:00:02Z", started=True, exit_code=EXIT_POD_STOPPED)
+
+
+def test_a_pod_that_was_deleted_and_finished_counts_and_not_the_one_made_in_its_place() -> None:
+    state = state_of([AFTER_IT, FINISHED], 1, "done")
+    assert (state.status, state.exit_code) == ("exited", 0)
+
+
+def test_a_pod_that_comes_again_replaces_one_that_failed() -> None:
+    again = Pod("run-0-ccccc", "3", 0, "Running", "2026-11-21T00:00:04Z", started=True)
+    assert newest([again, AFTER_IT], 1) == {0: again}

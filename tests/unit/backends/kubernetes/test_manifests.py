@@ -18,17 +18,9 @@ from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES, as_yaml
 from seatrial.backends.kubernetes.objects import copy_pod, secret_manifest
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
-from tables import cases
+from tables import cases, constant
 
-POOL = {
-    "node_selector": {"nvidia.com/gpu.product": "NVIDIA-H200"},
-    "tolerations": ["team=vision:NoSchedule"],
-    "data": "pvc:mnist/train",
-    "models": "pvc:models",
-    "service_account": "trainer",
-    "image_pull_secrets": ["ghcr"],
-    "ttl": "1h",
-}
+POOL = constant(__file__, "POOL")
 CLASSES = {"priority_class": "research", "runtime_class": "nvidia"}
 
 CASES: dict[str, tuple[ClusterFacts, dict[str, Any]]] = {
