@@ -60,7 +60,7 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
     return EngineFacts(
         "docker",
         available=True,
-        reason=" ".join(["Docker", version, *filter(kinds.get, kinds), "responds"]),
+        reason=" ".join(["Docker", version, *(word for word, is_so in kinds.items() if is_so), "responds"]),
         version=version,
         rootless="name=rootless" in options,
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
