@@ -1,4 +1,4 @@
-"""Fakes that work and fakes that fail, for each Protocol of the code.
+"""Fakes that work and fakes that fail, next to each Protocol of the code.
 
 Import as ``from fakes import FakeBackend``.
 """
@@ -28,7 +28,7 @@ def load_job(project: Path, flags: dict[str, Any], **keys: Any) -> Job:
 
 
 def untold() -> contextlib.AbstractContextManager[Callable[[str], None]]:
-    """Reports no builds and pulls."""
+    """Return a context manager that ignores the output of builds and pulls."""
     return contextlib.nullcontext(lambda line: None)
 
 
@@ -169,7 +169,7 @@ class FakeBackend:
 
 
 class AbsentBackend(FakeBackend):
-    """An engine that is not there: facts show it, and everything else raises."""
+    """An engine that is not there: facts report it, and everything else raises."""
 
     def __init__(self, name: str = "docker") -> None:
         super().__init__(
@@ -267,7 +267,7 @@ class FakeGpu:
 
 
 class FakeNvml:
-    """Works by default.
+    """Works, unless ``init_error`` is set.
 
     Args:
         gpus: None in the list is a GPU that NVML counts but cannot open (its device node is withheld).

@@ -11,14 +11,18 @@ from seatrial.backends.containers.podman import PODMAN
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.job.gpus import Selection
-from seatrial.job.plan import Choice, Gpu
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.plan import Choice, Gpu, Plan
+from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning.host import HostFacts
+from seatrial.planning.plan import make_plan, with_defaults
 from seatrial.planning.site import ClusterSite, Resumed, Site
 from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.nvml import Inventory
 
 RUN_ID = "20261121-000000-test"
 READY = "registry.test/train:1"
+SCRIPT = Target(kind="script", value="train.py")
 TRAITS: dict[str, Traits] = {
     "docker": OF_CONTAINERS,
     "podman": OF_CONTAINERS,
@@ -88,3 +92,33 @@ def a_site(
         selection=None if backend == "k8s" else Selection(chosen, ()),
         cluster=ClusterSite(cluster, Choice(what="cluster", value="a fake", reason="")) if backend == "k8s" else None,
     )
+
+
+def facts_of(project: Path, source: str, **modules: str) -> ScriptFacts:
+    """Write ``train.py`` and modules, and return what is read from it; ``__`` in a module's name is a slash."""
+    for name, text in {"train": source, **modules}.items():
+        path = project / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    return script_facts(SCRIPT, project)
+
+
+def plan_of(
+    folder: Path, source: str = "", backend: str = "docker", *, gpus: int = 0, ready: bool = False, **job: Any
+) -> Plan:
+    """The plan of a script with this source in ``folder/project``; ``job`` replaces the job's fields."""
+    project = folder / "project"
+    script = facts_of(project, source)
+    image = ImageOptions(ready=READY if ready else None)
+    fields = {"target": SCRIPT, "gpus": str(gpus) if gpus else "none", "image": image, **job}
+    made = Job(project=project, backend=backend, **fields)
+    site = a_site(backend, folder, project, gpus=gpus)
+    if made.target != SCRIPT:
+        script = script_facts(made.target, project)
+    return make_plan(with_defaults(made, site.backend.traits), site, script)
+
+
+def chosen(plan: Plan, what: str) -> Choice:
+    """The plan's one choice of this."""
+    [choice] = [each for each in plan.choices if each.what == what]
+    return choice

@@ -19,10 +19,6 @@ def load(path: Path) -> dict[Any, Any]:
     return loaded
 
 
-def test_there_are_some() -> None:
-    assert {path.stem for path in WORKFLOWS} == {"ci", "release"}
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_every_make_target_is_in_the_makefile(path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text().replace("$(VENV)", ".venv")

@@ -109,7 +109,7 @@ def choose(requested: str, host: Host, *, gpus_wanted: bool = False) -> tuple[Ba
         chosen = backend(requested, host)
         facts = _facts(chosen, host)
         if not facts.available:
-            raise EngineUnavailableError(_sentence(facts.reason), run=facts.fix)
+            raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
         why = Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
         return _bound(chosen, facts), facts, why
     passed_over: list[str] = []
@@ -141,7 +141,3 @@ def _obstacle(facts: EngineFacts, gpus_wanted: bool) -> str | None:
     if gpus_wanted and facts.desktop and "microsoft" not in platform.release().lower():
         return "Docker Desktop's virtual machine has no GPU"
     return None
-
-
-def _sentence(reason: str) -> str:
-    return reason[:1].upper() + reason[1:]

@@ -1,4 +1,4 @@
-"""The lines of ``runs ls``: every column where there is room, else the most important ones; and its filters."""
+"""The lines of ``runs ls``: every column where they fit, else the most important ones; and its filters."""
 
 from __future__ import annotations
 

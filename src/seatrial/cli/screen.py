@@ -100,7 +100,7 @@ class Screen:
 
     @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
-        """Context manager whose value, when called, shows the run's speed where there is room for it."""
+        """Context manager whose value, when called, shows the run's speed where it fits."""
         if self._quiet:
             yield lambda: None
             return

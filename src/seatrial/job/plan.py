@@ -85,7 +85,7 @@ class ImagePlan(Value):
         stack: what was resolved, e.g. ``{"torch": "2.13.0", "build": "cu126", "python": "3.11"}``; also labels.
         index_decides: the user names package indexes, and which build of the framework they have is theirs.
         packages_bytes: of packages other than the framework, unpacked, as far as it is known.
-        also: frameworks other than that of ``stack``, and their builds: ``{"jax": "cuda13"}``.
+        also: frameworks other than the one of ``stack``, and their builds: ``{"jax": "cuda13"}``.
         slimmed: the build leaves things out (image.slim). architectures: compute capabilities that are left in it;
             () for all that the packages have.
         warnings: what the user should know of it before it is built.

@@ -41,7 +41,7 @@ def project_file(project: Path, script: str | None = None) -> str:
     ]
     lines = [
         f"# Found in {project.name} by `seatrial init`. Every key: seatrial init --schema",
-        f"target = {_toml(target)}",
+        f"target = {json.dumps(target, ensure_ascii=False)}",  # what JSON escapes in a string, TOML reads
         *_gpus(facts),
     ]
     lines += [*_data(project), "", "[image]", *reasons]
@@ -62,11 +62,6 @@ def write_project_file(project: Path, script: str | None = None) -> Path:
         raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
     write_atomically(path, project_file(project, script).encode())
     return path
-
-
-def _toml(text: str) -> str:
-    """A string as TOML has it: what JSON escapes in one, TOML reads."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _gpus(facts: ScriptFacts) -> Sequence[str]:

@@ -245,7 +245,7 @@ def _image(plan: Plan) -> ImagePlan:
 
 FOLDER = ".devcontainer"
 
-#: Editors put their server into the HOME of a user that has one; its number becomes that of the user who opens it.
+#: Editors put their server into the HOME of a user that has one; it takes the number of the user who opens it.
 _USER = "dev"
 _USER_LINES = f"""
 # A user with a home, for the editor's server. The editor gives it the number of the user who opens the project.

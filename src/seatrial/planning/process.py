@@ -124,7 +124,7 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
 
 
 def candidates(host: Host) -> list[Path]:
-    """The Pythons that may have what a target imports: that of the active virtual environment, then ours."""
+    """The Pythons that may have what a target imports: the one of the active virtual environment, then ours."""
     own = Path(sys.executable)
     active = Path(host.env["VIRTUAL_ENV"]) / "bin" / "python" if host.env.get("VIRTUAL_ENV") else own
     if not active.exists() or active.parent.resolve() == own.parent.resolve():  # python and python3 of one environment

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what a run with a receipt does not need is imported where i
 def handle_of(run: Run, host: Host) -> Handle | None:
     """Return a run's handle; None for one that never started. One that nobody wrote down is looked for by its label.
 
-    Raises EngineUnavailableError: there is no handle, and the engine that would know does not answer.
+    Raises EngineUnavailableError: no handle is written, and the engine that would know does not answer.
     """
     handle = run.handle()
     if handle is not None or not run.recorded or run.ended or run.given_up or run.is_starting():

@@ -58,7 +58,7 @@ def build_image(job: Job, host: Host, echo: Say, *, explain: bool = False, lock:
     Raises:
         DiskError: it would not fit on the engine's disk.
         ImageError: it does not build, or what was built is not what was resolved, or it is over the budget.
-        UsageError: there is no image to build for this job.
+        UsageError: this job builds no image.
     """
     plan = plan_only(job, host)
     image = plan.image

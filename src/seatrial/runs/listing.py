@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: Of a live run's events: the start of its target stands among the first.
 _FIRST_BYTES = 1 << 20
 
+#: Of a line and of the summary that it is made from.
+_SHARED = ("name", "target", "backend", "gpus", "outcome", "exit_code", "seconds", "headline", "engine", "metrics")
+
 Status = Literal["starting", "waiting", "running", "done", "stopped", "failed", "unknown"]
 
 
@@ -71,20 +74,7 @@ def line_of(run: Run, host: Host) -> RunLine:
             finalise(run, host)
             summary = run.summary()
         if summary is not None:
-            return RunLine(
-                id=run.id,
-                name=summary.name,
-                target=summary.target,
-                backend=summary.backend,
-                gpus=summary.gpus,
-                status=_status(summary),
-                outcome=summary.outcome,
-                exit_code=summary.exit_code,
-                seconds=summary.seconds,
-                headline=summary.headline,
-                engine=summary.engine,
-                metrics=summary.metrics,
-            )
+            return RunLine(id=run.id, status=_status(summary), **{key: getattr(summary, key) for key in _SHARED})
         handle = run.handle()
         waiting = _waiting(handle, host) if handle else None
         status: Status = "starting" if handle is None else "waiting" if waiting else "running"
@@ -144,14 +134,8 @@ def _status(summary: Summary) -> Status:
 
 def _unrecorded(run: Run) -> RunLine:
     """Return the line of a run without a record, from its own summary."""
-    claim = run.records.read(SUMMARY, Summary)
+    claim = run.records.read(SUMMARY, Summary) or Summary(exit_code=0, outcome="nothing")
+    outcome = f"no record on this machine; it claims: {claim.outcome}"
     return RunLine(
-        run.id,
-        run_name(run),
-        claim.target if claim else "?",
-        claim.backend if claim else "?",
-        claim.gpus if claim else None,
-        "unknown",
-        f"no record on this machine; it claims: {claim.outcome if claim else 'nothing'}",
-        seconds=claim.seconds if claim else None,
+        run.id, run_name(run), claim.target, claim.backend, claim.gpus, "unknown", outcome, seconds=claim.seconds
     )

@@ -80,12 +80,6 @@ def out_path(project: Path, model_name: str, wanted: Export) -> str:
     return out
 
 
-def written_files(out: str) -> tuple[str, str, str]:
-    """Return the files that an export writes: the model, its card, its examples."""
-    stem = out.removesuffix(PurePosixPath(out).suffix)
-    return out, f"{stem}.json", f"{stem}.examples.safetensors"
-
-
 def export_job(job: Job, model: TrainedModel, wanted: Export) -> Job:
     """Make the export program the job's target; on the CPU, with the models folder read-only.
 

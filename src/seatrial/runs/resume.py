@@ -78,7 +78,7 @@ def has_checkpoint(run: Run) -> bool:
     """Return whether that run saved any checkpoint."""
     try:
         with nofollow.folder(_project(run), *_below(run)) as descriptor:
-            return bool(os.listdir(descriptor))  # noqa: PTH208  a descriptor is no path
+            return bool(os.listdir(descriptor))  # noqa: PTH208  a descriptor, not a path
     except (FileNotFoundError, UntrustedPathError):
         return False
 

@@ -1,7 +1,7 @@
 """seal.json: the digest of every file of a run's record, as it was when the run was judged.
 
-It is written before summary.json and holds that one's digest, so a run that has ended is sealed whole. Whoever can
-write the record can write a seal that fits: the seal's own digest, noted elsewhere, finds that.
+It is written before summary.json and holds that one's digest, so a run that has ended is sealed whole. A process
+that can write the record can write a seal that fits: the seal's own digest, noted elsewhere, finds that.
 """
 
 from __future__ import annotations

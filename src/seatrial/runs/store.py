@@ -34,7 +34,7 @@ _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 #: Letters of an ID that hold the time when its run began.
 _STAMP = len("20261120-231501")
 
-#: A run ID: a folder of another name is no run.
+#: A run ID; folders of other names are not runs.
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
 
 
@@ -225,7 +225,7 @@ class RunStore:
 
 
 def is_run_id(text: str) -> bool:
-    """Return whether it has the form of an ID, and so is no path."""
+    """Return whether it has the form of an ID, which a path has not."""
     return _ID.fullmatch(text) is not None
 
 

@@ -16,7 +16,7 @@ from seatrial.system.project_files import read_text
 from seatrial.system.toml_file import MAX_BYTES, parse_toml
 from seatrial.system.typed_path import as_typed
 
-#: Seconds of a budget below which there is no room for a baseline and one change.
+#: Seconds of a budget below which a baseline and one change do not fit.
 _LEAST_BUDGET_S = 20.0
 
 

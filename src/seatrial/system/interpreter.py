@@ -1,6 +1,6 @@
 """The Python that the agent runs on: the command line's own, copied with everything it loads (docs/decisions.md, 0096).
 
-It is mounted read-only, so no package and no layer of an image has a say in what records the evidence.
+It is mounted read-only, so no package and no layer of an image decides what records the evidence.
 """
 
 from __future__ import annotations

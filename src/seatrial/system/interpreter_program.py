@@ -119,7 +119,7 @@ def needed(archive: str) -> dict[str, Path]:
 
 
 def file_of(name: str) -> Path | None:
-    """Return a module's file; None for one that is compiled in, and for a name that is no module here."""
+    """Return a module's file; None for one that is compiled in, and for the name of a missing module."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):

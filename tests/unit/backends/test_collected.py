@@ -64,7 +64,7 @@ def test_each_goes_to_its_place(tmp_path: Path) -> None:
     started, first, second = take(tmp_path, log)
     assert (started["type"], started["source"]) == ("agent.started", "agent")
     assert (first["type"], first["source"], first["t"], first["_seq"]) == ("step", "target", 7.0, 2)
-    assert second["t"] == 12.5  # the agent's clock, where the target does not tell
+    assert second["t"] == 12.5  # the agent's clock, where the target reports no time
     assert texts(tmp_path) == (b"epoch 1\nepoch 2\n", b"warning\n")
     assert [line.split()[1] for line in (tmp_path / "output.idx").read_text().splitlines()] == ["1", "2", "1"]
 

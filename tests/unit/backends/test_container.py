@@ -12,6 +12,7 @@ from seatrial.errors import DiskError, UntrustedPathError, UsageError
 from seatrial.job.model import DataMount
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.probe import driver_files
+from tables import cases, constant
 
 from ..probe import driver_trees as trees
 from .planning_facts import CDI_BY_UUID, H200S, PLACE, RECORD, STATE, container, docker, podman
@@ -115,16 +116,7 @@ def test_the_drivers_folder_comes_last_any_way_the_user_sets(tmp_path: Path) -> 
     assert parts.container.env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
 
 
-STEERING = {
-    "LD_PRELOAD": "/workspace/forge.so",
-    "LD_AUDIT": "/workspace/forge.so",
-    "GCONV_PATH": "/workspace",
-    "GLIBC_TUNABLES": "glibc.malloc.check=3",
-    "MALLOC_TRACE": "/seatrial/run/trace",
-    "PYTHONPATH": "/workspace",
-    "PYTHONSTARTUP": "/workspace/forge.py",
-    "LOCPATH": "/workspace",
-}
+STEERING = constant(__file__, "STEERING")
 
 
 def test_what_steers_the_loader_reaches_the_target_and_not_the_agent(tmp_path: Path) -> None:
@@ -155,39 +147,7 @@ def test_the_hostname_resolves(engine, keys, hostname) -> None:  # type: ignore[
     assert container(engine, **keys).container.hostname == hostname
 
 
-def test_user_mounts(tmp_path: Path) -> None:
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "tmp").mkdir()
-    plan = container(
-        docker(),
-        project=tmp_path,
-        mounts=("weights:/weights:ro", f"{tmp_path}/tmp:/tmp", f"{tmp_path}:/home/seatrial/.cache/huggingface"),
-    ).container
-    assert mounts(plan)["/weights"] == f"{tmp_path}/weights:ro"
-    assert mounts(plan)["/tmp"] == f"{tmp_path}/tmp"
-    assert [tmpfs.target for tmpfs in plan.tmpfs] == [
-        "/home/seatrial/.cache/huggingface/.seatrial",  # the project is mounted there as well
-        "/workspace/.seatrial",
-    ]
-    targets = list(mounts(plan))
-    assert targets.index("/home/seatrial") < targets.index("/home/seatrial/.cache")
-    assert targets.index("/home/seatrial/.cache") < targets.index("/home/seatrial/.cache/huggingface")
-
-
-@pytest.mark.parametrize(
-    ("mount", "message"),
-    [
-        ("{here}:relative", "must be an absolute path"),
-        ("{here}:/a/../seatrial", "must be an absolute path"),
-        ("{here}/absent:/a", "no such file or folder"),
-        ("{here}:/seatrial/run", "reserved"),
-        ("{here}:/proc/x", "reserved"),
-        ("{here}:/dev", "reserved"),
-        ("{here}:/", "would hide"),
-        ("{here}:/home", "would hide /home/seatrial"),
-        ("{here}:/etc", "would hide /etc/passwd"),
-    ],
-)
+@cases("mount", "message")
 def test_mounts_that_cannot_be_intended(tmp_path: Path, mount: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         container(docker(), mounts=(mount.format(here=tmp_path),))
@@ -246,19 +206,7 @@ def test_a_pipe_in_place_of_a_mount_point_does_not_hang(tmp_path: Path) -> None:
     HostFiles((), {tmp_path / "point": tmp_path / "source"}, {}).write(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("host_gib", "keys", "facts", "gib"),
-    [
-        (64, {}, {}, 60.8),
-        (4, {}, {}, 3.5),  # half a GiB at least stays the host's
-        (1, {}, {}, 0.5),
-        (0.75, {}, {}, None),  # what would be left is too little for anything
-        (64, {"memory_bytes": 2 * GIB}, {}, 2),
-        (64, {}, {"memory_limits": False}, None),
-        (64, {}, {"desktop": True}, None),
-        (None, {}, {}, None),
-    ],
-)
+@cases("host_gib", "keys", "facts", "gib")
 def test_a_container_leaves_the_host_some_memory(host_gib, keys, facts, gib) -> None:  # type: ignore[no-untyped-def]
     host_memory_bytes = None if host_gib is None else int(host_gib * GIB)
     parts = container(docker(**facts), host_memory_bytes=host_memory_bytes, **keys)

@@ -1,16 +1,22 @@
 """``docker info``, ``podman info`` and ``inspect`` → facts and states, from recordings and, for later versions, from
 what their API documentation names."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 
 import pytest
 
 from seatrial.backends.base import State
-from seatrial.backends.containers.client import container_state
+from seatrial.backends.containers.client import container_state, read_info
 from seatrial.backends.containers.docker import Docker, docker_facts
 from seatrial.backends.containers.images import image_facts
 from seatrial.backends.containers.podman import podman_facts
+from seatrial.errors import EngineUnavailableError
+from seatrial.system.command import Completed
+from seatrial.system.host import Host
+from tables import cases
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 CLIENT = Path("/usr/bin/docker")
@@ -32,16 +38,6 @@ def engine_that(tmp_path, monkeypatch):
         return [str(program)]
 
     return make
-
-
-def test_docker_20_10():
-    facts = docker_facts(recorded("docker-info-20.10.24"), hook=False, client=CLIENT)
-    assert facts.available
-    assert facts.reason == "Docker 20.10.24+dfsg1 responds"
-    assert facts.runtimes == ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux", "runc")
-    assert (facts.cdi_spec_dirs, facts.cdi_devices, facts.nvidia_hook) == ((), (), False)
-    assert (facts.rootless, facts.selinux, facts.cpu_limits, facts.memory_limits) == (False, False, True, True)
-    assert facts.cgroup_driver == "cgroupfs"
 
 
 def docker_info(**changes):
@@ -70,13 +66,7 @@ def test_podman_rootless_without_ids_to_map_cannot_keep_the_callers():
     assert "--add-subuids" in facts.fix
 
 
-@pytest.mark.parametrize(
-    ("key", "reason", "fix"),
-    [
-        ("docker-no-daemon", "The Docker daemon does not respond: it is not running", "sudo systemctl start docker"),
-        ("docker-permission", "This user has no access to Docker's socket", "sudo usermod -aG docker"),
-    ],
-)
+@cases("key", "reason", "fix")
 def test_a_docker_that_does_not_answer_names_the_reason(engine_that, tmp_path, key, reason, fix):
     (tmp_path / "stderr").write_text(recorded("engine-errors")[key]["stderr"])
     facts = Docker(engine_that(f"echo '{{}}'; cat {tmp_path}/stderr >&2; exit 1")).facts()
@@ -124,3 +114,19 @@ def test_image_facts():
     assert (facts.id, facts.digest) == ("sha256:abc", "sha256:2")
     assert facts.env == {"PATH": "/bin", "A": "b=c"}
     assert (facts.entrypoint, facts.cmd, facts.workdir) == (("/run",), (), "")
+
+
+# ---------------------------------------------------------------- no answer
+
+
+@cases("exit_code", "stdout", "stderr", "words")
+def test_no_answer(exit_code: int, stdout: str, stderr: str, words: str) -> None:
+    with pytest.raises(EngineUnavailableError) as caught:
+        read_info("docker", Docker.dialect.info_key, Completed(("docker", "info"), exit_code, stdout, stderr), Host({}))
+    assert caught.value.message == words and caught.value.cause and caught.value.run
+
+
+def test_a_star_before_the_reason_is_left_out() -> None:
+    ended = Completed(("docker", "info"), 1, "", "errors pretty printing info\n* speak TLS to me")
+    with pytest.raises(EngineUnavailableError, match=r"^Docker does not respond: speak TLS to me$"):
+        read_info("docker", Docker.dialect.info_key, ended, Host({}))

@@ -1,4 +1,4 @@
-"""Which backend is taken, and what is said of those that are not."""
+"""The backend that is taken, and the reason given for the others."""
 
 import pytest
 

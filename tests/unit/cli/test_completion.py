@@ -1,4 +1,4 @@
-"""Completion: what fits a word, how long it takes, and bash, zsh and fish asked with a real Tab key."""
+"""Completion: what fits a word, how long it takes, and bash, zsh and fish with a real Tab key."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from seatrial.job.cluster import Kind
 from seatrial.job.model import SlimLevel
 from seatrial.runs.store import RunStore
 from seatrial.stack.machine import parse_target
+from tables import constant
 
 #: Of the issue: a press of the Tab key takes at most 150 ms.
 LIMIT_S = 0.15
@@ -172,16 +173,7 @@ SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source {}"),
     "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -u -D; source {}"),
 }
-PRESSES = {
-    "a folder behind =": ("seatrial run x.py --data=pic", "pictures/"),
-    "a file with a space": (r"seatrial run my\ scr", r"my(\\)? script\.py"),
-    "an open quote": ('seatrial run "my scr', r"my(\\)? script\.py"),
-    "a flag": ("seatrial run --detac", "--detach"),
-    "a run": ("seatrial runs show work", "worker1"),
-    "a recipe": ("seatrial run mnist-", "mnist-deep"),
-    "a file": ("seatrial run tra", r"train\.py"),
-    "a folder": ("seatrial run x.py --data pic", "pictures/"),
-}
+PRESSES = constant(__file__, "PRESSES")
 
 
 @pytest.mark.parametrize("press", PRESSES)

@@ -16,6 +16,7 @@ from seatrial import cli
 from seatrial.cli import door
 from seatrial.cli.screen import Screen
 from seatrial.system.text import one_line, visible
+from tables import constant
 
 #: Conceals what follows, erases the screen (in 7 and 8 bits), turns the direction of writing, and is not seen.
 HOSTILE = "\x1b[8m\x9b2J\x07\x7f\u202e\u200b\u2066\u2028\xad[bold]"
@@ -48,12 +49,14 @@ def past_the_door(path: Path) -> list[str]:
     return found
 
 
-#: The target's own output, and that of a program that ``runs exec`` starts.
+#: The target's own output, and the output of a program that ``runs exec`` starts.
 OUTPUT = {"system/command.py": "sys.stderr.buffer"}
 
 
 def test_no_code_of_the_host_prints_past_the_door() -> None:
-    found = [each for room in ROOMS for path in sorted((SOURCE / room).rglob("*.py")) for each in past_the_door(path)]
+    found = [
+        each for folder in ROOMS for path in sorted((SOURCE / folder).rglob("*.py")) for each in past_the_door(path)
+    ]
     others = [each for each in found if OUTPUT.get(each.partition(":")[0], "-") not in each]
     assert not others, others
 
@@ -112,62 +115,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-TARGET = [f"train{HOSTILE}.py", "--on", "local", "--gpus", "none"]
-ARGUMENTS = ["--", f"{HOSTILE}{FORGED}"]
+#: What the words of COMMANDS stand for.
+WORDS = {
+    "TARGET": "trainHOSTILE.py --on local --gpus none",
+    "ARGUMENTS": "-- HOSTILEFORGED",
+}
+COMMANDS = constant(__file__, "COMMANDS")
 
-#: Every verb, with what it can act on here; each may refuse, in a sentence.
-COMMANDS: list[list[str]] = [
-    ["run", *TARGET, *ARGUMENTS],
-    ["run", "--trust", *TARGET, "--name", "one", *ARGUMENTS],
-    ["run", f"missing{HOSTILE}{FORGED}.py"],
-    ["run", "--trust", *TARGET, "--name", f"n{HOSTILE}{FORGED}"],
-    ["run", "--trust", *TARGET, f"--{HOSTILE}"],
-    ["run", "--trust", *TARGET, "--image", HOSTILE],
-    ["run", "--trust", *TARGET, "--env", HOSTILE],
-    ["plan", *TARGET, *ARGUMENTS],
-    ["plan", "--verbose", *TARGET, *ARGUMENTS],
-    ["plan", "--json", *TARGET, *ARGUMENTS],
-    ["plan", "--as", "docker", *TARGET, *ARGUMENTS],
-    ["plan", "--as", "compose", *TARGET, *ARGUMENTS],
-    ["shell", f"{HOSTILE}"],
-    ["build", "--check", "Dockerfile"],
-    ["build", "--check", f"Dockerfile{HOSTILE}"],
-    ["init", "--show"],
-    ["init", f"{HOSTILE}/x.py"],
-    ["init", "--devcontainer", "--show", f"train{HOSTILE}.py"],
-    ["up", "--plan", "--gpus", "none"],
-    ["up", "-f", f"c{HOSTILE}{FORGED}.yaml", "--plan"],
-    ["runs", "ls"],
-    ["runs", "ls", "--json"],
-    ["runs", "ls", "--status", HOSTILE],
-    ["runs", "show", "one"],
-    ["runs", "show", "one", "--json"],
-    ["runs", "show", HOSTILE + FORGED],
-    ["runs", "verify", "one"],
-    ["runs", "attach", HOSTILE],
-    ["runs", "compare", "one", "one", "--html", "c.html"],
-    ["runs", "compare", "one", "one", "--json"],
-    ["runs", "exec", "one", "--", HOSTILE],
-    ["runs", "stop", HOSTILE],
-    ["runs", "cp", f"one:{HOSTILE}", "x"],
-    ["runs", "rm", HOSTILE],
-    ["runs", "prune", "--dry-run", "--keep", "9"],
-    ["open", "one", "--print"],
-    ["top", "--once", "--filter", HOSTILE],
-    ["top", "--sort", HOSTILE],
-    ["dashboard", "--print-config", HOSTILE],
-    ["dashboard", "--listen", HOSTILE],
-    ["explain", "train.log"],
-    ["explain", HOSTILE],
-    ["explain", f"missing{HOSTILE}.log"],
-    ["doctor", "--only", HOSTILE],
-    ["tune", "--trust", f"{HOSTILE}.py"],
-    ["sweep", "--trust", *TARGET, "--set", f"{HOSTILE}=1,2"],
-    ["export", HOSTILE, "--to", "onnx"],
-    ["serve", HOSTILE],
-    [HOSTILE],
-    ["help", HOSTILE],
-]
+
+def typed(words: str) -> list[str]:
+    for name, meaning in WORDS.items():
+        words = words.replace(name, meaning)
+    return [word.replace("HOSTILE", HOSTILE).replace("FORGED", FORGED) for word in words.split()]
 
 
 def test_no_verb_prints_a_letter_that_steers_or_a_line_that_is_forged(
@@ -179,7 +138,7 @@ def test_no_verb_prints_a_letter_that_steers_or_a_line_that_is_forged(
     monkeypatch.setenv("KEY", "a secret of some length")
     monkeypatch.chdir(project)
     failed, codes = [], []
-    for words in COMMANDS:
+    for words in map(typed, COMMANDS):
         codes.append(cli._main(words))
         shown = capsys.readouterr()
         text = (shown.out + shown.err).replace("a\x1b[8mb", "")  # the target's own output

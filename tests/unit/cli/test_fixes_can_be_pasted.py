@@ -16,6 +16,7 @@ from seatrial import cli
 from seatrial.cli.options import command_of
 from seatrial.findings.catalogue import entries
 from seatrial.findings.own_words import with_own_words
+from tables import cases, constant
 
 #: Words of the shell itself.
 BUILTIN = {"cd", "export", "unset", "read", "ulimit"}
@@ -83,41 +84,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-ERRORS = [
-    ("run",),
-    ("run", "no such.py"),
-    ("run", "train me.py", "more words", "it's"),
-    ("run", "broken 'quote.py"),
-    ("run", "latin.py"),
-    ("run", "note book.ipynb"),
-    ("run", "start me.sh"),
-    ("run", "sub dir"),
-    ("run", "../elsewhere/train.py"),
-    ("run", "train me.py", "--no-such-flag"),
-    ("run", "train me.py", "--gpus", "many"),
-    ("run", "train me.py", "--memory", "1XB"),
-    ("run", "train me.py", "--data", "no data"),
-    ("run", "digits", "--data", "empty data"),
-    ("run", "train me.py", "--models", "train me.py"),
-    ("run", "train me.py", "--on", "local", "--gpus", "none", "--mount", "a b:/c"),
-    ("run", "train me.py", "--on", "local", "--gpus", "none", "--memory", "1GB"),
-    ("run", "train me.py", "--on", "local", "--gpus", "none", "--env-file", "no file"),
-    ("run", "train me.py", "--on", "local", "--gpus", "none", "--gpu-memory", "1GB", "--", "--epochs", "5"),
-    ("run", "train me.py", "--secret", "NO_SUCH_SECRET"),
-    ("run", "train me.py", "-i", "-d"),
-    ("run", "--resume", "nothing"),
-    ("run", "train me.py", "--publish", "x"),
-    ("runs", "show", "nothing"),
-    ("runs", "logs", "a b"),
-    ("runs", "exec", "last"),
-    ("run", "predict", "--", "no model.pth", "text"),
-    ("plan", "train me.py", "--timeout", "soon"),
-    ("top", "--sort", "no such"),
-    ("dashboard", "--print-config", "no such"),
-    ("-C", "x"),
-    ("rnu",),
-    ("train me.py",),
-]
+ERRORS = constant(__file__, "ERRORS")
 
 
 @pytest.mark.parametrize("words", ERRORS, ids=" ".join)
@@ -154,46 +121,11 @@ def test_the_fix_of_a_known_failure(advice: str) -> None:
             is_taken(command)
 
 
-@pytest.mark.parametrize(
-    ("advice", "shown"),
-    [
-        ("seatrial run --shm-size 8g …", "seatrial run --shm-size 8g 'a b.py' --gpus 1 -- -x"),
-        ("seatrial run … --slim unused   # or", "seatrial run 'a b.py' --gpus 1 --slim unused -- -x   # or"),
-        ("seatrial run --gpus all …", "seatrial run --gpus all 'a b.py' -- -x"),
-        ("seatrial plan … && ls", "seatrial plan 'a b.py' --gpus 1 -- -x && ls"),
-        ("seatrial run … without --gpu-memory", "seatrial run … without --gpu-memory"),
-        ("seatrial run …   # without --gpus", "seatrial run 'a b.py' -- -x   # without --gpus"),
-        ("seatrial run --env B=2 …", "seatrial run --env B=2 'a b.py' --gpus 1 -- -x"),
-        ("echo yes | seatrial run …", "echo yes | seatrial run 'a b.py' --gpus 1 -- -x"),
-        ("seatrial run … -- --lr VALUE   # or", "seatrial run 'a b.py' --gpus 1 -- -x --lr VALUE   # or"),
-        ("seatrial run … -- --gpus VALUE", "seatrial run 'a b.py' --gpus 1 -- -x --gpus VALUE"),
-        ("seatrial runs show RUN", "seatrial runs show RUN"),
-    ],
-)
-def test_own_words(advice: str, shown: str) -> None:
-    assert with_own_words(advice, ["a b.py", "--gpus", "1"], ["--", "-x"]) == shown
-
-
-def test_an_option_that_may_be_given_twice_stays() -> None:
-    own = ["a.py", "--env", "A=1", "-e", "C=3"]
-    assert with_own_words("seatrial run --env B=2 …", own, []) == "seatrial run --env B=2 a.py --env A=1 -e C=3"
-
-
-def test_a_variable_that_the_advice_sets_is_not_set_twice() -> None:
-    own = ["a.py", "--env", "A=1", "-e", "B=3"]
-    assert with_own_words("seatrial run … --env B=2", own, []) == "seatrial run a.py --env A=1 --env B=2"
-
-
-def test_arguments_of_the_script_that_the_advice_has() -> None:
-    own, arguments = ["a.py"], ["--", "x", "--lr", "1"]
-    assert with_own_words("seatrial run … -- --help", own, arguments) == "seatrial run a.py -- --help"
-    assert with_own_words("seatrial run … -- --data D", own, arguments) == "seatrial run a.py -- x --lr 1 --data D"
-    assert with_own_words("seatrial run … -- --data D", own, []) == "seatrial run a.py -- --data D"
-
-
-def test_which_of_two_is_intended_is_not_guessed() -> None:
-    advice = "seatrial run --mount a:/mnt/a …"
-    assert with_own_words(advice, ["a.py", "--mount", "a:/x", "--mount", "b:/y"], []) == advice
+@cases("advice", "own", "arguments", "shown")
+def test_own_words(advice: str, own: str | None, arguments: str | None, shown: str) -> None:
+    """An option that may be given twice stays, a variable is set once, and of two mounts none is chosen."""
+    words = ["a b.py", "--gpus", "1"] if own is None else own.split()
+    assert with_own_words(advice, words, ["--", "-x"] if arguments is None else arguments.split()) == shown
 
 
 assert shutil.which("bash")

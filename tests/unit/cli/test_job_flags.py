@@ -1,4 +1,4 @@
-"""The table of flags beside seatrial.toml: every flag is a key of it, and an error of a key names the flag."""
+"""The table of flags and seatrial.toml: every flag is a key of it, and an error of a key names the flag."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_flag_is_a_key_of_the_file() -> None:
 
 @pytest.mark.parametrize("flag", [flag for flag in OF_THE_FILE if flag.key != "module"], ids=lambda flag: flag.key)
 def test_an_error_names_the_flag_as_it_is_typed(flag: Flag, tmp_path: Path) -> None:
-    """No key but ``env`` takes a table with a list in it, and a variable is no list."""
+    """No key but ``env`` takes a table with a list in it, and a variable cannot be a list."""
     (tmp_path / "train.py").touch()
     wrong: dict[str, Any] = {"A": [1]}
     *table, key = flag.key.split(".")

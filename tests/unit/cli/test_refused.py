@@ -8,6 +8,7 @@ import pytest
 from seatrial import cli
 from seatrial.cli.options import check_launcher
 from seatrial.errors import TargetError
+from tables import cases, constant
 
 NAN = ["-1", "nan", "inf", "-inf", "1e999", "1e3", "0x10", "", " ", "9" * 5000]
 
@@ -16,29 +17,7 @@ NO_RUNS = ["", "-", "/", "a/b", "..", ".", "*", "a\nb", "\x1b[31m", "a b", "é",
 RUN_VERBS = ["show", "logs", "attach", "stop", "rm", "verify", "exec", "cp", "compare"]
 
 #: (words before, words behind) a number.
-NUMBERS = {
-    "runs ls -n": (["runs", "ls", "-n"], []),
-    "runs logs --tail": (["runs", "logs", "--tail"], []),
-    "runs logs --rank": (["runs", "logs", "--rank"], []),
-    "runs prune --keep": (["runs", "prune", "--keep"], []),
-    "run --rank-of": (["run", "digits", "--rank-of"], []),
-    "sweep --parallel": (["sweep", "digits", "--set", "a=1,2", "--parallel"], []),
-    "top --interval": (["top", "--once", "--interval"], []),
-    "metrics --interval": (["dashboard", "--metrics-only", "--interval"], []),
-    "dashboard --interval": (["dashboard", "--interval"], []),
-    "metrics --listen": (["dashboard", "--metrics-only", "--listen", "127.0.0.1:"], []),
-    "dashboard --listen": (["dashboard", "--listen", "127.0.0.1:"], []),
-    "plan --publish": (["plan", "digits", "--publish"], []),
-    "plan --timeout": (["plan", "digits", "--timeout"], []),
-    "plan --grace": (["plan", "digits", "--grace"], []),
-    "plan --cpus": (["plan", "digits", "--cpus"], []),
-    "plan --memory": (["plan", "digits", "--memory"], []),
-    "plan --shm-size": (["plan", "digits", "--shm-size"], []),
-    "plan --gpu-memory": (["plan", "digits", "--gpu-memory"], []),
-    "plan --gpus": (["plan", "digits", "--gpus"], []),
-    "plan --restarts": (["plan", "digits", "--restarts"], []),
-    "doctor --shm-size": (["doctor", "--shm-size"], []),
-}
+NUMBERS = constant(__file__, "NUMBERS")
 
 
 @pytest.fixture
@@ -85,29 +64,7 @@ def test_no_number(refused, name):
         refused(*words, *behind)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["plan", "digits", "--secret", "UNSET_ANYWHERE"],
-        ["plan", "digits", "--name", "a/b"],
-        ["plan", "digits", "--name", "a\nb"],
-        ["plan", "digits", "--name", ""],
-        ["plan", "digits", "--name=-x"],
-        ["plan", "digits", "--env", "a/b"],
-        ["plan", "digits", "--env", ""],
-        ["plan", "digits", "--env", "=x"],
-        ["plan", "digits", "--publish", "0:80"],
-        ["plan", "digits", "--publish", "80:70000"],
-        ["dashboard", "--listen", "a b:1"],
-        ["dashboard", "--listen", "é" * 80 + ":1"],
-        ["dashboard", "--listen", "\n:1"],
-        ["dashboard", "--listen", ":٣"],
-        ["runs", "rm", "last", ""],
-        ["runs", "cp", ":x", "out"],
-        ["runs", "compare", "", ""],
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("words", constant(__file__, "WORDS"), ids=repr)
 def test_no_word(refused, words):
     refused(*words)
 
@@ -122,36 +79,14 @@ def test_a_word_that_the_locale_has_no_letters_for(refused):
     assert "PYTHONUTF8=1" in refused("run", "é.py".encode().decode("ascii", "surrogateescape"))
 
 
-@pytest.mark.parametrize(
-    ("words", "run"),
-    [
-        (["mpirun", "-np", "4", "python", "train.py"], "seatrial run --gpus 4 train.py"),
-        (["python3", "-u", "train.py", "--lr", "1"], "seatrial run train.py -- --lr 1"),
-    ],
-)
+@cases("words", "run")
 def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words: list[str], run: str) -> None:
     with pytest.raises(TargetError) as refused:
         check_launcher(words)
     assert refused.value.run == run
 
 
-@pytest.mark.parametrize(
-    ("typed", "run"),
-    [
-        ("--gpus none python train.py", "run --gpus none train.py"),
-        ("--strict --gpus=none python train.py", "run --strict --gpus=none train.py"),
-        ("--on local -e A=1 torchrun --nproc_per_node 2 train.py", "run --on local -e A=1 --gpus 2 train.py"),
-        ("--on local --gpus 8 mpirun -np 2 python train.py", "run --on local --gpus 2 train.py"),
-        ("-e 'A=1 2' go.sh --on local --gpus none", "run -e 'A=1 2' --on local --gpus none train.py"),
-        ("--on local --gpus none", "run --on local --gpus none train.py"),
-        ("--on local trai.py", "run --on local train.py"),
-        ("--on local other.sh", "run --on local train.py"),
-        ("--on local -m not-a-name", "run -m package.module --on local"),
-        ("--image own:1 go.sh --on docker", "run --image own:1 --on docker train.py"),
-        ("--on local python 'a&b #1.py' --lr 1", "run --on local 'a&b #1.py' -- --lr 1"),
-        ("""--on local python "it's.py" """, """run --on local 'it'"'"'s.py'"""),
-    ],
-)
+@cases("typed", "run")
 def test_the_command_to_type_keeps_the_options_that_were_typed(
     refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, run: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Whole lines of a growing file: each once, in whatever pieces they come, whatever becomes of the file."""
+"""Whole lines of a growing file: each once, in any pieces, and when the file is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are made in seatrial.events alone: no room writes a type down, or puts a line together by hand."""
+"""Events are made in seatrial.events alone: no other file writes a type down, or puts a line together by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import seatrial
 from seatrial.events import KINDS
+from tables import cases
 
 PACKAGE = Path(seatrial.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "events" not in path.relative_to(PACKAGE).parts[:1])
@@ -60,20 +59,7 @@ def test_no_other_file_makes_an_event_by_hand() -> None:
     assert {path: places for path, places in found.items() if places} == {}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        'journal.write("note", message="x")',
-        'log.append([{"type": "step", "source": "agent"}])',
-        'event = {"t": now(), "type": kind}',
-        'dict(type="finding")',
-        'event.update(type="sample")',
-        'event["type"] = name',
-        'evidence.last("target.exited")',
-        'of_type(events, "step")',
-        """found = b'"type":"finding"' in line""",
-    ],
-)
+@cases("source")
 def test_what_is_made_by_hand_is_seen(source: str) -> None:
     assert list(made_by_hand(ast.parse(source)))
 

@@ -54,12 +54,6 @@ def test_it_is_a_report_of_the_targets_or_nothing(line: bytes) -> None:
         assert reported.get("type") in EVIDENCE_TYPES or reported.get("source") in ("agent", "host")
 
 
-@pytest.mark.parametrize("type", ["metric", "step", "", "gpu.contexts", "agent", "Sample"])
-def test_any_other_type_is_a_step(type: str) -> None:
-    step, claimed = report(json.dumps({"type": type, "loss": 1}).encode())
-    assert claimed is None and step is not None and step["type"] == "step"
-
-
 def test_a_line_is_long_at_most() -> None:
     longest = b'{"x":"' + b"y" * (MAX_REPORT_BYTES - 8) + b'"}'
     assert report(longest)[0] is not None

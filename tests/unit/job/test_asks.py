@@ -9,26 +9,24 @@ from typing import Any
 
 import pytest
 
-from fakes import FakeBackend, load_job
-from seatrial.backends import table
-from seatrial.backends.base import OF_CONTAINERS, OF_PROCESSES, Traits
-from seatrial.backends.kubernetes.backend import Kubernetes
+from fakes import load_job
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, ImageOptions, WatchOptions
 from seatrial.planning.secrets import hide_notify
+from tables import constant
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``tmp/home/project`` with ``tmp/home`` for HOME and a folder beside it."""
+    """``tmp/home/project`` with ``tmp/home`` for HOME and a folder outside of it."""
     home = tmp_path / "home"
     folder = home / "project"
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "x").touch()
     (folder / "train.py").touch()
-    (tmp_path / "beside").mkdir()
-    (tmp_path / "beside" / "x").touch()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x").touch()
     monkeypatch.setenv("HOME", str(home))
     return folder
 
@@ -71,51 +69,13 @@ def test_an_ordinary_project_asks_for_nothing(project: Path) -> None:
     assert asks(project, ORDINARY) == []
 
 
-SAID = {
-    'on = "local"': "runs on this machine without a container, as your user",
-    'mounts = ["TMP/beside:/in"]': "mounts TMP/beside read-write at /in",
-    'mounts = ["../../beside:/in:ro"]': "mounts TMP/beside read-only at /in",
-    'mounts = ["~/.ssh:/keys"]': "mounts TMP/home/.ssh read-write at /keys",
-    'mounts = ["~:/h:ro"]': "mounts TMP/home read-only at /h: your home folder",
-    'mounts = ["TMP:/h:ro"]': "mounts TMP read-only at /h: your home folder is in it",
-    'mounts = ["/:/host"]': "mounts / read-write at /host: this machine's whole file system",
-    'mounts = ["TMP/docker.sock:/s"]': "mounts TMP/docker.sock read-write at /s: the engine's socket, which gives "
-    "root on this machine",
-    'mounts = ["TMP/agent:/s"]': "mounts TMP/agent read-write at /s: a socket of a program on this machine",
-    'data = "../../beside"': "mounts TMP/beside read-only at /data",
-    'data = "../../beside:rw"': "mounts TMP/beside read-write at /data",
-    'models = "TMP/beside"': "mounts TMP/beside read-write at /models",
-    'models = "./linked"': "mounts TMP/beside (./linked is a link there) read-write at /models",
-    'mounts = ["./linked/x:/in"]': "mounts TMP/beside/x read-write at /in",
-    'env_files = ["TMP/beside/x"]': "gives the target the variables in TMP/beside/x",
-    'env_files = ["passing.env"]': "gives the target your variable AWS_SECRET_ACCESS_KEY",
-    'env_files = ["pipe"]': "gives the target the variables in TMP/home/project/pipe, which cannot be read",
-    'secrets = ["HF_TOKEN"]': "gives the target your variable HF_TOKEN",
-    'devices = ["/dev/sda"]': "gives the target the device /dev/sda",
-    'network = "host"': "uses this machine's network: every port listening here is reachable",
-    'network = "container:db"': "joins the network container:db, and can reach everything on it",
-    'network = "slirp4netns:allow_host_loopback=true"': "joins the network slirp4netns:allow_host_loopback=true, and "
-    "can reach everything on it",
-    '[image]\nbuild_network = "host"': "builds the image on this machine's network: every port listening here is "
-    "reachable",
-    '[image]\nca_bundle = "TMP/beside/x"': "gives the image's build TMP/beside/x",
-    '[image]\nfind_links = "../../beside"': "gives the image's build TMP/beside",
-    '[watch]\ncommand = "mail me"': "runs a command for each watchdog finding: mail me",
-    '[watch]\nwebhook = "https://me:pw@chat.example.org:1/T0KEN"': "posts each watchdog finding to "
-    "https://chat.example.org/…",
-    '[notify]\ncommand = "curl me"': "runs a command on this machine, as your user, when a run ends: curl me",
-    '[kubernetes]\ndata = "hostpath:/etc"': "mounts /etc of the cluster's nodes at /data",
-    'models = "hostpath:/srv"': "mounts /srv of the cluster's nodes at /models",
-    '[kubernetes]\nservice_account = "admin"': "runs with the rights of the cluster's service account admin",
-    '[kubernetes]\nimage_pull_secrets = ["pull"]': "uses the cluster's secret pull to pull the image",
-    "with_names = true": "writes your user and host names into receipts",
-}
+SAID = constant(__file__, "SAID")
 
 
 @pytest.mark.parametrize("toml", SAID)
 def test_each_wish_is_a_line_in_plain_words(project: Path, tmp_path: Path, toml: str) -> None:
     (tmp_path / "home" / ".ssh").mkdir()
-    (project / "linked").symlink_to(tmp_path / "beside")
+    (project / "linked").symlink_to(tmp_path / "outside")
     (project / "passing.env").write_text("LR=0.1\nAWS_SECRET_ACCESS_KEY\n")
     os.mkfifo(project / "pipe")
     with socket.socket(socket.AF_UNIX) as engine, socket.socket(socket.AF_UNIX) as agent:
@@ -124,33 +84,8 @@ def test_each_wish_is_a_line_in_plain_words(project: Path, tmp_path: Path, toml:
         assert asks(project, toml.replace("TMP", str(tmp_path))) == [SAID[toml].replace("TMP", str(tmp_path))]
 
 
-def test_a_folder_of_the_project_that_is_a_link_out_of_it_is_outside(project: Path, tmp_path: Path) -> None:
-    assert asks(project, 'data = "./data"') == []
-    (project / "data" / "x").unlink()
-    (project / "data").rmdir()
-    (project / "data").symlink_to(tmp_path / "beside")
-    assert asks(project, 'data = "./data"') == [f"mounts {tmp_path}/beside (./data is a link there) read-only at /data"]
-
-
-@pytest.mark.parametrize(("traits", "requested"), [(OF_PROCESSES, 1), (OF_CONTAINERS, 0), (Kubernetes.traits, 0)])
-def test_a_backend_of_ones_own_is_confirmed_by_its_kind(
-    project: Path, traits: Traits, requested: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = FakeBackend()
-    bench.traits = traits
-    monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: bench)
-    assert len(asks(project, 'on = "bench-box"')) == requested
-
-
-def test_what_was_typed_is_not_confirmed(project: Path, tmp_path: Path) -> None:
-    beside = str(tmp_path / "beside")
-    flags: dict[str, Any] = {"data": beside, "models": beside, "mounts": [f"{beside}:/in"], "secrets": ["HF_TOKEN"]}
-    flags |= {"on": "local", "devices": ["/dev/sda"], "network": "host", "with_names": True}
-    assert asks(project, "", **flags, image={"build_network": "host"}) == []
-
-
 def test_what_a_flag_replaces_is_not_requested(project: Path, tmp_path: Path) -> None:
-    toml = f'on = "local"\nnetwork = "host"\ndata = "{tmp_path}/beside"\nsecrets = ["A"]\n'
+    toml = f'on = "local"\nnetwork = "host"\ndata = "{tmp_path}/outside"\nsecrets = ["A"]\n'
     toml += '[image]\nbuild_network = "host"'
     assert len(asks(project, toml)) == 5
     left = asks(project, toml, on="docker", data="data", secrets=["B"], image={"ready": "x"})
@@ -185,11 +120,6 @@ def test_a_command_is_confirmed_whole_and_is_in_no_plan(project: Path) -> None:
 def test_a_line_cannot_steer_the_terminal_nor_pretend_to_be_two(project: Path) -> None:
     toml = '[watch]\ncommand = "ok\\n\\u001b[2J\\u202egood"'
     assert asks(project, toml) == [r"runs a command for each watchdog finding: ok\n\x1b[2J\u202egood"]
-
-
-def test_only_what_the_build_acts_on_is_marked_so(project: Path) -> None:
-    (project / "seatrial.toml").write_text('network = "host"\n[image]\nbuild_network = "host"')
-    assert [ask.builds for ask in load_job(project, {"target": "train.py"}).asks] == [False, True]
 
 
 #: Keys of seatrial.toml whose value can become a line of the question.

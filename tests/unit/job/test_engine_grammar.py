@@ -10,33 +10,10 @@ import pytest
 
 from fakes import load_job
 from seatrial.errors import ConfigError
+from tables import constant
 
-READ: dict[str, list[Any]] = {
-    "network": ["host", "none", "my-net_1.x", "container:train", "slirp4netns:mtu=1", "pasta"],
-    "devices": ["/dev/fuse", "/dev/a:/dev/b", "/dev/a:/dev/b:rwm", "/dev/a:r", "vendor.com/class=name-0:1"],
-    "ulimits": ["nofile=1024", "nofile=10:20", "memlock=-1", "memlock=-1:-1", "core=0:-1"],
-    "publish": ["80", "8080:80", "1.2.3.4:80:80/udp", "[::1]:8080:80", "8000-8001:80-81", "80-90:80", "1.2.3.4::80"],
-    "cpus": ["0.5", "2", 0.01, 1e2],
-    "memory": ["6m", "16GB"],
-    "workdir": ["/app", "sub/folder"],
-    "image.ready": ["a", "ghcr.io/me/a:1.0", "localhost:5000/a", "a@sha256:" + "0" * 64, "a/b__c-d", "[::1]:5000/a"],
-    "image.base": ["python:3.11-slim-bookworm", "nvcr.io/nvidia/pytorch:24.05-py3"],
-    "image.index_url": ["https://me:x@pypi.org/simple", "http://[::1]:80/simple", "file:///wheels", "https://pypi.org"],
-    "nodes": [2, "3", "a,b", "gpu1.example.org,10.0.0.2", "::1,a"],
-}  # fmt: skip
-REFUSED: dict[str, list[Any]] = {
-    "network": ["", " ", "a b", "-x", "a\n", "container:", "../x", "a:b", "name=host", "\x1b[2J"],
-    "devices": ["", "nope", "dev/x", "/dev/x:y", "/dev/x:/y:rr", "/dev/x:/y:z", "/dev/a b", "vendor/class"],
-    "ulimits": ["", "nofile", "nofile=", "nofile=10:5", "nofile=-1:5", "x=1", "nofile=a", "nofile=1:2:3", "core=-2"],
-    "publish": ["", "0:80", "80:65536", "90-80:80", "80:90-91", "1.2.3.999:80:80", "80/x", "a:80", "80:80:80:80"],
-    "cpus": ["nan", "inf", "0", "-1", "1_0", " 2", "0.001", "", "two", True],
-    "memory": ["1m", "0g", "nan", "-1g", "8"],
-    "workdir": ["", "a\nb", "\0"],
-    "image.ready": ["", "UPPER/Case", "a:b:c", "/a", "a//b", "a@sha256:0", "a:1\u0661", "http://a/b", "a:" + 129 * "t"],
-    "image.base": ["", "a b", "--privileged"],
-    "image.index_url": ["", "pypi", "ftp://x/y", "https://", "https://a b/", "https://u:p/w@host/simple", "https://[x/"],
-    "nodes": ["nan", "inf", "1.5", "1e3", "0", "-1", "", "a,,b", "a,a", "a b", "-a", "a" * 64],
-}  # fmt: skip
+READ = constant(__file__, "READ")
+REFUSED = constant(__file__, "REFUSED")
 
 
 def written(project: Path, key: str, value: Any) -> Any:

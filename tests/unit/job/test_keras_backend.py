@@ -6,46 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from planning_sites import facts_of
 from seatrial.errors import UsageError
 from seatrial.job.keras_backend import with_keras_backend
-from seatrial.job.model import Target
-from seatrial.job.script import ScriptFacts, script_facts
-
-
-def facts(project: Path, source: str) -> ScriptFacts:
-    (project / "train.py").write_text(source)
-    return script_facts(Target(kind="script", value="train.py"), project)
-
+from tables import cases
 
 SETS = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n'
 DEFAULT = 'import os\nos.environ.setdefault("KERAS_BACKEND", "jax")\nimport keras\n'
 
 
-@pytest.mark.parametrize(
-    ("source", "env", "framework"),
-    [
-        ("import keras", {}, "tensorflow"),
-        ("import keras", {"KERAS_BACKEND": "jax"}, "jax"),
-        ("import keras_hub", {"KERAS_BACKEND": "torch"}, "torch"),
-        ("import keras\nimport tensorflow as tf", {"KERAS_BACKEND": "jax"}, "jax"),
-        ("import keras", {"KERAS_BACKEND": "numpy"}, None),
-        ("from tensorflow import keras", {"KERAS_BACKEND": "jax"}, "tensorflow"),
-        ("import torch", {"KERAS_BACKEND": "jax"}, "torch"),
-        (SETS, {}, "torch"),
-        (SETS, {"KERAS_BACKEND": "jax"}, "torch"),
-        (DEFAULT, {}, "jax"),
-        (DEFAULT, {"KERAS_BACKEND": "tensorflow"}, "tensorflow"),
-        ("import os\nos.environ['OTHER'] = 'jax'\nimport keras\n", {}, "tensorflow"),
-    ],
-)
+@cases("source", "env", "framework")
 def test_the_backend(tmp_path: Path, source: str, env: dict[str, str], framework: str | None) -> None:
-    found = with_keras_backend(facts(tmp_path, source), env, tmp_path)
+    found = with_keras_backend(facts_of(tmp_path, source), env, tmp_path)
     assert found.framework == framework
     assert framework is None or framework in (*found.imports, "tensorflow")
 
 
 def test_keras_json(tmp_path: Path) -> None:
-    script = facts(tmp_path, "import keras")
+    script = facts_of(tmp_path, "import keras")
     for folder in (tmp_path / "home" / ".keras", tmp_path / "settings"):
         folder.mkdir(parents=True)
     (tmp_path / "home" / ".keras" / "keras.json").write_text('{"backend": "torch"}')
@@ -61,12 +39,12 @@ def test_keras_json(tmp_path: Path) -> None:
 
 def test_a_backend_that_keras_does_not_have_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="KERAS_BACKEND=mxnet: Keras has no such backend") as refused:
-        with_keras_backend(facts(tmp_path, "import keras"), {"KERAS_BACKEND": "mxnet"}, tmp_path)
+        with_keras_backend(facts_of(tmp_path, "import keras"), {"KERAS_BACKEND": "mxnet"}, tmp_path)
     assert "KERAS_BACKEND=jax" in str(refused.value.run)
 
 
 def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Path) -> None:
-    script = facts(tmp_path, "import keras")
+    script = facts_of(tmp_path, "import keras")
     for backend, package in (("openvino", "openvino"), ("numpy", "jax")):
         assert package in with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path).imports
         with pytest.raises(UsageError, match=f"{backend}: Keras then computes on the CPU alone") as refused:
@@ -76,11 +54,11 @@ def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Pa
 
 @pytest.mark.parametrize(("typed", "intended"), [("Jax", "jax"), ("tensorfow", "tensorflow"), ("theano", "jax")])
 def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed: str, intended: str) -> None:
-    script = facts(tmp_path, "import keras")
+    script = facts_of(tmp_path, "import keras")
     with pytest.raises(UsageError) as refused:
         with_keras_backend(script, {"KERAS_BACKEND": typed}, tmp_path)
     assert refused.value.run == f"seatrial run … --env KERAS_BACKEND={intended}"
-    own = facts(tmp_path, SETS.replace("torch", typed))
+    own = facts_of(tmp_path, SETS.replace("torch", typed))
     with pytest.raises(UsageError) as refused:
         with_keras_backend(own, {}, tmp_path)
     assert refused.value.run == f'write os.environ["KERAS_BACKEND"] = "{intended}" in train.py:2'

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from fakes import load_job
@@ -14,6 +12,7 @@ from seatrial.errors import ConfigError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Mount, holds, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, DataMount, Job, Target, json_schema
+from tables import cases, constant
 
 
 @pytest.fixture
@@ -91,11 +90,6 @@ def test_every_kind_of_key_is_read(project: Path) -> None:
     )
 
 
-def test_without_a_file_the_defaults_hold(project: Path) -> None:
-    job = load_job(project, {"target": "train.py"})
-    assert job == Job(project=project, target=Target(kind="script", value="train.py"))
-
-
 def test_flags_win_lists_add_up_tables_merge(project: Path) -> None:
     toml = """
         gpus = 2
@@ -122,17 +116,7 @@ def test_flags_win_lists_add_up_tables_merge(project: Path) -> None:
     assert job.criteria == Criteria(mean_utilization_pct=None, finished_within_s=300, metrics={"accuracy": ">= 0.9"})
 
 
-@pytest.mark.parametrize(
-    ("operator", "below", "at", "above"),
-    [
-        (">=", False, True, True),
-        ("<=", True, True, False),
-        ("==", False, True, False),
-        ("!=", True, False, True),
-        (">", False, False, True),
-        ("<", True, False, False),
-    ],
-)
+@cases("operator", "below", "at", "above")
 def test_every_operator_that_is_judged_can_be_configured(
     project: Path, operator: str, below: bool, at: bool, above: bool
 ) -> None:
@@ -161,40 +145,7 @@ def test_paths_of_the_file_and_of_flags_count_from_their_own_folders(project: Pa
     )
 
 
-BAD_FILES = {
-    "unknown key": "gpsu = 2",
-    "unknown key without a near one": "zzz = 2",
-    "unknown key in a table": "[image]\nbasis = 'x'",
-    "a login that would be kept": "[image]\ntorch_index = 'https://me:hunter2@e.org/whl'",
-    "requests below limits": "[kubernetes]\nrequests = {cpu = '1'}",
-    "misspelled criterion": "[criteria]\nmean_utilisation = 70",
-    "a metric's pattern without a group": "[metrics]\nloss = 'loss [0-9.]+'",
-    "a metric's pattern that takes for ever": "[metrics]\nloss = '((a+)+)b'",
-    "condition without an operator": "[criteria]\naccuracy = '0.9'",
-    "percentage": "[criteria]\nmean_utilization = 170",
-    "true is no percentage": "[criteria]\nmean_utilization = true",
-    "wrong type": "name = 3",
-    "wrong type in a list": "publish = [80]",
-    "table expected": "image = 'x'",
-    "list expected": "secrets = 'HF_TOKEN'",
-    "secret with a value": "secrets = ['HF_TOKEN=abc']",
-    "zero gpus": "gpus = 0",
-    "gpus as truth": "gpus = true",
-    "size without a unit": "memory = '8'",
-    "size as a number": "memory = 8",
-    "duration": "timeout = 'soon'",
-    "truth as text": "strict = 'yes'",
-    "truth in env": "[env]\nDEBUG = true",
-    "variable name": "[env]\n'A B' = 'x'",
-    "mount": "mounts = ['data']",
-    "mount to a relative place": "mounts = ['data:extra']",
-    "name": "name = 'a b'",
-    "path with a null byte": 'models = "a\\u0000b"',
-    "two errors": "gpsu = 2\nstrict = 1",
-    "target and module": "target = 'train.py'\nmodule = 'x'",
-    "no toml": "gpus = \n",
-    "data of another type": "data = 3",
-}
+BAD_FILES = constant(__file__, "BAD_FILES")
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
@@ -204,21 +155,7 @@ def test_bad_files(project: Path, name: str, snapshot: SnapshotAssertion) -> Non
     assert reported(caught.value, project) == snapshot
 
 
-BAD_FLAGS: dict[str, dict[str, Any]] = {
-    "size": {"shm_size": "8"},
-    "zero gpus": {"gpus": "0"},
-    "number": {"cpus": "many"},
-    "list": {"mounts": ("a",)},
-    "ready image": {"image": {"ready": 3}},
-    "missing mount source": {"mounts": ("nowhere:/x:ro",)},
-    "missing env file": {"env_files": ("nowhere.env",)},
-    "missing data": {"data": "dat"},
-    "missing data, nothing near": {"data": "zzzzz/qqqq"},
-    "empty data": {"data": "empty"},
-    "data is a file": {"data": "train.py"},
-    "models is a file": {"models": "train.py"},
-    "missing script": {"target": "traim.py"},
-}
+BAD_FLAGS = constant(__file__, "BAD_FLAGS")
 
 
 @pytest.mark.parametrize("name", BAD_FLAGS)
@@ -237,27 +174,6 @@ def test_two_files_are_one_too_many(project: Path) -> None:
     (project / "pyproject.toml").write_text("[tool.seatrial]\ngpus = 1")
     with pytest.raises(ConfigError, match="keep one of them"):
         load(project, "gpus = 1")
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"a = " + b"[" * 5000, b"tool = 3", b"[tool]\nseatrial = 3"])
-def test_files_that_are_no_configuration(project: Path, content: bytes) -> None:
-    (project / "pyproject.toml").write_bytes(content)
-    try:
-        load_job(project, {"target": "train.py"})
-    except ConfigError as error:
-        assert "pyproject.toml" in error.message
-    else:
-        assert content == b"tool = 3"
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(st.binary(), st.text("abegnmoprs[]{}=.,'\"\n 12#").map(str.encode)))
-def test_any_file_is_a_job_or_a_usage_error(project: Path, content: bytes) -> None:
-    (project / "seatrial.toml").write_bytes(content)
-    try:
-        assert load_job(project, {"target": "train.py"}, cwd=project).target.value == "train.py"
-    except UsageError as error:
-        assert error.run
 
 
 def test_the_file_can_report_all_that_a_job_holds() -> None:

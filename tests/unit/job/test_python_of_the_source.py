@@ -1,4 +1,4 @@
-"""Python 2 in what the target imports is told at once; newer syntax than a Python reads keeps that Python away."""
+"""Python 2 in an imported module is reported at once; newer syntax than a Python reads keeps that Python away."""
 
 from __future__ import annotations
 
@@ -7,31 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from planning_sites import facts_of
 from seatrial.errors import ConfigError, TargetError
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
-from seatrial.job.script import ScriptFacts, script_facts
-
-
-def facts(project: Path, script: str, **modules: str) -> ScriptFacts:
-    for name, text in {"train": script, **modules}.items():
-        (project / f"{name}.py").write_text(text)
-    return script_facts(Target(kind="script", value="train.py"), project)
+from seatrial.job.script import script_facts
 
 
 def test_python_2_in_the_target_and_behind_two_imports(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"^train\.py:2 print 'x': this is Python 2"):
-        facts(tmp_path, "import torch\nprint 'x'\n")
+        facts_of(tmp_path, "import torch\nprint 'x'\n")
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "__init__.py").write_text("from .layers import Layer\n")
     (tmp_path / "net" / "layers.py").write_text("class Layer:\n    def f(self):\n        print self\n")
     with pytest.raises(TargetError, match=r"^net/layers\.py:3 print self: this is Python 2"):
-        facts(tmp_path, "def main():\n    import net\nmain()\n")
+        facts_of(tmp_path, "def main():\n    import net\nmain()\n")
 
 
 def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
     match = "def f(x):\n    match x:\n        case 1:\n            return 2\n"
-    found = facts(tmp_path, "import net\n", net=match)
+    found = facts_of(tmp_path, "import net\n", net=match)
     assert found.least_python == ((3, 10), "net.py:2")
     (tmp_path / "requirements.txt").write_text("torch==1.13.1\n")
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
@@ -53,5 +48,5 @@ def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python cannot parse it")
 @pytest.mark.parametrize("line", ["try:\n    pass\nexcept OSError, ValueError:\n    pass\n", "x = t'{2}'\n"])
 def test_syntax_of_3_14(tmp_path: Path, line: str) -> None:
-    newest = facts(tmp_path, line).least_python
+    newest = facts_of(tmp_path, line).least_python
     assert newest is not None and newest[0] == (3, 14)

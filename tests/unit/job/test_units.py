@@ -1,43 +1,25 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seatrial.backends.containers.mounts import parse_mount
 from seatrial.errors import UsageError
+from seatrial.job.keys import Mount
+from seatrial.job.notify import Notify, from_flags
 from seatrial.job.units import format_bytes, parse_bytes, parse_seconds
+from tables import cases
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("4GB", 4_000_000_000),
-        ("512m", 512 * 2**20),  # Docker's letters are powers of 1024
-        ("8g", 8 * 2**30),
-        ("2GiB", 2 * 2**30),
-        ("2Gi", 2 * 2**30),
-        ("1.5 kb", 1500),
-        (" 4096B ", 4096),
-        ("1T", 2**40),
-    ],
-)
+@cases("text", "size")
 def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("30s", 30),
-        ("10m", 600),
-        ("1h30m", 5400),
-        ("90", 90),
-        ("1.5h", 5400),
-        ("2d", 172800),
-        ("500ms", 0.5),
-        ("1 h 5 min", 3900),
-    ],
-)
+@cases("text", "seconds")
 def test_durations(text: str, seconds: float) -> None:
     assert parse_seconds(text) == seconds
 
@@ -48,19 +30,7 @@ def test_no_size(text: str) -> None:
         parse_bytes(text)
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 KB"),
-        (1_254_000_000, "1.25 GB"),
-        (999_999, "1 MB"),
-        (2 * 2**30, "2 GiB"),
-        (64 * 2**20, "64 MiB"),
-        (543_210_000_000_000, "543 TB"),
-    ],
-)
+@cases("size", "text")
 def test_sizes_for_humans(size: int, text: str) -> None:
     assert format_bytes(size) == text
 
@@ -68,3 +38,44 @@ def test_sizes_for_humans(size: int, text: str) -> None:
 @given(st.integers(1, 10**15))
 def test_a_shown_size_reads_back_within_half_a_percent(size: int) -> None:
     assert parse_bytes(format_bytes(size)) == pytest.approx(size, rel=0.005, abs=0.5)
+
+
+# ------------------------------------------------------------------- mounts
+
+
+names = st.text("abc019 .-_äß~", min_size=1, max_size=8)
+paths = st.lists(names, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
+mounts = st.builds(
+    lambda source, target, ro: Mount(source=source, target=target, read_only=ro), paths.map(Path), paths, st.booleans()
+)
+
+
+@given(mounts)
+def test_the_text_of_a_mount_parses_back(mount: Mount) -> None:
+    assert Mount.parse(str(mount)) == mount
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "/a", "/a:", ":/a", "/a:ro", "/a:/b:/c", "/a:/b:rx", "/a:/b:ro:ro", "/a:/b:"]
+)
+def test_what_is_no_mount(text: str) -> None:
+    assert Mount.parse(text) is None
+    with pytest.raises(UsageError, match=r"is not SOURCE:TARGET\[:ro\|rw\]"):
+        parse_mount(text)
+
+
+# ------------------------------------------------------ commands at the end
+
+
+def test_words_are_commands() -> None:
+    assert from_flags(["sh", "tell me"]) == {"command": ["sh", "tell me"]}
+
+
+@cases("command", "shown")
+def test_plan_has_the_program_of_a_command(command: str, shown: str) -> None:
+    assert Notify(command=(command,)).hidden.command == (shown,)
+
+
+def test_stored_plan_of_an_older_version_is_read_without_its_retired_keys() -> None:
+    stored = {"desktop": True, "webhook": ["https://a.example/…"], "command": ["beep"]}
+    assert Notify.model_validate(stored, strict=False) == Notify(command=("beep",))

@@ -1,4 +1,4 @@
-"""A backend is one class and one row of the table: this one is in no room of seatrial, and runs to its receipt."""
+"""A backend is one class and one row of the table: this one is outside of seatrial, and runs to its receipt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from seatrial.system.host import Host
 
 
 class Bench:
-    """Runs the agent at the lowest priority, as a child of whoever started it."""
+    """Runs the agent at the lowest priority, as a child of the process that started it."""
 
     name = "bench-box"
     traits = OF_PROCESSES
@@ -95,12 +95,3 @@ def test_a_job_goes_through_plan_run_and_receipt(tmp_path: Path, monkeypatch: py
     assert b"".join(data for _, data in printed) == b"niceness %d\n" % min(19, before + 10)
     assert json.loads((prepared.run.folder / "summary.json").read_bytes())["backend"] == "bench-box"
     assert sys.executable and Bench.children == {}
-
-
-def test_options_that_its_kind_cannot_honour_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: Bench())
-    (tmp_path / "train.py").write_text("")
-    flags = {"target": "train.py", "on": "bench-box", "gpus": "none", "network": "host"}
-    job = load_job(tmp_path, flags, cwd=tmp_path)
-    with pytest.raises(Exception, match="--network needs a container; the backend bench-box has none"):
-        prepare(job, Host({**os.environ, "SEATRIAL_STATE": str(tmp_path / "state")}), building=untold)

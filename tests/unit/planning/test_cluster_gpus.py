@@ -15,6 +15,7 @@ from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import UsageError
 from seatrial.job.plan import Plan
 from seatrial.planning.pod_gpus import cluster_machine
+from tables import constant
 
 #: The device plugin with MIG strategy mixed: whole GPUs, and slices of two sizes.
 MIXED = replace(
@@ -39,20 +40,6 @@ def _reported(plan: Plan) -> tuple[str, str]:
 
 
 # ------------------------------------------------------------------- claims
-
-
-def test_gpus_are_claimed_where_the_file_is_reported(tmp_path: Path) -> None:
-    plan = a_cluster_plan(tmp_path, CLAIMS, gpus="2", kubernetes={"gpu_claims": True})
-    assert plan.cluster is not None and plan.cluster.claim is not None
-    assert _reported(plan) == ("2 gpu.nvidia.com per pod", "--gpus 2; [kubernetes] gpu_claims")
-    assert (plan.injection, plan.agent.gpu_count, plan.gpus_asked) == ("resource-claim", 2, 2)
-    assert not any("pods wait until" in warning for warning in plan.warnings), "claims are not counted"
-    container = _container(plan)
-    assert container["resources"]["claims"] == [{"name": "gpus"}]
-    assert "nvidia.com/gpu" not in container["resources"]["requests"] and "limits" not in container["resources"]
-    [claim] = container["pod"]["resourceClaims"]
-    assert claim == {"name": "gpus", "resourceClaimTemplateName": f"{plan.cluster.name}-gpus"}
-    assert any(one["key"] == "nvidia.com/gpu" for one in container["pod"]["tolerations"])
 
 
 @pytest.mark.parametrize("gpus", ["2", "mig-1g.18gb"])
@@ -123,14 +110,7 @@ def test_shared_memory_is_sized_counted_and_reported(
 
 # ------------------------------------------------------------- the nodes as a machine
 
-A100 = {
-    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
-    "nvidia.com/gpu.compute.major": "8",
-    "nvidia.com/gpu.compute.minor": "0",
-    "nvidia.com/cuda.driver.major": "535",
-    "nvidia.com/cuda.driver.minor": "129",
-    "nvidia.com/cuda.driver.rev": "03",
-}
+A100 = constant(__file__, "A100")
 H200 = {
     "nvidia.com/gpu.product": "NVIDIA-H200",
     "nvidia.com/cuda.driver-version.full": "580.95.05",

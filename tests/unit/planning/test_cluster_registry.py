@@ -8,29 +8,17 @@ from pathlib import Path
 import pytest
 
 from fakes import load_job
-from planning_sites import a_site
+from planning_sites import plan_of
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import ConfigError, UsageError
 from seatrial.job.cluster_config import ClusterOptions
-from seatrial.job.model import ImageOptions, Job, Target
-from seatrial.job.plan import Plan
-from seatrial.job.script import script_facts
-from seatrial.planning.plan import make_plan
+from seatrial.job.model import Job, Target
 
 TARGETS = {
     "configmap": Target(kind="script", value="train.py"),
     "image": Target(kind="script", value="train.py"),
     "auto": Target(kind="recipe", value="digits"),
 }
-
-
-def planned(tmp_path: Path, code: str, registry: str | None, ready: str | None = None) -> Plan:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "train.py").write_text("print('trained')\n")
-    options = ClusterOptions(code=code, registry=registry)  # type: ignore[arg-type]
-    job = Job(project=project, target=TARGETS[code], image=ImageOptions(ready=ready), kubernetes=options)
-    return make_plan(job, a_site("k8s", tmp_path, project), script_facts(job.target, project))
 
 
 def loaded(tmp_path: Path, registry: str) -> Job:
@@ -41,7 +29,8 @@ def loaded(tmp_path: Path, registry: str) -> Job:
 
 @pytest.mark.parametrize("code", TARGETS)
 def test_built_image_is_named_after_the_registry(tmp_path: Path, code: str) -> None:
-    plan = planned(tmp_path, code, "ghcr.io/me")
+    options = ClusterOptions(code=code, registry="ghcr.io/me")  # type: ignore[arg-type]
+    plan = plan_of(tmp_path, "print(1)\n", "k8s", target=TARGETS[code], kubernetes=options)
     assert plan.image is not None and plan.cluster is not None
     assert re.fullmatch(r"ghcr\.io/me/[a-z-]+:[0-9a-f]{20}", plan.image.tag)
     assert plan.cluster.image == plan.image.tag

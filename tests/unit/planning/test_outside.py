@@ -20,6 +20,7 @@ from seatrial.planning.container.outside import (
     warn_of_outside,
     with_models,
 )
+from tables import cases
 
 TARGET = Target(kind="script", value="code/train.py")
 
@@ -78,16 +79,7 @@ def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
     return "\n".join(warn_of_lost_writes(made, script))
 
 
-@pytest.mark.parametrize(
-    ("path", "mount"),
-    [
-        ("/output/m.pt", "./output:/output"),
-        ("/output/run/m.pt", "./output:/output"),
-        ("/app/models/m.pt", "./models:/app/models"),
-        ("/mnt/x/m.pt", "./x:/mnt/x"),
-        ("../../weights/m.pt", "../weights:/weights"),
-    ],
-)
+@cases("path", "mount")
 def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: str, mount: str) -> None:
     assert lost(project, f"torch.save(m, '{path}')") == f"refused: seatrial run … --mount {mount}"
 

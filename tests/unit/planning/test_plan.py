@@ -1,19 +1,22 @@
-"""make_plan on every backend: what differs between places, targets, GPUs and nodes, to be read side by side."""
+"""make_plan on every backend: places, targets, GPUs and nodes, and what a script's imports bring."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from planning_sites import READY, a_site
-from seatrial.errors import SeatrialError
+from planning_sites import READY, SCRIPT, a_site, chosen, facts_of, plan_of
+from seatrial.errors import SeatrialError, TargetError, UsageError
+from seatrial.images.requirements.project import project_needs
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
 from seatrial.job.tables import Changes
 from seatrial.planning.plan import make_plan, with_defaults
+from tables import cases
 
 BACKENDS = ("docker", "podman", "local", "k8s")
 TARGETS = {
@@ -25,44 +28,7 @@ TARGETS = {
     "bench": Target(kind="recipe", value="bench", args=("mnist",)),
     "image": Target(kind="image", value="", args=("train", "--fast")),
 }
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    made = tmp_path / "mnist"
-    made.mkdir()
-    (made / "train.py").write_text("print('one process')\n")
-    (made / "ddp.py").write_text("import torch.distributed as dist\ndist.init_process_group('nccl')\n")
-    (made / "trainer.py").write_text("print('a module')\n")
-    return made
-
-
-def plan_of(backend: str, project: Path, target: Target, gpus: int, nodes: int) -> Plan:
-    hosts = {"hosts": ("a", "b"), "node_rank": 1} if nodes == 2 and backend != "k8s" else {}
-    job = Job(
-        project=project,
-        target=target,
-        backend=backend,
-        gpus=str(gpus) if gpus else "none",
-        nodes=nodes,
-        image=ImageOptions(ready=READY),
-        **hosts,  # type: ignore[arg-type]
-    )
-    site = a_site(backend, project.parent, project, gpus=gpus)
-    return make_plan(with_defaults(job, site.backend.traits), site, script_facts(target, project))
-
-
-def test_changes_of_another_script_are_left_out_with_a_sentence(project: Path) -> None:
-    plans = {}
-    for name in ("script", "ddp"):
-        target = TARGETS[name]
-        job = Job(project=project, target=target, gpus="none", tune=Changes(script="train.py", workers=4))
-        site = a_site("local", project.parent, project, gpus=0)
-        plans[name] = make_plan(with_defaults(job, site.backend.traits), site, script_facts(target, project))
-    assert plans["script"].agent.changes == {"workers": 4} and plans["ddp"].agent.changes is None
-    [choice] = [each for each in plans["ddp"].choices if each.what == "changes"]
-    assert choice.value == "none"
-    assert choice.reason == "[tune] was measured on train.py; for this one: seatrial tune ddp.py --save"
+GIB = 2**30
 
 
 def reported(plan: Plan, folder: Path) -> str:
@@ -91,22 +57,168 @@ def reported(plan: Plan, folder: Path) -> str:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("target", list(TARGETS))
-def test_a_plan(backend: str, target: str, project: Path, snapshot: SnapshotAssertion) -> None:
-    reported_all = []
+def test_a_plan(backend: str, target: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    project = tmp_path / "mnist"
+    facts_of(
+        project,
+        "print('one process')\n",
+        ddp="import torch.distributed as dist\ndist.init_process_group('nccl')\n",
+        trainer="print('a module')\n",
+    )
+    texts = []
     for nodes in (1, 2):
         for gpus in (0, 1, 2):
+            hosts: dict[str, Any] = {"hosts": ("a", "b"), "node_rank": 1} if nodes == 2 and backend != "k8s" else {}
+            count = str(gpus) if gpus else "none"
+            fields = {"gpus": count, "nodes": nodes, "image": ImageOptions(ready=READY), **hosts}
+            job = Job(project=project, target=TARGETS[target], backend=backend, **fields)
+            site = a_site(backend, tmp_path, project, gpus=gpus)
             try:
-                text = reported(plan_of(backend, project, TARGETS[target], gpus, nodes), project.parent)
+                plan = make_plan(with_defaults(job, site.backend.traits), site, script_facts(job.target, project))
+                text = reported(plan, tmp_path)
             except SeatrialError as error:
-                text = f"refused   {error.message}".replace(str(project.parent), "~")
-            reported_all.append(f"=== {target} on {backend}, {gpus} GPUs, {nodes} node{'s' * (nodes > 1)}\n{text}")
-    assert "\n".join(reported_all) == snapshot
+                text = f"refused   {error.message}".replace(str(tmp_path), "~")
+            texts.append(f"=== {target} on {backend}, {gpus} GPUs, {nodes} node{'s' * (nodes > 1)}\n{text}")
+    assert "\n".join(texts) == snapshot
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("recipe", "launcher"), [("mnist", "torchrun"), ("matmul", "torchrun"), ("bench", "none")])
-def test_one_rule_chooses_the_launcher_of_a_recipe(backend: str, recipe: str, launcher: str, project: Path) -> None:
-    """matmul measures every GPU, by a rank for each; bench starts torchrun itself."""
-    plan = plan_of(backend, project, Target(kind="recipe", value=recipe), gpus=2, nodes=1)
-    assert plan.agent.launcher == launcher
-    assert plan.agent.processes == (2 if launcher == "torchrun" else 1)
+def test_changes_of_another_script_are_left_out_with_a_sentence(tmp_path: Path) -> None:
+    assert plan_of(tmp_path, backend="local", tune=Changes(script="train.py", workers=4)).agent.changes == {
+        "workers": 4
+    }
+    other = plan_of(tmp_path, backend="local", tune=Changes(script="other.py", workers=4))
+    assert other.agent.changes is None and chosen(other, "changes").value == "none"
+    reason = "[tune] was measured on other.py; for this one: seatrial tune train.py --save"
+    assert chosen(other, "changes").reason == reason
+
+
+# --------------------------------------------------------------------- horovod
+
+HOROVOD = "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
+
+
+def test_horovod_is_a_rank_for_each_gpu_and_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "requirements.txt").write_text("torch\nhorovod[pytorch]==0.28.1\nnumpy\n")
+    for gpus, launcher in ((0, "none"), (1, "none"), (2, "torchrun")):
+        plan = plan_of(tmp_path, HOROVOD, gpus=gpus)
+        agent = plan.agent
+        assert (agent.launcher, agent.processes, agent.stand_ins) == (launcher, max(1, gpus), ("horovod",))
+    assert plan.image is not None
+    assert not any("horovod" in text for text in plan.image.context_texts.values())
+    assert chosen(plan, "horovod").value == "seatrial's stand-in on torch.distributed"
+    assert chosen(plan, "horovod").reason.startswith("train.py:2 imports horovod.torch; Horovod is not installed: its")
+    assert "horovod is left out" in chosen(plan, "packages").reason
+    assert any(warning.startswith("This is not Horovod: train.py:2") for warning in plan.warnings)
+    optional = f"{HOROVOD}def never(): import horovod.tensorflow\nif x: hvd.elastic\n"
+    assert plan_of(tmp_path, optional, gpus=2).agent.stand_ins == ("horovod",)
+
+
+def test_an_image_may_have_its_own_horovod(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, HOROVOD, gpus=2, ready=True)
+    assert plan.agent.stand_ins == ("horovod",)
+    assert any("has no Horovod, seatrial's stand-in" in warning for warning in plan.warnings)
+    other = plan_of(tmp_path, "import horovod.tensorflow as hvd\n", gpus=2, ready=True)
+    assert (other.agent.stand_ins, other.agent.launcher) == (("horovod",), "torchrun")
+    assert [each for each in other.warnings if each.endswith("fails there: nothing stands in for that part")]
+    assert not any("torch.distributed" in each for each in other.warnings)
+
+
+MIRRORED = "tf.distribute.MirroredStrategy"
+
+
+@cases("source", "part", "instead")
+def test_part_of_horovod_without_a_stand_in_is_refused(tmp_path: Path, source: str, part: str, instead: str) -> None:
+    with pytest.raises(TargetError) as refused:
+        plan_of(tmp_path, source, gpus=2)
+    assert part in refused.value.message and refused.value.run is not None
+    assert instead in refused.value.run and "seatrial run train.py --gpus 2" in refused.value.run
+
+
+@pytest.mark.parametrize(
+    "optional",
+    ["if x: import horovod.tensorflow as hvd\n", "try: import horovod.keras as hvd\nexcept ImportError: hvd = None\n"],
+)
+def test_tensorflow_with_optional_horovod_gets_no_ranks_of_torch(tmp_path: Path, optional: str) -> None:
+    plan = plan_of(tmp_path, f"import tensorflow as tf\n{optional}", gpus=2)
+    assert (plan.agent.launcher, plan.agent.processes, plan.agent.stand_ins) == ("none", 1, ("horovod",))
+    [warning] = [each for each in plan.warnings if "train.py:2 may import horovod." in each]
+    assert MIRRORED in warning and not any("torch" in each for each in plan.warnings)
+    ranks = plan_of(tmp_path, f"import torch\n{optional}torch.distributed.init_process_group()\n", gpus=2)
+    assert ranks.agent.launcher == "torchrun"  # for a reason of its own
+
+
+# ---------------------------------------------------------------- memory of GPUs
+
+
+@cases("source", "gpus", "size", "words")
+def test_gpu_memory_is_a_limit_or_one_sentence(
+    tmp_path: Path, source: str, gpus: int, size: int, words: str | None
+) -> None:
+    if words:
+        with pytest.raises(UsageError, match=words):
+            plan_of(tmp_path, source, gpus=gpus, gpu_memory_bytes=size)
+    else:
+        plan = plan_of(tmp_path, source, gpus=gpus, gpu_memory_bytes=size)
+        assert plan.agent.gpu_memory_bytes == size
+        assert chosen(plan, "GPU memory").reason.startswith("--gpu-memory: of each GPU")
+
+
+@cases("name", "value", "does")
+def test_variable_that_tutorials_call_a_limit_is_explained(tmp_path: Path, name: str, value: str, does: str) -> None:
+    of_job = chosen(plan_of(tmp_path, ready=True, env={name: value}), name)
+    assert of_job.value == value and "no memory limit" in of_job.reason and does in of_job.reason
+    assert "--gpu-memory SIZE" in of_job.reason
+    source = f"import os\nimport torch\n\nos.environ['{name}'] = '{value}'\n"
+    of_script = chosen(plan_of(tmp_path, source, ready=True), name)
+    assert of_script.value == value and "(train.py:4)" in of_script.reason
+
+
+# ------------------------------------------------------------------------- ray
+
+TUNE = "from ray import tune\n"
+STORE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
+
+
+@pytest.mark.parametrize(
+    ("source", "packages"),
+    [
+        ("from ray.tune.schedulers import ASHAScheduler\n", {"ray", "ray[tune]"}),
+        ("from ray.tune.search.optuna import OptunaSearch\n", {"ray", "ray[tune]", "optuna"}),
+        ("import ray\nfrom ray import train, tune\n", {"ray", "ray[train]", "ray[tune]"}),
+        ("import ray\n", {"ray"}),
+        ("import raytracing_of_ones_own\n", {"raytracing-of-ones-own"}),
+    ],
+)
+def test_extras_of_ray_come_from_the_imports(tmp_path: Path, source: str, packages: set[str]) -> None:
+    assert set(project_needs(tmp_path, facts_of(tmp_path, source), tmp_path).requirements.lines) == packages
+
+
+@pytest.mark.parametrize(
+    ("backend", "keys", "shm_bytes"),
+    [
+        ("docker", {"shm_bytes": 3 * GIB}, 3 * GIB),
+        ("docker", {"memory_bytes": 4 * GIB}, 2 * GIB),
+        ("docker", {"memory_bytes": 64 * GIB}, 2 * GIB + int(int(0.3 * 64 * GIB) / 0.95)),
+        ("docker", {"memory_bytes": 64 * GIB, "gpus": 2}, 4 * GIB + int(int(0.3 * 64 * GIB) / 0.95)),
+        ("k8s", {"memory_bytes": 64 * GIB}, 2 * GIB + int(int(0.3 * 64 * GIB) / 0.95)),
+    ],
+)
+def test_object_store_of_ray_fits_into_shm(tmp_path: Path, backend: str, keys: dict[str, Any], shm_bytes: int) -> None:
+    """Where it does not, Ray goes to /tmp and warns."""
+    plan = plan_of(tmp_path, TUNE, backend, ready=True, **keys)
+    place = plan.container or plan.cluster
+    assert place is not None and place.shm_bytes == shm_bytes
+    assert plan.agent.env["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert int(plan.agent.env[STORE]) <= 0.95 * shm_bytes
+    limited = "shm_bytes" in keys or shm_bytes == 2 * GIB
+    assert limited or "object store of Ray (train.py:1 ray)" in chosen(plan, "/dev/shm").reason
+
+
+def test_facts_of_ray_are_one_process_for_all_gpus(tmp_path: Path) -> None:
+    loop = "import torch\ndef loop():\n    torch.distributed.init_process_group()\n"
+    for each in (TUNE, f"{loop}from ray.train.torch import TorchTrainer\nTorchTrainer(loop).fit()\n"):
+        plan = plan_of(tmp_path, each, gpus=2, ready=True)
+        assert (plan.agent.launcher, plan.agent.processes) == ("none", 1)
+        script = script_facts(SCRIPT, tmp_path / "project")
+        assert script.multi_gpu_evidence is not None and script.launcher_evidence is None

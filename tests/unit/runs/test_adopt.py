@@ -26,7 +26,7 @@ from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 from seatrial.system.records import Process
 
-#: Ends when it is told to, cleanly.
+#: Ends cleanly on SIGTERM.
 SCRIPT = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

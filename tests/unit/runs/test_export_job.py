@@ -1,9 +1,11 @@
-"""seatrial export on the host side: which model is meant, where it goes, and what cannot be meant."""
+"""seatrial export on the host side: the model that a word names, where it goes, and what is refused."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.runs.model_jobs import Export, check_format, export_job, out_path, written_files
-from seatrial.runs.models import EXPORT, TrainedModel, find_model
+from seatrial.runs.model_jobs import Export, check_format, export_job, out_path
+from seatrial.runs.models import EXPORT, SERVE, TrainedModel, check_model_file, find_model, of_file
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 
@@ -80,7 +82,7 @@ def test_runs_of_a_script(project: Project) -> None:
     assert (found.model, found.of_run) == ("best.pth", run)
     assert find(project, run[-4:]).of_run == run
     had_saved("a.pth", "b.pth", "c.pt2", "c.examples.safetensors")
-    assert find(project, "last").model == "c.pt2", "which needs no network written_files it"
+    assert find(project, "last").model == "c.pt2", "which needs no network to open it"
     had_saved("a.pth", "b.pth")
     with pytest.raises(UsageError, match="saved 2 models: ") as reported:
         find(project, "last")
@@ -124,11 +126,6 @@ def test_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "away").symlink_to("/tmp")
     with pytest.raises(UsageError, match="is outside the project"):
         out_path(tmp_path, "m", Export("onnx", "away/m.onnx"))
-    assert written_files("exports/m.v2.onnx") == (
-        "exports/m.v2.onnx",
-        "exports/m.v2.json",
-        "exports/m.v2.examples.safetensors",
-    )
     with pytest.raises(UsageError, match="no such format"):
         check_format("tflite")
 
@@ -138,11 +135,69 @@ def test_both_sides_agree() -> None:
     from seatrial.export.formats import FORMATS
     from seatrial.models.recipe_models import WEIGHTS
     from seatrial.runs import model_jobs, models
-    from seatrial.train.saving import examples, model_card
 
     assert {name: form.suffix for name, form in FORMATS.items()} == model_jobs.SUFFIXES
     assert WEIGHTS == models.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
-    path = Path("exports/m.onnx")
-    assert [path, model_card.card_path(path), examples.examples_path(path)] == [
-        *map(Path, written_files("exports/m.onnx"))
-    ]
+
+
+# -------------------------------------------------------------------- files
+
+
+def safetensors(path: Path, *, cut: int = 0) -> Path:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    whole = len(header).to_bytes(8, "little") + header + b"\0" * 8
+    path.write_bytes(whole[: len(whole) - cut])
+    return path
+
+
+def zipped(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"x")
+    return path
+
+
+def check(path: Path) -> None:
+    check_model_file(of_file(path, SERVE), SERVE)
+
+
+def test_files_that_may_be_served(tmp_path: Path) -> None:
+    (tmp_path / "w.examples.safetensors").write_bytes(b"")
+    check(safetensors(tmp_path / "w.safetensors"))
+    check(zipped(tmp_path / "n.pt2", "n/models/model.json"))
+
+
+@pytest.mark.parametrize("cut", [1, 8, 30, 70])
+def test_truncated(tmp_path: Path, cut: int) -> None:
+    with pytest.raises(DataError, match=r"w\.safetensors is truncated") as reported:
+        check(safetensors(tmp_path / "w.safetensors", cut=cut))
+    assert (reported.value.run or "").startswith("ls -l ")
+    whole = zipped(tmp_path / "n.pt2", "n/models/model.json").read_bytes()
+    (tmp_path / "n.pt2").write_bytes(whole[:-cut])
+    with pytest.raises(DataError, match=r"n\.pt2 is truncated"):
+        check(tmp_path / "n.pt2")
+
+
+def test_pickles_and_weights_alone(tmp_path: Path) -> None:
+    (tmp_path / "old.pt").write_bytes(b"\x80\x02}q\x00.")
+    for path in (zipped(tmp_path / "w.pt", "w/data.pkl", "w/data/0"), tmp_path / "old.pt"):
+        with pytest.raises(UsageError, match="a pickle"):
+            check(path)
+    with pytest.raises(UsageError, match="holds weights without their network") as reported:
+        check(safetensors(tmp_path / "w.safetensors"))
+    assert (reported.value.run or "").endswith("w.safetensors --to pt2 --model net:make_model")
+
+
+def test_an_export_reports_as_early_what_it_lacks(tmp_path: Path) -> None:
+    for name in ("w.pt", "last.ckpt", "model_best.pth.tar", "pytorch_model.bin"):
+        model = of_file(zipped(tmp_path / name, "w/data.pkl", "w/data/0"), EXPORT)
+        with pytest.raises(UsageError, match=f"{name} holds weights without their network") as reported:
+            check_model_file(model, EXPORT)
+        assert (reported.value.run or "").endswith(f"{name} --to onnx --model net:make_model")
+        check_model_file(model, EXPORT, with_network=True)
+    assert of_file(tmp_path / "model_best.pth.tar", EXPORT).name == "model_best"
+    (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"w\.pt is truncated"):
+        check_model_file(of_file(tmp_path / "w.pt", EXPORT), EXPORT, with_network=True)
+    with pytest.raises(UsageError, match="is TorchScript"):
+        check_model_file(of_file(zipped(tmp_path / "s.pt", "s/data.pkl", "s/constants.pkl"), EXPORT), EXPORT)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cli_project import Project, environment
 from planning_sites import a_site
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
@@ -17,9 +16,10 @@ from seatrial.job.script import script_facts
 from seatrial.job.tables import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
 from seatrial.runs.model_jobs import ServeOptions, refuse_taken_port, serving_job
-from seatrial.runs.models import EXPORT, SERVE, find_model
+from seatrial.runs.models import SERVE, find_model
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
+from tables import cases
 
 
 @pytest.fixture
@@ -59,38 +59,11 @@ def test_each_kind_of_word(project: Path, store: RunStore) -> None:
     assert (code.kind, code.model, code.name) == ("code", "my serve.py:Model", "Model")
 
 
-@pytest.mark.parametrize(
-    ("word", "sentence", "run"),
-    [
-        ("mnist", "No trained mnist model", "seatrial run mnist"),
-        ("nothing", 'No run, recipe or file "nothing"', "seatrial serve digits"),
-        ("gone.pt2", "File not found: gone.pt2", "ls "),
-        ("serve.py:Model", "serve.py not found", "ls "),
-        ("matmul", 'No run, recipe or file "matmul"', "seatrial serve digits"),
-        ("", 'No run, recipe or file ""', "seatrial serve"),
-        ("../serve.py:Model", "../serve.py", ""),
-    ],
-)
+@cases("word", "sentence", "run")
 def test_what_is_not_there(project: Path, store: RunStore, word: str, sentence: str, run: str) -> None:
     with pytest.raises(SeatrialError) as raised:
         found(word, project, store)
     assert sentence in raised.value.message and (raised.value.run or "").startswith(run)
-
-
-def test_runs(tmp_path: Path) -> None:
-    project = tmp_path / "own"
-    made = Project(project, "local", environment(tmp_path))
-    runs = RunStore(project, Host(made.environ))
-    made.write("train.py", "import sys; open(sys.argv[2], 'w').write('x'); sys.exit(int(sys.argv[1]))\n")
-    made.run("train.py", "--gpus", "none", "--", "0", "best.onnx")
-    assert find_model("last", project, project / "models", runs, SERVE).model == "best.onnx"
-    with pytest.raises(UsageError, match=r"saved no model that is still there: looked for \.pt2"):
-        find_model("last", project, project / "models", runs, EXPORT)
-    made.run("train.py", "--gpus", "none", "--", "1", "half.pt2", exit_code=1)
-    for verb in (SERVE, EXPORT):
-        with pytest.raises(UsageError, match="failed, so it has no trained model") as raised:
-            find_model("last", project, project / "models", runs, verb)
-        assert raised.value.run == f"seatrial runs show {made.last.name}"
 
 
 def test_what_a_file_reports_of_its_training_is_no_servers(project: Path, store: RunStore) -> None:

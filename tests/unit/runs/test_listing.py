@@ -11,21 +11,12 @@ from seatrial.cli import runs_table
 from seatrial.compose import listing
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
+from tables import cases
 
 ENDED = {"id": "x", "name": None, "target": "train.py", "backend": "docker", "gpus": 0, "seconds": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "headline", "shown"),
-    [
-        (0, "passed, 1 warning", "passed, 1 warning"),
-        (0, "criteria not met", "criteria not met"),
-        (4, "criteria not met", "failed: criteria not met"),
-        (1, "The target exited with 1", "failed: The target exited with 1"),
-        (0, None, "done"),
-        (1, None, "failed: …"),
-    ],
-)
+@cases("exit_code", "headline", "shown")
 def test_the_headline_of_the_receipt_stands_in_the_list(tmp_path, capsys, monkeypatch, exit_code, headline, shown):
     monkeypatch.setenv("SEATRIAL_STATE", str(tmp_path / "state"))
     store = RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
@@ -79,13 +70,6 @@ def test_only_those_since(many, capsys):
     assert cli._main(["runs", "ls", "--since", "soon"]) == 2
     assert cli._main(["runs", "ls", "--since", "1s"]) == 0
     assert "No such runs" in capsys.readouterr().err
-
-
-def test_age_and_a_narrow_terminal(many, capsys):
-    found = listing.listed(RunStore(many), Host({}))
-    wide = runs_table.table(found, 160, time.time())
-    assert wide[0].split() == ["RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS"]
-    assert [line.split()[5] for line in wide[1:3]] == ["5m", "1h"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])

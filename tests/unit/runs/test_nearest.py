@@ -1,4 +1,4 @@
-"""Whose runs are meant from a folder of a project, and what a live one shows."""
+"""The project that a folder belongs to, and the line of a live run."""
 
 from __future__ import annotations
 

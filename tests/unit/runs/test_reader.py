@@ -44,12 +44,12 @@ def reads(path: Path) -> list[str]:
 
 
 def _is_other(call: ast.Call) -> bool:
-    """``os.open`` makes a descriptor with flags of its own; ``webbrowser.open`` and ``tarfile.open`` are no files."""
+    """``os.open`` makes a descriptor with flags of its own; ``webbrowser.open`` and ``tarfile.open`` open no file."""
     text = ast.unparse(call)
     return text.startswith(("os.open(", "webbrowser.open(", "tarfile.open(", "nofollow.", "read_text(", "read_bytes("))
 
 
 def test_no_code_reads_a_file_of_a_record_past_the_reader() -> None:
-    paths = [each for room in ROOMS for each in (sorted((SOURCE / room).rglob("*.py")) or [SOURCE / room])]
+    paths = [each for part in ROOMS for each in (sorted((SOURCE / part).rglob("*.py")) or [SOURCE / part])]
     found = sorted({each for path in paths for each in reads(path)})
     assert found == sorted(OTHERS)

@@ -67,15 +67,6 @@ def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: 
     assert [file.name for file in secrets.iterdir()] == ["id_rsa"]
 
 
-def test_what_is_mounted_cannot_become_a_link_while_its_target_runs(run: Run, secrets: Path) -> None:
-    """The target writes in ``outputs``; its name lies in a folder that it does not have."""
-    mount = resume_mount(run)
-    run.checkpoints.rmdir()
-    run.checkpoints.symlink_to(secrets)
-    assert mount.source == run.outputs and not mount.source.is_symlink()
-    assert mount.source.parent == run.place  # mounted into no container
-
-
 def test_a_run_of_before_there_were_records_is_gone_on_from(run: Run, secrets: Path) -> None:
     old = Run(run.place, run.place, recorded=False)
     with pytest.raises(UntrustedPathError, match="no longer has a checkpoint folder"):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fakes import a_plan
 from seatrial.backends.base import Handle
-from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.errors import NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.runs import run_actions
 from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore, other_projects
@@ -35,7 +34,7 @@ def store(tmp_path: Path, environ: dict[str, str]) -> RunStore:
 
 
 def planted(store: RunStore, run_id: str = "20261121-000000-bcdf", **files: str) -> Path:
-    """A run's folder as of before records, or as a script would make one up."""
+    """Make a run's folder without a record, as a script could."""
     folder = store.places / run_id
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(a_plan().model_dump_json())
@@ -45,30 +44,6 @@ def planted(store: RunStore, run_id: str = "20261121-000000-bcdf", **files: str)
 
 
 # ---------------------------------------------------------------------- names
-
-
-def test_two_processes_that_claim_one_name_at_once_leave_one_run(store: RunStore) -> None:
-    store.create(ID, "first of all")  # the folders are there
-    fork = multiprocessing.get_context("fork")
-    for pair in range(20):
-        together, outcomes = fork.Barrier(2), fork.SimpleQueue()
-
-        def claim(number: int, name: str, together: Any = together, outcomes: Any = outcomes) -> None:
-            together.wait()
-            try:
-                store.create(f"20261121-0000{number:02}-bcdf", name)
-            except NameInUseError:
-                outcomes.put("in use")
-            else:
-                outcomes.put("runs")
-            together.wait()  # the owner of a claim lives
-
-        both = [fork.Process(target=claim, args=(2 * pair + n, f"name{pair}")) for n in range(2)]
-        for each in both:
-            each.start()
-        assert sorted(outcomes.get() for _ in both) == ["in use", "runs"]
-        for each in both:
-            each.join()
 
 
 def test_a_run_whose_launcher_died_before_its_plan_is_not_there_and_is_cleared(store: RunStore) -> None:
@@ -148,19 +123,6 @@ def test_a_name_is_given_once(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("parts", [(".seatrial",), (".seatrial", "runs"), (".seatrial", "runs", ID)])
-def test_a_link_in_the_project_stops_the_start_and_leads_nowhere(
-    store: RunStore, tmp_path: Path, parts: tuple[str, ...]
-) -> None:
-    (tmp_path / "home").mkdir()
-    place = store.project.joinpath(*parts)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(tmp_path / "home")
-    with pytest.raises(UntrustedPathError, match="is a symlink"):
-        store.create(ID, None)
-    assert list((tmp_path / "home").iterdir()) == [] and not store.run(ID).folder.exists()
-
-
-@pytest.mark.parametrize("parts", [(".seatrial",), (".seatrial", "runs"), (".seatrial", "runs", ID)])
 def test_a_link_put_there_later_is_deleted_and_not_followed(
     store: RunStore, tmp_path: Path, parts: tuple[str, ...]
 ) -> None:
@@ -183,23 +145,6 @@ def test_a_link_put_there_later_is_deleted_and_not_followed(
     assert (below / "precious").exists()
 
 
-@pytest.mark.parametrize("parts", [(".seatrial",), (".seatrial", "runs"), (".seatrial", "runs", ID)])
-def test_a_receipt_is_not_copied_through_a_link(store: RunStore, tmp_path: Path, parts: tuple[str, ...]) -> None:
-    home = tmp_path / "home"
-    below = home.joinpath("runs", ID) if parts[-1] == ".seatrial" else home / ID if parts[-1] == "runs" else home
-    below.mkdir(parents=True)
-    (below / "receipt.json").write_text("another's")
-    run = store.create(ID, None)
-    for name in ("receipt.html", "receipt.md", "receipt.json"):
-        (run.folder / name).write_text("ours")
-    place = store.project.joinpath(*parts)
-    shutil.rmtree(place)
-    place.symlink_to(home)
-    run.show_receipt()
-    assert [path.name for path in below.iterdir()] == ["receipt.json"]
-    assert (below / "receipt.json").read_text() == "another's"
-
-
 # ------------------------------------------------------- runs without a record
 
 
@@ -214,19 +159,6 @@ def test_a_run_without_a_record_is_shown_and_not_acted_on(store: RunStore, envir
     assert folder.exists()
     [line] = [line_of(run, Host(environ)) for run in store.all()]
     assert (line.status, line.exit_code) == ("unknown", None) and "no record" in line.outcome
-
-
-SUMMARIES = [
-    "", "[]", "null", "{", '{"target":[1],"gpus":"x","seconds":{},"outcome":7,"exit_code":"0"}', "[" * 5000,
-    '{"target":"\\u001b[2J\\ud800","gpus":1e999,"seconds":NaN}', '{"gpus":' + "9" * 5000 + "}",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("summary", SUMMARIES)
-def test_what_it_reports_of_itself_is_of_any_type(store: RunStore, environ: dict[str, str], summary: str) -> None:
-    planted(store, summary=summary)
-    [line] = [line_of(run, Host(environ)) for run in store.all()]
-    assert line.status == "unknown" and "\x1b" not in line.target
 
 
 def odd(path: Path, kind: str) -> None:
@@ -248,22 +180,11 @@ KINDS = ["folder", "pipe", "ring", "zero", "garbage", "huge"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["plan.json", "summary.json", "name", "handle.json", "receipt.json", "events.jsonl"])
-def test_one_hostile_folder_disables_nothing(store: RunStore, environ: dict[str, str], name: str, kind: str) -> None:
-    folder = planted(store)
-    odd(folder / name, kind)
-    ours = store.create(ID, None)
-    assert store.find(ID) == ours
-    lines = [line_of(run, Host(environ)) for run in store.all()]
-    assert {line.id for line in lines} == {ID, folder.name}
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["plan.json", "summary.json", "name", "handle.json", "launcher.json"])
 def test_a_damaged_record_is_listed_and_can_be_removed(
     store: RunStore, environ: dict[str, str], name: str, kind: str
 ) -> None:
-    """A line that says so, never a traceback; and the others are as they were."""
+    """A line that reports it, never a traceback; and the others are as they were."""
     damaged, other = store.create(ID, None), store.create("20261120-231502-k3f9", "other")
     for run in (damaged, other):
         run.save_plan(a_plan(backend="local", image=None, container=None, run_id=run.id))
@@ -305,14 +226,6 @@ def test_only_a_run_of_this_store_is_removed(store: RunStore, tmp_path: Path, ru
     assert (tmp_path / "precious").exists() and len(store.all()) == 1
 
 
-def test_a_disk_that_takes_nothing_leaves_nothing(store: RunStore) -> None:
-    store.root.parent.mkdir(parents=True)
-    store.root.touch()
-    with pytest.raises(DiskError, match="Cannot create"):
-        store.create(ID, None)
-    assert not store.places.exists()
-
-
 def test_other_projects_are_those_that_still_have_a_folder_of_ours(store: RunStore, tmp_path: Path) -> None:
     host = Host({"SEATRIAL_STATE": str(tmp_path / "state")})
     store.create(ID, None)
@@ -324,3 +237,27 @@ def test_other_projects_are_those_that_still_have_a_folder_of_ours(store: RunSto
     (store.record.parent / "broken").mkdir()
     (store.record.parent / "broken" / "project.json").write_text('{"project": 7}')
     assert other_projects(host) == [store.project / ".seatrial"]
+
+
+# -------------------------------------------------------------------- prune
+
+
+#: An engine's program that does not exist.
+NO_ENGINE = {"SEATRIAL_DOCKER": "/nonexistent/docker"}
+
+
+def a_run(store: RunStore, number: int, *, finalised: bool) -> Run:
+    run = store.create(f"20261121-00000{number}-bcdf", None)
+    run.give_up()
+    (run.folder / "handle.json").write_text(json.dumps({"backend": "docker", "id": f"{number}" * 64}))
+    if finalised:
+        (run.folder / "summary.json").write_text("{}")
+    return run
+
+
+def test_prune_takes_what_is_finalised_and_leaves_what_cannot_be_requested(tmp_path):
+    store = RunStore(tmp_path)
+    runs = [a_run(store, number, finalised=number != 2) for number in (1, 2, 3)]
+    assert run_actions.prune(store, Host(NO_ENGINE), keep=0, dry_run=True).runs == 2
+    assert run_actions.prune(store, Host(NO_ENGINE), keep=1, dry_run=False).runs == 1
+    assert [run.id for run in store.all()] == [runs[1].id, runs[2].id]

@@ -63,26 +63,9 @@ def test_a_run_as_it_was_written_is_intact(run: Run) -> None:
     assert verdict.intact and verdict.sentences[0].startswith(f"intact: {lines} lines, digest ")
 
 
-def _edit(run: Run) -> None:
-    run.events_path.write_bytes(run.events_path.read_bytes().replace(b'"exit_code":0', b'"exit_code":1', 1))
-
-
-def _take_out(run: Run) -> None:
-    lines = lines_of(run)
-    run.events_path.write_bytes(b"".join(lines[:2] + lines[3:]))
-
-
-def _cut(run: Run) -> None:
-    run.events_path.write_bytes(b"".join(lines_of(run)[:-1]))
-
-
-def _add(run: Run) -> None:
-    EvidenceLog(str(run.events_path), "agent").write(Note(message="more"))
-
-
-def _add_bare(run: Run) -> None:
-    with run.events_path.open("ab") as file:
-        file.write(b'{"type":"gpu.context","source":"agent","uuid":"GPU-0"}\n')
+def rewrite(name: str, change: Callable[[bytes], bytes]) -> Callable[[Run], object]:
+    """Make a hand that changes a file of the record."""
+    return lambda run: (run.folder / name).write_bytes(change((run.folder / name).read_bytes()))
 
 
 def _write_anew(run: Run) -> None:
@@ -91,29 +74,9 @@ def _write_anew(run: Run) -> None:
     EvidenceLog(str(run.events_path), "agent").append([*events, {"type": "gpu.context", "source": "agent"}])
 
 
-def _empty(run: Run) -> None:
-    run.events_path.write_bytes(b"")
-
-
-def _receipt(run: Run) -> None:
-    path = run.folder / "receipt.json"
-    path.write_text(path.read_text().replace('"exit_code": 0', '"exit_code": 1'))
-
-
-def _other_seal(run: Run) -> None:
-    """The receipt's own digest is made to fit; its words are others."""
-    _write_anew(run)
-    _receipt(run)
-
-
 def _fifo(run: Run, name: str = "plan.json") -> None:
     (run.folder / name).unlink()
     os.mkfifo(run.folder / name)
-
-
-def _edit_copy(run: Run) -> None:
-    with (run.place / "receipt.html").open("a") as file:
-        file.write(" ")
 
 
 def _lead_elsewhere(run: Run) -> None:
@@ -121,25 +84,39 @@ def _lead_elsewhere(run: Run) -> None:
     (run.place / "stdout.log").write_text("Done.\n")
 
 
-HANDS: dict[str, tuple[Callable[[Run], None], str]] = {
+EVENTS = "events.jsonl"
+BARE = b'{"type":"gpu.context","source":"agent","uuid":"GPU-0"}\n'
+_edit = rewrite(EVENTS, lambda data: data.replace(b'"exit_code":0', b'"exit_code":1', 1))
+_receipt = rewrite("receipt.json", lambda data: data.replace(b'"exit_code": 0', b'"exit_code": 1'))
+
+HANDS: dict[str, tuple[Callable[[Run], object], str]] = {
     "a line is edited": (_edit, "was changed after it was written"),
-    "a line is taken out": (_take_out, "line 3 of"),
-    "the end is cut off": (_cut, "the receipt covers"),
-    "a line is added with its chain": (_add, "the receipt covers"),
-    "a line is added": (_add_bare, "was changed after it was written"),
+    "a line is taken out": (
+        rewrite(EVENTS, lambda data: b"".join(line for n, line in enumerate(data.splitlines(True)) if n != 2)),
+        "line 3 of",
+    ),
+    "the end is cut off": (rewrite(EVENTS, lambda data: b"".join(data.splitlines(True)[:-1])), "the receipt covers"),
+    "a line is added with its chain": (
+        lambda run: EvidenceLog(str(run.events_path), "agent").write(Note(message="more")),
+        "the receipt covers",
+    ),
+    "a line is added": (rewrite(EVENTS, lambda data: data + BARE), "was changed after it was written"),
     "all is written anew": (_write_anew, "the receipt covers"),
-    "all is emptied": (_empty, "the receipt covers"),
+    "all is emptied": (rewrite(EVENTS, lambda data: b""), "the receipt covers"),
     "the evidence is gone": (lambda run: run.events_path.unlink(), "events.jsonl is missing"),
     "the receipt is edited": (_receipt, "receipt.json"),
     "the receipt is gone": (lambda run: (run.folder / "receipt.json").unlink(), "receipt.json is missing"),
-    "both are edited": (_other_seal, "receipt.json"),
+    "the receipt fits evidence that is written anew": (lambda run: (_write_anew(run), _receipt(run)), "receipt.json"),
     "a file is added": (lambda run: (run.folder / "more.log").touch(), "more.log was added"),
     "a link is added": (lambda run: (run.folder / "more.log").symlink_to("name"), "more.log was added"),
     "a file becomes a FIFO": (_fifo, "plan.json"),
-    "the evidence becomes a FIFO": (lambda run: _fifo(run, "events.jsonl"), "events.jsonl cannot be read"),
-    "the summary has other content": (lambda run: (run.folder / "summary.json").write_text("[]"), "summary.json"),
+    "the evidence becomes a FIFO": (lambda run: _fifo(run, EVENTS), "events.jsonl cannot be read"),
+    "the summary has other content": (rewrite("summary.json", lambda data: b"[]"), "summary.json"),
     "the seal is gone": (lambda run: (run.folder / "seal.json").unlink(), "seal.json is missing"),
-    "the copy in the project is edited": (_edit_copy, "receipt.html differs from the record"),
+    "the copy in the project is edited": (
+        lambda run: (run.place / "receipt.html").write_text("another"),
+        "receipt.html differs from the record",
+    ),
     "the log's link in the project leads elsewhere": (_lead_elsewhere, "stdout.log does not lead to the record"),
 }
 

@@ -1,4 +1,4 @@
-"""An archive with bytecode beside its sources: nothing is compiled at the start, unless another Python reads it."""
+"""An archive with bytecode next to its sources: nothing is compiled at the start, unless another Python reads it."""
 
 import json
 import subprocess

@@ -32,12 +32,12 @@ def project(tmp_path: Path) -> Path:
 def test_what_differs_is_seen_from_a_folder_below_and_in_a_worktree(project: Path) -> None:
     below = project / "below"
     below.mkdir()
-    git(project, "worktree", "add", "-q", "../beside")
-    for folder in (project, below, project.parent / "beside"):
+    git(project, "worktree", "add", "-q", "../worktree")
+    for folder in (project, below, project.parent / "worktree"):
         assert checkout.commit(folder) is not None and not checkout.differs(folder)
     (project / "train.py").write_text("other")
     assert checkout.differs(project) and checkout.differs(below)
-    assert not checkout.differs(project.parent / "beside")
+    assert not checkout.differs(project.parent / "worktree")
 
 
 @pytest.mark.parametrize("trap", ["fsmonitor", "filter", "hook", "include", "submodule"])

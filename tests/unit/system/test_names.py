@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from seatrial.images.recipes import RECIPES
 from seatrial.system.host import Host
-from seatrial.system.names import Names, is_telling, names_of
+from seatrial.system.names import Names, names_of
+from seatrial.system.text import did_you_mean, nearest
+from tables import constant
 
 ALICE = Names(
     users=("alice",),
@@ -20,29 +21,7 @@ ALICE = Names(
     secrets=("pa55word",),
 )
 
-GONE = {
-    "saved to /home/alice/out": "saved to ~/out",
-    "/home/alice": "~",
-    "file:///home/alice/x": "file://~/x",
-    "--mount=/home/alice:/x": "--mount=~:/x",
-    "see /home/alice.": "see ~.",
-    "/home/alice2/x and /home/alice.old": "/home/alice2/x and /home/USER.old",
-    "/mnt/home/alice/x": "/mnt/home/USER/x",
-    "/scratch/alice/x": "/scratch/USER/x",
-    "/data/people/alice/x": "~/x",
-    "/data/people/aliceberg": "/data/people/aliceberg",
-    "alice@gpu7:~": "USER@HOST:~",
-    "ssh gpu7.example.org": "ssh HOST",
-    "GPU7 is down": "HOST is down",
-    "gpu70 and mygpu7": "gpu70 and mygpu7",
-    "Alice's run": "USER's run",
-    "alice_data, data-alice, alice2, malice": "USER_data, data-USER, alice2, malice",
-    "ssh://bob@gpu7 and vscode://file%2Fsrc%2Falice": "ssh://USER@HOST and vscode://file%2Fsrc%2FUSER",
-    "reg.example.org/alice/train:1": "reg.example.org/USER/train:1",
-    "password pa55word.": "password <redacted>.",
-    "https://me:word@x.org and hf_0123456789abcdef": "https://<redacted>@x.org and <redacted>",
-    "nothing of anybody": "nothing of anybody",
-}
+GONE = constant(__file__, "GONE")
 
 
 @pytest.mark.parametrize("text", GONE)
@@ -51,7 +30,7 @@ def test_names_go_and_their_neighbours_stay(text: str) -> None:
     assert ALICE.text(GONE[text]) == GONE[text]
 
 
-#: What a receipt says, with words that users and machines are called.
+#: Sentences of receipts, with words that users and machines are called.
 SENTENCES = [
     "train.py -- --data /data/train on docker, mnist: Training ran on the GPU; CUDA sees 1 GPU of 1 asked for",
     "mnist@sha256:0123 · a user will mark it; root may run on the host, max 98 %, a train a day",
@@ -71,12 +50,6 @@ def test_a_name_that_is_a_word_goes_only_where_it_is_a_name(name: str) -> None:
     owned = f"/mnt/{name}/x, owner={name}, {name}:{name} 0600, {name}:{name}/x"
     assert names.text(owned) == f"/mnt/USER/x, owner=USER, USER:USER 0600, {name}:{name}/x"
     assert names.scrub({"Owner": name, "kind": name}) == {"Owner": "USER", "kind": name}
-
-
-def test_names_of_our_own_things_are_words() -> None:
-    backends = ("docker", "podman", "local", "kubernetes", "h100", "h200", "localhost")
-    assert [name for name in (*RECIPES, *backends) for word in name.split("-") if is_telling(word)] == []
-    assert is_telling("alice") and is_telling("gpu7") and not is_telling("al") and not is_telling("1000")
 
 
 def test_structures_keep_their_shape_and_what_addresses_something() -> None:
@@ -106,6 +79,17 @@ def test_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"florence.example.org", "florence", "ermintrude.local", "ermintrude"} <= set(names.hosts)
     assert "/data/zebedee" in names.homes
     assert "abcdef" in names.secrets and "x1" in names.secrets and "abc" not in names.secrets
-    assert "enabled" not in names.secrets, "a word of ours is no secret that was guessed by its variable's name"
+    assert "enabled" not in names.secrets, "a word of ours is not taken for a secret by its variable's name"
     text = names.text("dougal@florence /data/zebedee/x abcdef x1 0x1f")
     assert text == "USER@HOST ~/x <redacted> <redacted> 0x1f"
+
+
+# ------------------------------------------------------------ nearest names
+
+
+def test_what_is_like_it_is_found_and_nothing_else() -> None:
+    known = ["preprocess", "Train-Large", "export"]
+    assert nearest("preprocess2", known) == "preprocess"
+    assert nearest("train-lage", known) == "Train-Large"
+    assert nearest("x", known) is None and nearest("", known) is None and nearest("train", []) is None
+    assert did_you_mean("expor", known) == "; did you mean export?" and did_you_mean("serve", known) == ""

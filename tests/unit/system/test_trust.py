@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from seatrial.errors import DiskError
 from seatrial.system.host import Host
 from seatrial.system.trust import MAX_ENTRIES, TrustStore
 
@@ -36,41 +34,6 @@ def test_exactly_these_lines_of_this_project_in_any_order(tmp_path: Path, enviro
     assert not store.allows(tmp_path, [*LINES, "runs on this machine"])
     assert not store.allows(tmp_path, ["".join(LINES)])
     assert not store.allows(tmp_path / "other", LINES)
-
-
-def test_a_link_to_the_project_is_the_project(tmp_path: Path, environ: dict[str, str]) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "way").symlink_to(tmp_path / "project")
-    TrustStore(Host(environ)).allow(tmp_path / "way", LINES)
-    assert TrustStore(Host(environ)).allows(tmp_path / "project", LINES)
-
-
-HOSTILE: dict[str, Callable[[Path], object]] = {
-    "a directory": Path.mkdir,
-    "a link to a file that allows it": lambda path: path.symlink_to(path.parent.parent / "theirs.json"),
-    "nested too deep": lambda path: path.write_text('{"allowed": ' + "[" * 200_000 + "]" * 200_000 + "}"),
-    "no JSON": lambda path: path.write_text("{"),
-    "of other types": lambda path: path.write_text('{"allowed": ["x"]}'),
-    "too large": lambda path: path.write_bytes(b" " * (5 << 20)),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_file_that_cannot_be_read_allows_nothing_and_is_reported(
-    tmp_path: Path, environ: dict[str, str], file: Path, name: str
-) -> None:
-    TrustStore(Host({"SEATRIAL_STATE": str(tmp_path / "other")})).allow(tmp_path, LINES)
-    (tmp_path / "other" / "trust.json").rename(tmp_path / "theirs.json")
-    HOSTILE[name](file)
-    store = TrustStore(Host(environ))
-    assert not store.allows(tmp_path, LINES)
-    assert store.problem is not None and "treated as empty" in store.problem
-    if name == "a directory":
-        with pytest.raises(DiskError):
-            store.allow(tmp_path, LINES)
-    else:
-        store.allow(tmp_path, LINES)
-        assert TrustStore(Host(environ)).allows(tmp_path, LINES) and not file.is_symlink()
 
 
 def test_writers_at_once_lose_nothing(tmp_path: Path, environ: dict[str, str]) -> None:

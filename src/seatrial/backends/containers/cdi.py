@@ -1,4 +1,4 @@
-"""CDI specs: the files that tell an engine how a named device gets into a container.
+"""CDI specs: the files by which an engine knows how a named device gets into a container.
 
 An engine reads every ``*.json`` and ``*.yaml`` in its spec folders; a device is named ``vendor/class=device``,
 e.g. ``nvidia.com/gpu=0``. Format: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md

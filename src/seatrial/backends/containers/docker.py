@@ -55,12 +55,12 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
     version = str(info["ServerVersion"])
     desktop = str(info.get("OperatingSystem", "")).startswith("Docker Desktop")
     snap = str(info.get("DockerRootDir", "")).startswith("/var/snap/") or os.path.realpath(client).startswith("/snap/")
-    kind = [word for word, is_so in _kinds(desktop, snap, "name=rootless" in options) if is_so]
+    kinds = {"Desktop": desktop, "from the snap": snap, "(rootless)": "name=rootless" in options}
     spec_dirs = tuple(info.get("CDISpecDirs") or ())
     return EngineFacts(
         "docker",
         available=True,
-        reason=" ".join(["Docker", version, *kind, "responds"]),
+        reason=" ".join(["Docker", version, *(word for word, is_so in kinds.items() if is_so), "responds"]),
         version=version,
         rootless="name=rootless" in options,
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
@@ -74,10 +74,6 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
         desktop=desktop,
         snap=snap,
     )
-
-
-def _kinds(desktop: bool, snap: bool, rootless: bool) -> tuple[tuple[str, bool], ...]:
-    return ("Desktop", desktop), ("from the snap", snap), ("(rootless)", rootless)
 
 
 def _cdi_devices(info: dict[str, Any], spec_dirs: tuple[str, ...]) -> tuple[str, ...]:

@@ -258,7 +258,7 @@ def _labels(inspected: dict[str, Any]) -> dict[str, str]:
 
 
 def _carries(inspected: dict[str, Any], handle: Handle) -> bool:
-    """Return whether a container is that of the handle's run."""
+    """Return whether a container belongs to the handle's run."""
     return handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id
 
 

@@ -17,7 +17,7 @@ from seatrial.job.in_container import (
     IMAGE_UNKNOWN,
 )
 from seatrial.job.model import Job
-from seatrial.job.plan import Choice, ContainerPlan, Gpu, ImagePlan, Mount
+from seatrial.job.plan import Choice, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.limits import ray_env
 from seatrial.planning.container.outside import (
@@ -65,10 +65,11 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
     warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *missing, *lost)
-    recipe_env: dict[str, str] = {}
+    env = {**made.target_env}
     if wheel is not None:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
-        recipe_env["PYTHONPATH"] = ":".join(filter(None, [CONTAINER_RECIPES, own]))
+        env["PYTHONPATH"] = ":".join(filter(None, [CONTAINER_RECIPES, own]))
+    env |= ray_env(script.ray_evidence, made.container.shm_bytes, {**image.env, **made.container.env})
     return Parts(
         places=places,
         argv=tuple(argv),
@@ -78,7 +79,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         unkept=unkept_folders(made.container),
         meeting=meeting(job),
-        env={**made.target_env, **recipe_env, **_ray_env(script, made.container, image)},
+        env=env,
         image=image,
         container=made.container,
         choices=(
@@ -89,10 +90,6 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         ),
         warnings=warnings,
     )
-
-
-def _ray_env(script: ScriptFacts, container: ContainerPlan, image: ImagePlan) -> dict[str, str]:
-    return ray_env(script.ray_evidence, container.shm_bytes, {**image.env, **container.env})
 
 
 def way_in(job: Job, site: Site) -> injection.InjectionPlan:

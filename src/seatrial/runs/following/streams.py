@@ -49,7 +49,7 @@ class OutputReader:
         self._offsets: dict[Stream, int] = {"stdout": 0, "stderr": 0}
 
     def new(self) -> Iterator[tuple[Stream, bytes]]:
-        """Yield (stream, bytes) in the order they were printed, until there is no more for now."""
+        """Yield (stream, bytes) in the order they were printed, until nothing is left for now."""
         for stream, count, _ in self._new_chunks():
             yield from self._take(stream, count)
 
@@ -59,7 +59,7 @@ class OutputReader:
             yield from self._take(stream, None)
 
     def skip_to_last(self, chunks: int) -> None:
-        """Skip to the last ``chunks`` chunks; the agent writes about one a line. A line's end alone is no chunk."""
+        """Skip to the last ``chunks`` chunks; the agent writes about one a line. A line's end alone makes no chunk."""
         kept: deque[tuple[Stream, int, int]] = deque()
         long = 0
         for chunk in self._new_chunks():

@@ -108,7 +108,7 @@ def follow(
 
 
 def of_rank(run: Run, rank: int, write: Write) -> Write:
-    """Return ``write`` for the lines of one rank alone. Raises UsageError: there is no such rank."""
+    """Return ``write`` for the lines of one rank alone. Raises UsageError: no node has this rank."""
     nodes = run.plan().agent.nodes
     if nodes == 1:
         raise UsageError(f"{run.id} ran on one node: its lines have no rank", run=f"seatrial runs logs {run.id}")
@@ -134,7 +134,7 @@ def request_stop(
 
 
 def request_interrupt(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
-    """Send SIGINT, recorded as the user's; the agent goes on to SIGTERM and SIGKILL. SIGTERM if there is no SIGINT."""
+    """Send SIGINT, recorded as the user's; the agent goes on to SIGTERM and SIGKILL. SIGTERM without SIGINT."""
     _record_signal(run, signal.SIGINT)
     if not backend.interrupt(handle):
         backend.stop(handle, grace_s + AGENT_GRACE_S)
@@ -248,7 +248,7 @@ _FINDING = events.mark(events.Found)
 
 
 class Alerts:
-    """Reads events.jsonl on from where it was left; lines that are no findings cost a search.
+    """Reads events.jsonl on from where it was left; other lines than findings cost a search.
 
     Args:
         from_now: pass over what was found before.

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.backends.containers.cdi import read_specs
+from tables import cases
 
 #: The shape that nvidia-ctk 1.17 writes, shortened: common edits, one device under two names and all.
 YAML = """\
@@ -102,20 +103,7 @@ def test_a_spec_older_than_the_driver_is_stale(host: Path) -> None:
     assert "nvidia-ctk cdi generate" in (finding.fix or "")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "cause"),
-    [
-        ("a.yaml", "kind: [unclosed", "a.yaml:2: not YAML"),
-        ("a.json", "{", "Expecting property name"),
-        ("a.json", "[]", "not a mapping"),
-        ("a.yaml", "kind: gpu\ndevices: [{name: x}]", "kind must be vendor/class"),
-        ("a.yaml", "kind: nvidia.com/gpu\ndevices: []", "at least one device"),
-        ("a.yaml", "kind: nvidia.com/gpu\ndevices: [{}]", "name must be text"),
-        ("a.yaml", "kind: n.com/g\ndevices: [{name: x}]\ncontainerEdits: {mounts: [{}]}", "needs a hostPath"),
-        ("a.yaml", "kind: n.com/g\ndevices: [{name: x}]\ncontainerEdits: {deviceNodes: [1]}", "needs a path"),
-        ("a.yaml", "kind: n.com/g\ndevices: [{name: x, containerEdits: 1}]", "must be a mapping"),
-    ],
-)
+@cases("name", "text", "cause")
 def test_a_broken_spec_is_a_finding(host: Path, name: str, text: str, cause: str) -> None:
     (host / "cdi" / name).write_text(text)
     (host / "cdi/good.json").write_text(json_spec("nvidia.com/gpu", "0"))

@@ -6,119 +6,28 @@ from pathlib import Path
 
 import pytest
 
+from seatrial import errors
 from seatrial.backends.containers.errors import ERRORS, pull_error, start_error, unavailable_error
-from seatrial.errors import (
-    CommandError,
-    EngineError,
-    EngineUnavailableError,
-    GpuContractError,
-    ImageError,
-    NameInUseError,
-    UsageError,
-)
+from seatrial.errors import CommandError, EngineUnavailableError
 from seatrial.findings.catalogue import LAYERS, by_id
 from seatrial.findings.match import match_text
 from seatrial.system.host import Host
+from tables import cases, constant
 
 RECORDED = json.loads((Path(__file__).parents[3] / "recorded" / "engine-errors.json").read_text())
 
-START = {
-    "docker-gpus": (GpuContractError, "Docker cannot pass GPUs", "nvidia-ctk runtime configure"),
-    "docker-runtime": (GpuContractError, "no runtime named nvidia", "nvidia-ctk runtime configure"),
-    "docker-cdi": (GpuContractError, "by CDI name", "--cdi.enabled"),
-    "docker-device": (GpuContractError, "/dev/nvidia0 does not exist", "nvidia-modprobe"),
-    "docker-image": (ImageError, "nosuch/image:1 is not in Docker's store", "docker pull nosuch/image:1"),
-    "docker-name": (NameInUseError, "A container named er2", "docker ps --all --filter name=er2"),
-    "docker-mount": (UsageError, "does not exist: /nonexistent", "ls -ld /nonexistent"),
-    "docker-program": (ImageError, "cannot run nosuch", "docker run --rm -it --entrypoint sh"),
-    "docker-network": (UsageError, "no network named nosuchnet", "docker network ls"),
-    "docker-port": (EngineError, "Port 8123", "ss -ltnp 'sport = :8123'"),
-    "docker-workdir": (CommandError, "Cannot mkdir: /etc/passwd is not a directory", "seatrial doctor --on docker"),
-    "docker-bridge": (EngineError, "lost its bridge br-er", "systemctl restart docker"),
-    "docker-28.5-cdi": (GpuContractError, "no CDI device nvidia.com/gpu=0", "nvidia-ctk cdi generate"),
-    "docker-28.5-no-daemon": (EngineUnavailableError, "does not respond", "sudo systemctl start docker"),
-    "docker-no-daemon": (EngineUnavailableError, "does not respond", "sudo systemctl start docker"),
-    "docker-permission": (EngineUnavailableError, "no access to", "usermod -aG docker"),
-    "podman-runtime": (GpuContractError, "no runtime named nvidia", "nvidia-ctk"),
-    "podman-cdi": (GpuContractError, "no CDI device nvidia.com/gpu=0", "nvidia-ctk cdi generate"),
-    "podman-device": (GpuContractError, "/dev/nvidia0 does not exist", "nvidia-modprobe"),
-    "podman-image": (ImageError, "nosuch/image:1 is not in Podman's store", "podman pull nosuch/image:1"),
-    "podman-name": (NameInUseError, "A container named er2", "podman ps"),
-    "podman-mount": (UsageError, "does not exist: /nonexistent", "ls -ld"),
-    "podman-program": (ImageError, "cannot run nosuch", "podman run --rm -it --entrypoint sh"),
-    "podman-network": (UsageError, "no network named nosuchnet", "podman network ls"),
-    "podman-keep-id": (EngineUnavailableError, "too few subordinate user IDs to map", "usermod --add-subuids"),
-    "podman-limits": (EngineError, "limits of open files", "--ulimit nofile=4096:4096"),
-    "podman-workdir": (CommandError, 'workdir "/workspace" does not exist', "seatrial doctor --on podman"),
-}
+START = constant(__file__, "START")
 
 
 @pytest.mark.parametrize("key", START)
 def test_recorded_start_errors(key):
-    kind, message, fix = START[key]
+    name, message, fix = START[key]
+    kind = getattr(errors, name)
     recorded = RECORDED[key]
     error = start_error(key.split("-")[0], ["x"], recorded["exit_code"], recorded["stderr"])
     assert type(error) is kind
     assert message in error.message
-    assert (fix is None) == (error.run is None)
-    assert fix is None or fix in error.run
-
-
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("docker-pull", "is not resolved"),
-        ("podman-pull", "is not resolved"),
-        ("podman-pull-short-name", "does not know which registry"),
-    ],
-)
-def test_recorded_pull_errors(key, message):
-    error = pull_error(key.split("-")[0], "nosuch/image:1", RECORDED[key]["stderr"])
-    assert type(error) is ImageError
-    assert "nosuch/image:1" in error.message
-    assert message in error.message
-    assert error.run
-
-
-REPORTED = {
-    "failed to discover GPU vendor from CDI: no known GPU vendor found": (GpuContractError, "no CDI spec"),
-    "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": (
-        GpuContractError,
-        "no CDI device nvidia.com/gpu=all",
-    ),
-    'failed to inject devices: failed to stat CDI host device "/dev/dri/renderD129": no such file or directory': (
-        GpuContractError,
-        "a file that does not exist: /dev/dri/renderD129",
-    ),
-    "unknown or invalid runtime name: nvidia": (GpuContractError, "no runtime named nvidia"),
-    "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
-    " version, or use an earlier cuda container: unknown": (
-        GpuContractError,
-        "newer driver than the host's: cuda>=12.8",
-    ),
-    "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
-    " file: no such file or directory: unknown": (GpuContractError, "user-space libraries are not on the host"),
-    "nvidia-container-cli: mount error: the moon is full": (
-        GpuContractError,
-        "to the container: mount error: the moon",
-    ),
-    'error gathering device information while adding custom device "/dev/dxg": no such file or directory': (
-        GpuContractError,
-        "WSL's GPU device node",
-    ),
-    "failed to bind host port for 0.0.0.0:8123: listen tcp4 0.0.0.0:8123: bind: address already in use": (
-        EngineError,
-        "Port 8123",
-    ),
-}
-
-
-@pytest.mark.parametrize("printed", REPORTED)
-def test_messages_of_other_versions(printed):
-    kind, message = REPORTED[printed]
-    error = start_error("docker", ["x"], 125, f"docker: Error response from daemon: {printed}\n")
-    assert type(error) is kind
-    assert message in error.message
+    assert fix in error.run
 
 
 def test_what_nobody_knows_keeps_the_engines_own_words():
@@ -161,17 +70,7 @@ def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
     assert variable not in unavailable_error(engine, stderr, Host({})).message
 
 
-@pytest.mark.parametrize(
-    ("engine", "printed", "finding"),
-    [
-        ("docker", "Cannot connect to the Docker daemon at tcp://box:1. Is the docker daemon running?", "engine-down"),
-        ("docker", "Error: strange", "engine-down"),
-        ("docker", "Emulate Docker CLI using podman. Create /etc/containers/nodocker", "docker-is-podman"),
-        ("docker", "client version 1.99 is too new. Maximum supported API version is 1.41", "docker-client-too-new"),
-        ("podman", "dial unix /run/podman.sock: connect: permission denied", "engine-permission"),
-        ("podman", "Error: no subuid ranges found for user me in /etc/subuid", "rootless-no-subids"),
-    ],
-)
+@cases("engine", "printed", "finding")
 @pytest.mark.parametrize("addressed", [False, True])
 def test_why_an_engine_gave_no_answer_is_the_catalogues_entry(engine, printed, finding, addressed):
     environ = {"DOCKER_HOST": "tcp://box:1", "CONTAINER_HOST": "tcp://box:1"} if addressed else {}

@@ -44,7 +44,7 @@ def test_the_state_folder_is_nobodys_data(project: Path, tmp_path: Path, way: st
 
 
 def opened(folder: Path, *mounts: Mount) -> dict[str, list[int] | None]:
-    """What the agent is told of them."""
+    """Return the devices and inodes that the agent gets for these mounts."""
     record = Mount(source=folder / "agent.json", target=CONTAINER_PLAN)
     record.source.write_text('{"agent": {}}')
     plan = ContainerPlan(name="x", hostname=None, command=(), user=None, workdir="/", mounts=(*mounts, record))

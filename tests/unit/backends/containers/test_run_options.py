@@ -1,16 +1,24 @@
 """ContainerPlan → run options: what is called is what we print, and traps of both engines."""
 
+from __future__ import annotations
+
 import csv
 from pathlib import Path
 
 import pytest
 
 from fakes import a_container, a_plan
+from seatrial.backends.containers import images as own_storage
 from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.env_file import proxies_with_login, proxy_env
+from seatrial.backends.containers.images import OwnImage, unused_images
 from seatrial.backends.containers.podman import Podman
 from seatrial.backends.containers.run_options import mount_fields, run_options
 from seatrial.errors import GpuContractError
+from seatrial.images.dockerfile.render import OURS
 from seatrial.job.plan import EngineAddress, Mount, Tmpfs
+from seatrial.system.host import Host
+from tables import cases
 
 #: A stand-in for an engine's program: writes down how it was called and answers like an engine that succeeds.
 RECORDER = """#!/bin/sh
@@ -121,3 +129,61 @@ def test_swap_does_not_add_to_the_memory_limit():
 def test_mounts_survive_any_folder_name(name):
     line = ",".join(mount_fields(Mount(source=Path("/a") / name, target=f"/b/{name}", read_only=True)))
     assert next(csv.reader([line])) == ["type=bind", f"source=/a/{name}", f"target=/b/{name}", "readonly"]
+
+
+# ------------------------------------------------------------------ proxies
+
+
+def test_a_proxy_is_passed_on_in_both_cases():
+    assert proxy_env(Host({"HTTPS_PROXY": "http://proxy:3128"})) == {
+        "HTTPS_PROXY": "http://proxy:3128",
+        "https_proxy": "http://proxy:3128",
+    }
+
+
+def test_a_proxy_with_a_login_is_a_secret_and_no_variable():
+    environ = {"https_proxy": "http://user:password@proxy:3128", "NO_PROXY": "localhost"}
+    assert proxies_with_login(Host(environ)) == ("https_proxy",)
+    assert proxy_env(Host(environ)) == {"NO_PROXY": "localhost", "no_proxy": "localhost"}
+
+
+# -------------------------------------------- storage that prune may remove
+
+
+def image(name: str, created: str, *, used: bool = False) -> OwnImage:
+    return OwnImage(f"id of {name}", (name,), created, used)
+
+
+IMAGES = [
+    image("seatrial/net:1", "2026-11-20"),
+    image("seatrial/net:2", "2026-11-21", used=True),
+    image("seatrial/other:1", "2026-11-21"),
+    image("seatrial/net:3", "2026-11-22"),
+]
+
+
+def test_a_project_keeps_its_newest_and_what_a_container_has() -> None:
+    assert [each.names[0] for each in unused_images(IMAGES, "seatrial/net")] == ["seatrial/net:1"]
+    assert unused_images(IMAGES, "seatrial/other") == []
+    assert unused_images(IMAGES, "seatrial/ne") == []
+
+
+@pytest.mark.parametrize(
+    ("description", "ours"),
+    [
+        (f"mount / from exec /bin/sh -c export A=b &&     python3 /mnt/layer.py finish{OURS}", True),
+        ("mount / from exec /bin/sh -c python3 -m venv /opt/venv", False),
+        (f"mount / from exec /bin/sh -c echo '{OURS}' > notes", False),
+        ("mount / from exec /bin/sh -c pip install seatrial", False),
+        ("local source for context", False),
+        ("fileop target", False),
+        ("", False),
+    ],
+)
+def test_a_step_of_ours_ends_with_our_mark(description: str, ours: bool) -> None:
+    assert own_storage._is_ours(description) is ours
+
+
+@cases("name", "ours")
+def test_a_name_of_ours(name: str, ours: bool) -> None:
+    assert own_storage._is_our_name(name) is ours

@@ -8,6 +8,7 @@ import pytest
 
 from seatrial.backends.kubernetes.pending import Surroundings, explain
 from seatrial.backends.kubernetes.pods import read_pod, state_of
+from tables import cases
 
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-11-21T00:00:05Z"}}
 INITIALIZING: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
@@ -57,15 +58,7 @@ def test_a_container_that_is_started_again_in_place_has_not_ended() -> None:
     assert read_pod(_item("Running", _both(RUNNING, _ended(0)), policy="OnFailure")).ended
 
 
-@pytest.mark.parametrize(
-    ("reason", "message", "image"),
-    [
-        ("ImagePullBackOff", f'Back-off pulling image "{INIT}"', INIT),
-        ("Failed", f'Failed to pull image "{PROXY}": rpc error: pull access denied', PROXY),
-        ("InvalidImageName", 'Failed to apply default image tag "Bad:Name": could not parse image name', "Bad:Name"),
-        ("ErrImagePull", "rpc error: code = DeadlineExceeded", INIT),  # names none: the one that waits
-    ],
-)
+@cases("reason", "message", "image")
 def test_the_image_that_cannot_be_pulled_is_named(reason: str, message: str, image: str) -> None:
     waiting = {"waiting": {"reason": reason, "message": message}}
     item = _item("Pending", _both(INITIALIZING, INITIALIZING), (_status("init-pytorch", INIT, waiting),))

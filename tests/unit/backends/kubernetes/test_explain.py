@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from seatrial.backends.kubernetes.pending import Surroundings, explain
-from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of, workload_state
+from seatrial.backends.kubernetes.pods import Pod, newest, read_pod, state_of, workload_state
 from seatrial.backends.kubernetes.survey import Node
+from seatrial.job.in_container import EXIT_POD_STOPPED
+from tables import cases
 
 POD = Pod("run-0", "uid", 0, "Pending", "2026-11-21T00:00:00Z")
 IMAGE = "ghcr.io/me/x:1"
@@ -23,47 +23,7 @@ NODES = (Node("a", 8, 7, ready=True, labels={"nvidia.com/gpu.product": "NVIDIA-H
 AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/third", 2)))
 
 
-@pytest.mark.parametrize(
-    ("reason", "message", "id", "prints"),
-    [
-        (
-            "FailedScheduling",
-            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
-            "k8s-insufficient-gpus",
-            "4 nvidia.com/gpu requested, 9 allocatable on 2 nodes, 1 unhealthy, 8 held by team/other (6)",
-        ),
-        (
-            "FailedScheduling",
-            "0/1 nodes are available: 1 node(s) had taint {team: vision}, that the pod didn't tolerate.",
-            "k8s-taint",
-            "team: vision",
-        ),
-        (
-            "FailedScheduling",
-            "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
-            "k8s-node-selector",
-            "nvidia.com/gpu.product is NVIDIA-H200",
-        ),
-        (
-            "FailedScheduling",
-            'persistentvolumeclaim "models" not found',
-            "k8s-claim-missing",
-            "PersistentVolumeClaim models not found",
-        ),
-        ("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.", "k8s-insufficient-resources", "memory"),
-        ("Failed", f'Failed to pull image "{IMAGE}": no space left on device', "k8s-node-disk-full", IMAGE),
-        ("ErrImageNeverPull", "Container image is not present", "k8s-image-not-there", "not on the node"),
-        ("Failed", f'Failed to pull image "{IMAGE}": dial tcp: no such host', "k8s-registry-unreachable", IMAGE),
-        ("FailedCreatePodSandBox", 'no runtime for "nvidia" is configured', "k8s-runtime-missing", "containerd"),
-        (
-            "UnexpectedAdmissionError",
-            "cannot allocate unhealthy devices nvidia.com/gpu",
-            "k8s-gpu-unhealthy",
-            "unhealthy",
-        ),
-        ("Evicted", "The node was low on resource: memory.", "k8s-evicted", "evicted the pod: The node was low"),
-    ],
-)
+@cases("reason", "message", "id", "prints")
 def test_what_the_cluster_reports(reason: str, message: str, id: str, prints: str) -> None:
     finding = explain(POD, reason, message, AROUND)
     assert finding is not None and finding.id == id and prints in finding.message
@@ -77,17 +37,7 @@ def test_a_lost_node_is_reported_with_what_gives_it_up() -> None:
     assert finding.fix is not None and "kubectl delete node gpu-7" in finding.fix
 
 
-@pytest.mark.parametrize(
-    ("gpus", "pods", "allocatable", "cause", "fix"),
-    [
-        (8, 1, (4, 4), "largest, a, has 4", "--gpus 4 --nodes 2"),
-        (16, 1, (7, 7, 7), "largest, a, has 7", "--gpus 2 --nodes 8"),
-        (6, 1, (4, 2), "largest, a, has 4", "--gpus 2 --nodes 3"),
-        (16, 1, (7, 2), "have 9 in all, the largest 7", "--gpus 7"),  # not --gpus 7 --nodes 3
-        (8, 1, (2,), "have 2 in all", "--gpus 2"),  # not --gpus 2 --nodes 4
-        (8, 2, (4, 4), "have 8 in all", "--gpus 4 --nodes 2"),  # 16 in all: two pods of 8
-    ],
-)
+@cases("gpus", "pods", "allocatable", "cause", "fix")
 def test_more_gpus_than_any_node_has(gpus: int, pods: int, allocatable: tuple[int, ...], cause: str, fix: str) -> None:
     wide = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]}}
     nodes = tuple(Node(name, count, count, ready=True) for name, count in zip("abc", allocatable, strict=False))
@@ -96,32 +46,7 @@ def test_more_gpus_than_any_node_has(gpus: int, pods: int, allocatable: tuple[in
     assert finding is not None and cause in str(finding.cause) and str(finding.fix) == f"seatrial run … {fix}"
 
 
-@pytest.mark.parametrize(
-    ("resources", "message", "id", "fix"),
-    [
-        ({"requests": {"cpu": "8", "memory": "8Gi"}}, "8 Insufficient cpu.", "k8s-own-request", "--cpus 4 "),
-        ({"requests": {"cpu": "1", "memory": "1Gi"}}, "1 Insufficient memory.", "k8s-own-request", "--memory 512MB "),
-        (
-            {"requests": {"cpu": "3", "memory": "3Gi"}},
-            "1 Insufficient cpu, 1 Insufficient memory.",
-            "k8s-own-request",
-            "--cpus 1.5 --memory 1536MB",
-        ),
-        (
-            {"requests": {"cpu": "8", "memory": "1Gi"}, "limits": {"cpu": "8"}},
-            "1 Insufficient cpu.",
-            "k8s-insufficient-resources",
-            "a smaller --cpus",
-        ),
-        ({}, "1 Insufficient cpu.", "k8s-insufficient-resources", "a smaller --cpus"),
-        (
-            {"requests": {"cpu": "1"}},
-            "1 Insufficient cpu, 1 Insufficient ephemeral-storage.",
-            "k8s-insufficient-resources",
-            "kubectl describe nodes",
-        ),
-    ],
-)
+@cases("resources", "message", "id", "fix")
 def test_whose_request_it_is(resources: dict[str, dict[str, str]], message: str, id: str, fix: str) -> None:
     around = Surroundings({"spec": {"containers": [{"resources": resources}]}}, "nvidia.com/gpu", NODES)
     finding = explain(POD, "FailedScheduling", f"0/2 nodes are available: {message}", around)
@@ -156,27 +81,23 @@ def test_operators_number_their_pods() -> None:
     assert _pod("x-12345", "Running", "2026").node == 0, "the name is no index"
 
 
-@pytest.mark.parametrize(
-    ("workloads", "verdict"),
-    [
-        ([], "failed"),
-        ([{}], "unknown"),
-        ([{"status": {"active": 1}}], "active"),
-        ([{"status": {"conditions": [{"type": "RestartingJobSet", "status": "True"}]}}], "active"),
-        ([{"status": {"conditions": [{"type": "Complete", "status": "True"}]}}], "done"),
-        ([{"status": {"conditions": [{"type": "Completed", "status": "True"}]}}], "done"),
-        ([{"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}], "done"),
-        (
-            [
-                {
-                    "status": {
-                        "conditions": [{"type": "Completed", "status": "False"}, {"type": "Failed", "status": "True"}]
-                    }
-                }
-            ],
-            "failed",
-        ),
-    ],
-)
+@cases("workloads", "verdict")
 def test_end_of_a_workload_is_read_from_its_conditions(workloads: list[dict[str, Any]], verdict: str) -> None:
     assert workload_state(workloads) == verdict
+
+
+# --------------------------------------------------------- which pod counts
+
+
+FINISHED = Pod("run-0-aaaaa", "1", 0, "Succeeded", "2026-11-21T00:00:00Z", started=True, exit_code=0, deleted=True)
+AFTER_IT = Pod("run-0-bbbbb", "2", 0, "Failed", "2026-11-21T00:00:02Z", started=True, exit_code=EXIT_POD_STOPPED)
+
+
+def test_a_pod_that_was_deleted_and_finished_counts_and_not_the_one_made_in_its_place() -> None:
+    state = state_of([AFTER_IT, FINISHED], 1, "done")
+    assert (state.status, state.exit_code) == ("exited", 0)
+
+
+def test_a_pod_that_comes_again_replaces_one_that_failed() -> None:
+    again = Pod("run-0-ccccc", "3", 0, "Running", "2026-11-21T00:00:04Z", started=True)
+    assert newest([again, AFTER_IT], 1) == {0: again}

@@ -18,16 +18,9 @@ from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES, as_yaml
 from seatrial.backends.kubernetes.objects import copy_pod, secret_manifest
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
+from tables import cases, constant
 
-POOL = {
-    "node_selector": {"nvidia.com/gpu.product": "NVIDIA-H200"},
-    "tolerations": ["team=vision:NoSchedule"],
-    "data": "pvc:mnist/train",
-    "models": "pvc:models",
-    "service_account": "trainer",
-    "image_pull_secrets": ["ghcr"],
-    "ttl": "1h",
-}
+POOL = constant(__file__, "POOL")
 CLASSES = {"priority_class": "research", "runtime_class": "nvidia"}
 
 CASES: dict[str, tuple[ClusterFacts, dict[str, Any]]] = {
@@ -185,15 +178,7 @@ def test_a_disruption_spends_no_restart(
         assert found[0] == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
 
-@pytest.mark.parametrize(
-    ("kind", "host", "variable"),
-    [
-        ("job", "{0}-0.{0}", "JOB_COMPLETION_INDEX"),
-        ("jobset", "{0}-node-0-0.{0}", "JOB_COMPLETION_INDEX"),
-        ("trainjob", "{0}-node-0-0.{0}", "JOB_COMPLETION_INDEX"),
-        ("pytorchjob", "{0}-master-0", "RANK"),
-    ],
-)
+@cases("kind", "host", "variable")
 def test_nodes_meet_at_the_name_that_the_kind_gives(tmp_path: Path, kind: str, host: str, variable: str) -> None:
     plan = a_cluster_plan(tmp_path, gpus="1", nodes="2", script=DDP, kubernetes={"kind": kind})
     assert plan.cluster is not None and plan.agent.node_rank_variable == variable

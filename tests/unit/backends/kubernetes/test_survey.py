@@ -12,6 +12,7 @@ from cluster_plans import a_cluster_plan, rendered
 from seatrial.backends.kubernetes.objects import submit
 from seatrial.backends.kubernetes.survey import read_version, survey
 from seatrial.errors import UsageError
+from tables import cases
 
 
 def a_node(name: str, resources: dict[str, str]) -> dict[str, Any]:
@@ -48,13 +49,6 @@ def test_kind_that_the_cluster_lacks_names_the_command_that_installs_it(tmp_path
     assert "--kind job" in (raised.value.run or "") and "jobset/releases" in (raised.value.run or "")
 
 
-@pytest.mark.parametrize(
-    ("answer", "read"),
-    [
-        ({"major": "1", "minor": "20+", "gitVersion": "v1.20.2-gke"}, (1, 20)),
-        ({"major": "", "minor": "", "gitVersion": "v1.31.0"}, (1, 31)),
-        ({"major": "1", "minor": "27+", "gitVersion": "unstamped"}, (1, 27)),
-    ],
-)
+@cases("answer", "read")
 def test_version_is_read(answer: dict[str, str], read: tuple[int, int]) -> None:
     assert read_version(answer) == read

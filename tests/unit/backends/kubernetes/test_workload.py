@@ -8,6 +8,7 @@ import pytest
 
 from seatrial.backends.kubernetes.pending import PodProgress, explain_workload, reported_exit_code, waiting_for
 from seatrial.backends.kubernetes.pods import read_pod
+from tables import cases, constant
 
 NAME = "seatrial-20261122-120000-train"
 
@@ -26,60 +27,19 @@ def forbidden(why: str, **keys: Any) -> dict[str, Any]:
     return event(f'Error creating: pods "{NAME}-0-7xk2p" is forbidden: {why}', **keys)
 
 
-QUOTA = forbidden("exceeded quota: team, requested: limits.cpu=4, used: limits.cpu=8, limited: limits.cpu=10")
-LIMITS = forbidden("failed quota: compute: must specify limits.cpu for: train; limits.memory for: train")
-RANGE = forbidden("[maximum cpu usage per Container is 1, but limit is 4, maximum memory usage per Container is 1Gi]")
-#: A LimitRange's default limit below what the run requests. Source: validation of core/v1.
-DEFAULT = event(
-    'Error creating: Pod "seatrial-a-0-b" is invalid: spec.containers[0].resources.requests: Invalid value: "1Gi": '
-    "must be less than or equal to memory limit of 64Mi"
+EVENTS = {
+    name: event(**{**keys, "message": keys["message"].replace("NAME", NAME)})
+    for name, keys in constant(__file__, "EVENTS").items()
+}
+QUOTA, LIMITS, OPERATOR, KUEUE, SUSPENDED = (
+    EVENTS[name] for name in ("QUOTA", "LIMITS", "OPERATOR", "KUEUE", "SUSPENDED")
 )
-SECURITY = forbidden(
-    'violates PodSecurity "restricted:latest": restricted volume types (volume "volume-0" uses restricted volume type '
-    '"hostPath")'
-)
-OPERATOR = forbidden(
-    'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "init-pytorch" must set '
-    'securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container "init-pytorch" must set '
-    'securityContext.capabilities.drop=["ALL"])',
-    reason="FailedCreatePod",
-    kind="PyTorchJob",
-)
-ACCOUNT = forbidden('error looking up service account team/trainer: serviceaccount "trainer" not found')
-WEBHOOK = event('Error creating: admission webhook "validate.kyverno.svc" denied the request: no latest tags')
-OTHER = event("Error creating: Internal error occurred: something new")
-KUEUE = event(
-    "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor a, 4 more needed",
-    reason="Pending",
-    kind="Workload",
-    type="Normal",
-    involvedObject={"kind": "Workload", "name": f"job-{NAME}-3f2a1"},
-)
-NO_QUEUE = event("LocalQueue team-a doesn't exist", reason="Inadmissible", kind="Workload")
-SUSPENDED = event("Job suspended", reason="Suspended", type="Normal")
 HELD = [{"spec": {"suspend": True}}]
 
 
-@pytest.mark.parametrize(
-    ("item", "id", "prints", "run"),
-    [
-        (QUOTA, "k8s-quota", "exceeded quota: team, requested: limits.cpu=4", "describe resourcequota"),
-        (LIMITS, "k8s-limits-required", "must specify limits.cpu for: train", "--cpus"),
-        (RANGE, "k8s-limit-range", "maximum cpu usage per Container is 1", "describe limitrange"),
-        (DEFAULT, "k8s-limit-range", "memory limit of 64Mi", "describe limitrange"),
-        (SECURITY, "k8s-pod-security", "hostPath", "kubectl get namespace"),
-        (OPERATOR, "k8s-pod-security", "init-pytorch", "--kind job"),
-        (ACCOUNT, "k8s-service-account", "Service account trainer", "get serviceaccounts"),
-        (WEBHOOK, "k8s-admission", "no latest tags", "validatingwebhook"),
-        (OTHER, "k8s-pods-refused", "something new", "get events"),
-        (KUEUE, "k8s-queue", "4 more needed", "localqueues"),
-        (NO_QUEUE, "k8s-queue", "team-a doesn't exist", "localqueues"),
-        (SUSPENDED, "k8s-suspended", "suspended", "localqueues"),
-    ],
-    ids=lambda value: value if isinstance(value, str) and value.startswith("k8s") else "",
-)
-def test_what_keeps_pods_from_being_made(item: dict[str, Any], id: str, prints: str, run: str) -> None:
-    finding = explain_workload(item)
+@cases("name", "id", "prints", "run")
+def test_what_keeps_pods_from_being_made(name: str, id: str, prints: str, run: str) -> None:
+    finding = explain_workload(EVENTS[name])
     assert finding is not None and finding.id == id
     assert prints in finding.message and run in (finding.fix or "") and finding.cause
     assert "{" not in finding.message + finding.cause + (finding.fix or "")

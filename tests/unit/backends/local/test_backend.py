@@ -1,8 +1,5 @@
 """The local backend, with real processes: a small agent of the test's own stands in for seatrial's."""
 
-import os
-import signal
-import subprocess
 import sys
 import time
 import zipfile
@@ -84,19 +81,6 @@ def wait_until(condition, timeout_s=60):
         time.sleep(0.02)
 
 
-def test_a_run_ends_with_the_agents_exit_code(launch):
-    handle = launch("print('hello'); print('why', file=sys.stderr); finish(3)")
-    wait_until(lambda: Local().state(handle).status != "running")
-    state = Local().state(handle)
-    assert (state.status, state.exit_code) == ("exited", 3)
-
-
-def test_an_agent_that_was_killed_is_gone(launch):
-    handle = launch(OBEDIENT)
-    os.kill(int(handle.id), signal.SIGKILL)
-    wait_until(lambda: Local().state(handle).status == "gone")
-
-
 def test_stop_kills_after_the_grace(launch):
     handle = launch(STUBBORN)
     began = time.monotonic()
@@ -136,30 +120,6 @@ def test_the_projects_modules_do_not_shadow_the_agents(launch, tmp_path, monkeyp
     handle = launch("finish(0)")
     wait_until(lambda: Local().state(handle).status != "running")
     assert Local().state(handle).exit_code == 0
-
-
-def test_a_run_outlives_its_launcher(launch, tmp_path):
-    """The launcher is killed, as a closed terminal or kill -9 of the CLI would."""
-    launch("finish(0)")  # leaves agent.pyz and agent.json
-    (tmp_path / "events.jsonl").unlink(missing_ok=True)
-    with zipfile.ZipFile(tmp_path / "agent.pyz", "w") as archive:
-        archive.writestr("__main__.py", HEAD + OBEDIENT)
-    launcher = f"""
-import os, pathlib, sys
-from seatrial.system import command
-pid = command.spawn_detached([sys.executable, "-I", "{tmp_path}/agent.pyz", "{tmp_path}/agent.json"],
-                             output=pathlib.Path("{tmp_path}/agent.out"))
-print(pid, flush=True)
-os.kill(os.getpid(), 9)
-"""
-    launched = subprocess.run([sys.executable, "-c", launcher], capture_output=True, text=True)
-    assert launched.returncode == -9
-    pid = int(launched.stdout)
-    try:
-        wait_until((tmp_path / "ready").exists)
-        assert processes.read(pid).state != "Z"
-    finally:
-        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_run_whose_handle_was_never_written_is_found(launch, tmp_path):
