@@ -77,7 +77,7 @@ REFUSED = {
         "seatrial run --gpus 2 train.py",
     ),
     "run launch.sh --gpus none --on local": (
-        "launch.sh is a shell script, not Python",
+        "launch.sh is a shell script, not Python; it starts train.py",
         "seatrial run --gpus none --on local train.py",
     ),
     "plan lab.ipynb --gpus none": (
