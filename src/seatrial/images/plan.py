@@ -77,7 +77,7 @@ def plan_image(
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)
     wheels = wheels_of(job)
-    base, resolved, checked = _with_packages(job, script, needs, machine, resolver)
+    base, resolved, checked, needs = _with_packages(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
@@ -107,22 +107,22 @@ def plan_image(
 
 def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
-) -> tuple[Base, Resolved, Checked]:
+) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
     barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
     python = python_of_image(job.image.base) if own_base else None
-    base, resolved, checked = resolve_packages(
+    base, resolved, checked, needs = resolve_packages(
         resolver,
         job,
         needs,
         {} if own_base else barred,
-        lambda barred: _base_and_stack(job, needs, machine, barred),
+        lambda barred, needs: _base_and_stack(job, needs, machine, barred),
         own_base=own_base,
     )
     if python in barred:
         note = f"{barred[python]}, and the base image has Python {python}"
         checked = replace(checked, warnings=(note, *checked.warnings))
-    return base, resolved, checked
+    return base, resolved, checked, needs
 
 
 def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:

@@ -290,6 +290,8 @@ class Needs:
         python: what it asks for: ``requires-python``, .python-version and the like.
         imports: top-level names that the target imports, by which frameworks are chosen.
         warnings: what is imported and will not be installed, or is installed on a guess.
+        guessed: canonical names of packages that nothing but an import's name stands for.
+        project: the folder whose files these are; None for a recipe.
     """
 
     requirements: Requirements
@@ -298,6 +300,20 @@ class Needs:
     python: SpecifierSet = field(default_factory=SpecifierSet)
     imports: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
+    project: Path | None = None
+
+    def without_guess(self, name: str, why: str) -> Needs:
+        """The same without a package that was a guess."""
+        lines = tuple(line for line in self.requirements.lines if canonical_name(line) != name)
+        kept = tuple(each for each in self.warnings if not each.lower().startswith(f"{name} is a guess"))
+        warning = f"{name} is not installed: an import has this name, and {why}"
+        return replace(
+            self,
+            requirements=replace(self.requirements, lines=lines),
+            guessed=tuple(each for each in self.guessed if each != name),
+            warnings=(*kept, warning),
+        )
 
     def plus(self, more: Requirements) -> Needs:
         """The same with further requirements."""
