@@ -28,6 +28,7 @@ from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, Layers, digest
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
+from seatrial.images.requirements.imports import refuse_siblings
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import check_code
@@ -75,6 +76,8 @@ def plan_image(
         return ready, (choice,)
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
+    if job.target.kind in ("script", "module"):
+        refuse_siblings(job.project, script)
     needs = image_needs(job, script, gpus=not cpu_only)
     wheels = wheels_of(job)
     base, resolved, checked, needs = _with_packages(job, script, needs, machine, resolver)
