@@ -57,6 +57,7 @@ def importing() -> Iterator[None]:
 def dispatch(argv: Sequence[str]) -> int:
     """Run a verb. Words after the first ``--`` belong to the target, untouched."""
     _check_words(argv)
+    argv = _with_dashes(argv)
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
     if argv[0] in ("run", "plan") and not any(word.startswith("--image") for word in ours):
@@ -64,6 +65,42 @@ def dispatch(argv: Sequence[str]) -> int:
     if ours == ["runs"]:
         ours = ["runs", "--help"]
     return int(Root().main(ours, prog_name="seatrial", standalone_mode=False, obj=theirs) or 0)
+
+
+def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
+    """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
+
+    Only where no word behind it may be an option of ours: one of our names, or nearly one, counts as the script's if
+    its text has the name in quotes, and some other word is none of ours.
+    """
+    if argv[0] not in ("run", "plan") or "--" in argv:
+        return argv
+    import difflib
+
+    known, at, text = {**options_of(argv[0]), "-h": False, "--help": False}, 1, b""
+    while at < len(argv):
+        name, sign, _ = argv[at].partition("=")
+        at += 2 if known.get(name) and not sign else 1
+        if name not in known:
+            script = Path(name)
+            if name.startswith("-") or script.suffix != ".py" or not script.is_file():
+                return argv
+            text = script.read_bytes()
+        if name not in known or name == "-m":
+            break
+    ours, theirs = set(), set()
+    words = iter(argv[at:])
+    for name, sign, _ in (word.partition("=") for word in words):
+        (ours if name in known else theirs).add(name)
+        if known.get(name) and not sign:
+            next(words, None)
+    near = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    is_theirs = theirs and all(_declares(text, name) for name in ours | near)
+    return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
+
+
+def _declares(script: bytes, option: str) -> bool:
+    return f'"{option}"'.encode() in script or f"'{option}'".encode() in script
 
 
 class Root(click.Group):

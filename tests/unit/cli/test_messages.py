@@ -49,16 +49,16 @@ REFUSED = {
         "No such option: --epochs",
         "seatrial run --gpus none train.py -- --epochs 5 a",
     ),
-    "run -m train --lr=1 a": ("No such option: --lr", "seatrial run -m train -- --lr=1 a"),
+    "tune -m train --lr=1 a": ("No such option: --lr", "seatrial tune -m train -- --lr=1 a"),
     "run --epochs 5": ("No such option: --epochs", "seatrial run TARGET -- --epochs 5"),
     "tune --fast digits --on local": ("No such option: --fast", "seatrial tune digits --on local -- --fast"),
     "plan train.py a b --gpus none": (
         '"a" is an unexpected argument: the target\'s own arguments go after --',
         "seatrial plan --gpus none train.py -- a b",
     ),
-    "run -m train a b": (
+    "run -m train a b --gpus none": (
         '"a" is an unexpected argument: the target\'s own arguments go after --',
-        "seatrial run -m train -- a b",
+        "seatrial run --gpus none -m train -- a b",
     ),
     "run --on local two words.py 3": (
         "The file two words.py has a space in its name: put it in quotes",

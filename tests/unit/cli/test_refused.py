@@ -145,7 +145,7 @@ def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words
         ("-e 'A=1 2' go.sh --on local --gpus none", "run -e 'A=1 2' --on local --gpus none train.py"),
         ("--on local --gpus none", "run --on local --gpus none train.py"),
         ("--on local trai.py", "run --on local train.py"),
-        ("--on local other.sh", "run --on local train.py"),
+        ("--on local other.sh", "run --image python:3.11-slim-bookworm -- bash other.sh"),
         ("--on local -m not-a-name", "run -m package.module --on local"),
         ("--image own:1 go.sh --on docker", "run --image own:1 --on docker train.py"),
         ("--on local python 'a&b #1.py' --lr 1", "run --on local 'a&b #1.py' -- --lr 1"),

@@ -122,8 +122,8 @@ def test_names_keep_their_case(seatrial, tmp_path):
     ("typed", "advised"),
     [
         (["--on", "local", "--fast", "fit.py"], "seatrial run --on local fit.py -- --fast"),
-        (["fit.py", "--lr=0.1", "x"], "seatrial run fit.py -- --lr=0.1 x"),
-        (["fit.py", "--lr", "0.1"], "seatrial run fit.py -- --lr 0.1"),
+        (["--lr=0.1", "fit.py", "x"], "seatrial run fit.py -- --lr=0.1 x"),
+        (["--lr", "0.1", "fit.py"], "seatrial run fit.py -- --lr 0.1"),
     ],
 )
 def test_an_unknown_option_takes_no_script_for_its_value(seatrial, tmp_path, typed, advised):
