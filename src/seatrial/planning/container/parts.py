@@ -19,6 +19,7 @@ from seatrial.job.in_container import (
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
+from seatrial.planning.container.env import without_login
 from seatrial.planning.container.limits import ray_env
 from seatrial.planning.container.outside import (
     made_by_writes,
@@ -67,6 +68,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
     warnings = (*injected.warnings, *made.warnings, *path_warnings, *warn_of_outside(job, script), *missing, *lost)
+    tracker_env, tracker_choices = without_login(job, script, {**image.env, **made.container.env, **made.target_env})
     recipe_env: dict[str, str] = {}
     if wheel is not None:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
@@ -80,7 +82,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         unkept=unkept_folders(made.container),
         meeting=meeting(job),
-        env={**made.target_env, **recipe_env, **_ray_env(script, made.container, image)},
+        env={**tracker_env, **made.target_env, **recipe_env, **_ray_env(script, made.container, image)},
         image=image,
         container=made.container,
         choices=(
@@ -89,6 +91,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *made.choices,
             *models_choices,
             *path_choices,
+            *tracker_choices,
         ),
         warnings=warnings,
     )
