@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -29,6 +30,9 @@ _HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 120
 
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+
+#: Files of a project that are searched for the name of an option.
+_MOST_READ = 200
 
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -77,17 +81,21 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         return argv
     import difflib
 
+    from seatrial.job.startable import LAUNCHER_MODULES, scripts
+
     known, at, text = {**options_of(argv[0]), "-h": False, "--help": False}, 1, b""
     while at < len(argv):
         name, sign, _ = argv[at].partition("=")
         at += 2 if known.get(name) and not sign else 1
         if name not in known:
             script = Path(name)
-            if name.startswith("-") or script.suffix != ".py" or not script.is_file():
+            if name.startswith("-") or script.suffix != ".py":
                 return argv
-            text = script.read_bytes()
+            text = script.read_bytes() if script.is_file() else b""
         if name not in known or name == "-m":
             break
+    if argv[at - 1] in LAUNCHER_MODULES:
+        return [*argv[:at], "--", *argv[at:]]
     ours, theirs = set(), set()
     words = iter(argv[at:])
     for name, sign, _ in (word.partition("=") for word in words):
@@ -95,6 +103,9 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         if known.get(name) and not sign:
             next(words, None)
     near = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    if near:
+        texts = [text, *(Path(file).read_bytes() for file in itertools.islice(scripts(Path()), _MOST_READ))]
+        near = {name for name in near if not any(_declares(each, name) for each in texts)}
     is_theirs = theirs and all(_declares(text, name) for name in ours | near)
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 

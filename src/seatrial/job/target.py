@@ -217,14 +217,20 @@ def _no_python(word: str, path: Path, root: Path) -> TargetError:
     return TargetError(
         f"{word} is a {kind}, not Python{several}",
         cause="seatrial starts Python itself; other programs run in an existing image",
-        run=None if started else f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}",
+        run=None
+        if started or b"python" in _head(path)
+        else f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}",
     )
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_OF_YAML)
 
 
 def _started_by(path: Path, root: Path) -> list[str]:
     """Scripts and modules of the project that a shell script or Makefile names, each once."""
-    with path.open("rb") as file:
-        text = file.read(_MOST_OF_YAML).decode(errors="replace")
+    text = _head(path).decode(errors="replace")
     text = re.sub(r"(?m)(^|\s)#.*$", "", text)
     found = {
         os.path.relpath(base / name, root): None

@@ -18,6 +18,12 @@ SCRIPT = "parser.add_argument(\"--model\")\nparser.add_argument('--data')\n"
         ("run -m net.train --lr 1", "run -m net.train -- --lr 1"),
         ("run train.py --data d --epochs 5", "run train.py -- --data d --epochs 5"),
         ("run train.py --model m", "run train.py -- --model m"),
+        ("run train.py --nodes_ m", "run train.py -- --nodes_ m"),
+        ("run gone.py --epochs 5", "run gone.py -- --epochs 5"),
+        (
+            "run -m torch.distributed.launch --model m --gpus 2 train.py",
+            "run -m torch.distributed.launch -- --model m --gpus 2 train.py",
+        ),
     ],
 )
 def test_words_that_can_only_be_the_scripts_are_its_own(
@@ -25,6 +31,7 @@ def test_words_that_can_only_be_the_scripts_are_its_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "options.py").write_text('add("--nodes_")')
     assert " ".join(_with_dashes(typed.split())) == split
 
 
@@ -39,7 +46,6 @@ def test_words_that_can_only_be_the_scripts_are_its_own(
         "run train.py -- --epochs 5",
         "run digits --epochs 5",
         "run --epochs 5 train.py",
-        "run gone.py --epochs 5",
         "tune train.py --epochs 5",
         "run --image x train.py",
     ],

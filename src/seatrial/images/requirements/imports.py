@@ -111,8 +111,8 @@ def refuse_siblings(project: Path, script: ScriptFacts) -> None:
     around = [root, root / "src", *(each for each in above if root in each.parents)]
     for name in (*packages.strangers, *packages.known):
         places = [base / name for base in around if is_file(base / f"{name}.py") or is_package(base / name)]
-        if name in packages.strangers:
-            places += [base / name for base in around if is_folder(base / name)]
+        if name in packages.strangers and (folder := folder_of(name, root)):
+            places.append(root / folder)
         if places and folder_of(name, project) is None:
             raise ConfigError(
                 f"{script.where.get(name, 'the target')} imports {name}, which lies beside this folder, in {root}",
