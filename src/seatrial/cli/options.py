@@ -96,7 +96,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             break
     if argv[at - 1] in LAUNCHER_MODULES:
         return [*argv[:at], "--", *argv[at:]]
-    ours, theirs = set(), set()
+    ours: set[str] = set()
+    theirs: set[str] = set()
     words = iter(argv[at:])
     for name, sign, _ in (word.partition("=") for word in words):
         (ours if name in known else theirs).add(name)

@@ -224,6 +224,7 @@ def _no_python(word: str, path: Path, root: Path) -> TargetError:
 
 
 def _head(path: Path) -> bytes:
+    """Return the beginning of a file."""
     with path.open("rb") as file:
         return file.read(_MOST_OF_YAML)
 

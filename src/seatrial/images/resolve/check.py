@@ -137,7 +137,7 @@ def _adapted(
 ) -> tuple[Base, Resolved, Needs]:
     """Leave out guesses that do not fit, and take the release of a framework that the other packages demand.
 
-    What the project left open is ours to choose: it is told of neither as a contradiction of its own.
+    What the project left open is ours to choose, and no contradiction of its own.
     """
     for _ in range(len(needs.guessed) + 2):
         request = _request(resolver, job, resolved)
