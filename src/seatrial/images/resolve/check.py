@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere
-from seatrial.images.requirements.pip_format import Needs, Requirements, parsed
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
 from seatrial.images.resolve.indexes import index_sources
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
@@ -172,17 +172,12 @@ def _demanded(resolver: PackageResolver, request: ResolveRequest, needs: Needs) 
     name = canonicalize_name(Requirement(request.lines[place]).name)
     if name != PACKAGES.get(name):
         return None
-    own = bare((line for line in needs.requirements.lines if parsed(line) and _is_named(line, name)), builds=False)
+    own = bare((line for line in needs.requirements.lines if canonical_name(line) == name), builds=False)
     lines = (*request.lines[:place], *(own or (name,)), *request.lines[place + 1 :])
     answer = resolver.resolve(replace(request, lines=lines))
     packages = answer.packages if isinstance(answer, Lock) else ()
     found = next((f"{name}=={each.version}" for each in packages if canonicalize_name(each.name) == name), None)
     return found if found not in request.lines else None
-
-
-def _is_named(line: str, name: str) -> bool:
-    requirement = parsed(line)
-    return requirement is not None and canonicalize_name(requirement.name) == name
 
 
 def _bounded(found: Requirements) -> dict[str, str]:
@@ -270,7 +265,7 @@ def _place_of(line: str, needs: Needs) -> str:
     """Return ``requirements.txt:4`` of a line of the project; of another, why it is there."""
     wanted = Requirement(line)
     name = canonicalize_name(wanted.name)
-    own = {str(parsed(each).specifier) for each in needs.requirements.lines if _is_named(each, name)}  # type: ignore[union-attr]
+    own = {str(parsed(each).specifier) for each in needs.requirements.lines if canonical_name(each) == name}  # type: ignore[union-attr]
     if needs.project is None or not own:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
     of_a_line = re.compile(r"^[^#\w]*" + name.replace("-", "[-_.]+") + r"(?![\w.-])(.*)", re.IGNORECASE)
