@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -29,6 +30,9 @@ _HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 120
 
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+
+#: Files of a project that are searched for the name of an option.
+_MOST_READ = 200
 
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -57,6 +61,7 @@ def importing() -> Iterator[None]:
 def dispatch(argv: Sequence[str]) -> int:
     """Run a verb. Words after the first ``--`` belong to the target, untouched."""
     _check_words(argv)
+    argv = _with_dashes(argv)
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
     if argv[0] in ("run", "plan") and not any(word.startswith("--image") for word in ours):
@@ -64,6 +69,50 @@ def dispatch(argv: Sequence[str]) -> int:
     if ours == ["runs"]:
         ours = ["runs", "--help"]
     return int(Root().main(ours, prog_name="seatrial", standalone_mode=False, obj=theirs) or 0)
+
+
+def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
+    """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
+
+    Only where no word behind it may be an option of ours: one of our names, or nearly one, counts as the script's if
+    its text has the name in quotes, and some other word is none of ours.
+    """
+    if argv[0] not in ("run", "plan") or "--" in argv:
+        return argv
+    import difflib
+
+    from seatrial.job.startable import LAUNCHER_MODULES, scripts
+
+    known, at, text = {**options_of(argv[0]), "-h": False, "--help": False}, 1, b""
+    while at < len(argv):
+        name, sign, _ = argv[at].partition("=")
+        at += 2 if known.get(name) and not sign else 1
+        if name not in known:
+            script = Path(name)
+            if name.startswith("-") or script.suffix != ".py":
+                return argv
+            text = script.read_bytes() if script.is_file() else b""
+        if name not in known or name == "-m":
+            break
+    if argv[at - 1] in LAUNCHER_MODULES:
+        return [*argv[:at], "--", *argv[at:]]
+    ours: set[str] = set()
+    theirs: set[str] = set()
+    words = iter(argv[at:])
+    for name, sign, _ in (word.partition("=") for word in words):
+        (ours if name in known else theirs).add(name)
+        if known.get(name) and not sign:
+            next(words, None)
+    near = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    if near:
+        texts = [text, *(Path(file).read_bytes() for file in itertools.islice(scripts(Path()), _MOST_READ))]
+        near = {name for name in near if not any(_declares(each, name) for each in texts)}
+    is_theirs = theirs and all(_declares(text, name) for name in ours | near)
+    return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
+
+
+def _declares(script: bytes, option: str) -> bool:
+    return f'"{option}"'.encode() in script or f"'{option}'".encode() in script
 
 
 class Root(click.Group):

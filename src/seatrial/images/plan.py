@@ -28,17 +28,18 @@ from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, Layers, digest
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
+from seatrial.images.requirements.imports import refuse_siblings
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import check_code
 from seatrial.images.resolve.check import Checked, resolve_packages
-from seatrial.images.resolve.framework import Resolved, resolve_frameworks
+from seatrial.images.resolve.framework import PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, pip_conf, wheels_of
 from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS, Stack
 
@@ -75,9 +76,13 @@ def plan_image(
         return ready, (choice,)
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
+    if job.target.kind in ("script", "module"):
+        refuse_siblings(job.project, script)
     needs = image_needs(job, script, gpus=not cpu_only)
+    if not cpu_only:
+        needs = _for_nvidia(needs, script)
     wheels = wheels_of(job)
-    base, resolved, checked = _with_packages(job, script, needs, machine, resolver)
+    base, resolved, checked, needs = _with_packages(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
@@ -105,24 +110,57 @@ def plan_image(
     return plan, (*choices, *((size, disk_choice(plan)) if takes_space else ()))
 
 
+#: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
+_OTHER_ACCELERATORS = {
+    "mlx": "Apple's GPUs",
+    "mlx_lm": "Apple's GPUs",
+    "torch_directml": "DirectX",
+    "torch_npu": "Huawei's NPUs",
+    "habana_frameworks": "Intel's Gaudi",
+}
+
+
+def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
+    """Add the framework that the script imports later, where its list has none: nothing else would use the GPU.
+
+    Raises ConfigError: the project computes on accelerators of another maker.
+    """
+    cpu = "seatrial run … --gpus none   # on the CPU"
+    for name in script.imports:
+        if name in _OTHER_ACCELERATORS and not any("cuda" in line for line in needs.requirements.lines):
+            where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]
+            message = f"{where} imports {name}, which computes on {theirs}; seatrial runs on NVIDIA's GPUs"
+            raise ConfigError(message, run=cpu)
+    if rocm := next((each for each in needs.requirements.options if "/rocm" in each), None):
+        raise ConfigError(f"{needs.source} names packages for AMD's GPUs, {rocm}; seatrial runs on NVIDIA's", run=cpu)
+    framework = script.framework
+    names = {canonical_name(line) for line in needs.requirements.lines}
+    if framework is None or script.needs_framework or names & {*PACKAGES, "jax", "keras", "lightning"}:
+        return needs
+    built = next((name for name, on in BUILT_ON.items() if on == framework and name in script.where), framework)
+    where = script.where.get(framework) or script.where.get(built, "the target")
+    reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
+    return replace(needs, imports=(*needs.imports, framework), reason=reason)
+
+
 def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
-) -> tuple[Base, Resolved, Checked]:
+) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
     barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
     python = python_of_image(job.image.base) if own_base else None
-    base, resolved, checked = resolve_packages(
+    base, resolved, checked, needs = resolve_packages(
         resolver,
         job,
         needs,
         {} if own_base else barred,
-        lambda barred: _base_and_stack(job, needs, machine, barred),
+        lambda barred, needs: _base_and_stack(job, needs, machine, barred),
         own_base=own_base,
     )
     if python in barred:
         note = f"{barred[python]}, and the base image has Python {python}"
         checked = replace(checked, warnings=(note, *checked.warnings))
-    return base, resolved, checked
+    return base, resolved, checked, needs
 
 
 def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 #: Where things are inside a container. The local backend uses host paths instead.
 CONTAINER_PROJECT = "/workspace"
 CONTAINER_DATA = "/data"
@@ -48,3 +50,8 @@ IMAGE_UNKNOWN = ("image contents", "unknown")
 AGENT_GRACE_S = 10
 #: The agent's exit code in a pod that was stopped from outside, so that another goes on.
 EXIT_POD_STOPPED = 143
+
+
+def folder_inside(workdir: str | None) -> str:
+    """Return the working directory; a relative one is of the project."""
+    return posixpath.normpath(posixpath.join(CONTAINER_PROJECT, workdir or ""))

@@ -17,9 +17,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from seatrial.errors import ConfigError, DataError
-from seatrial.job.asks import Ask, notify_asks, project_asks
+from seatrial.job.asks import Ask, mounted, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS
+from seatrial.job.host_paths import host_paths
+from seatrial.job.in_container import folder_inside
 from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, WatchOptions, file_keys
 from seatrial.job.notify import Notify, from_flags
@@ -129,6 +131,10 @@ def make_job(
     _check_paths(config, project)
     target = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
     asks = project_asks(_not_replaced(from_file, from_flags), project, without_container)
+    if target.kind in ("script", "module") and not without_container(config.get("backend", "auto")):
+        found = host_paths(target.args, project, folder_inside(config.get("workdir")))
+        unasked = (path for path in found if path.is_there and not (path.typed and from_flags.get("args")))
+        asks = (*asks, *(ask for path in unasked for ask in mounted(path.source, project, path.target, read_only=True)))
     nodes = config.pop("nodes", 1)
     hosts = nodes if isinstance(nodes, tuple) else ()
     rest = {key: value for key, value in config.items() if key not in ("target", "module", "args")}

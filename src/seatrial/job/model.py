@@ -6,7 +6,6 @@ has a unit.
 
 from __future__ import annotations
 
-import posixpath
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,7 +24,7 @@ from seatrial.job import keys
 from seatrial.job.asks import Ask, notify_asks
 from seatrial.job.cluster_config import ClusterOptions, Nodes, Restarts
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.in_container import CONTAINER_PROJECT
+from seatrial.job.in_container import folder_inside
 from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers
 from seatrial.job.keys import KeyTable, Listed, typed_keys
 from seatrial.job.notify import Notify
@@ -275,7 +274,7 @@ class Job(Requests):
     @property
     def folder_inside(self) -> str:
         """The working directory in a container; a relative one is of the project."""
-        return posixpath.normpath(posixpath.join(CONTAINER_PROJECT, self.workdir or ""))
+        return folder_inside(self.workdir)
 
     @property
     def source(self) -> Target:

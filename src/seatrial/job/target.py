@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 from collections.abc import Collection, Sequence
@@ -13,6 +14,7 @@ from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
 from seatrial.job.startable import (
+    LAUNCHER_MODULES,
     LAUNCHERS,
     MPI_LAUNCHERS,
     console_script,
@@ -85,6 +87,11 @@ def launcher_refused(words: Sequence[str]) -> TargetError:
             del arguments[place : place + 2]
     split = [part for word in words[:at] for part in (word.split("=", 1) if word.startswith("--") else [word])]
     counts = [value for option, value in pairwise(split) if _PROCESSES.fullmatch(option) and value.isdigit()]
+    if "--config_file" in split:  # accelerate's: what it sets is neither an option nor an argument
+        return TargetError(
+            f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
+            cause="torchrun does not read accelerate's --config_file: its DeepSpeed or FSDP is set in the script",
+        )
     gpus = ["--gpus", counts[0]] if counts and counts[0] != "1" and "--gpus" not in ours else []
     return TargetError(
         "seatrial starts Python itself: name the script alone"
@@ -102,6 +109,8 @@ def _is_path_like(word: str, project: Path) -> bool:
 
 def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     """Modules of the project must exist; others may be installed in the image, which only the run can find out."""
+    if module in LAUNCHER_MODULES and words:
+        raise launcher_refused([f"python -m {module}", *words])
     if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
         dotted = module_name(module, project) if is_file(project / module) else ""
         dotted = dotted if _MODULE.fullmatch(dotted) else "package.module"
@@ -194,16 +203,44 @@ def _is_shell(path: Path) -> bool:
 
 def _no_python(word: str, path: Path, root: Path) -> TargetError:
     """Return the error for a shell script or Makefile: seatrial runs the Python script that it starts."""
-    makefile = _is_makefile(path)
-    likely = likely_scripts(root)
-    program = ["make", "-f"] if makefile else ["bash"]
+    kind = "Makefile" if _is_makefile(path) else "shell script"
+    started = _started_by(path, root)
+    if len(started) == 1:
+        [one] = started
+        return TargetError(
+            f"{word} is a {kind}, not Python; it starts {one}",
+            cause=f"seatrial starts Python itself; its arguments in {word} follow --",
+            run=f"seatrial run {one if one.startswith('-m ') else shlex.quote(one)}",
+        )
+    program = ["make", "-f"] if _is_makefile(path) else ["bash"]
+    several = f"; it names {', '.join(started[:3])}" + (" and more" if len(started) > 3 else "") if started else ""
     return TargetError(
-        f"{word} is a {'Makefile' if makefile else 'shell script'}, not Python",
+        f"{word} is a {kind}, not Python{several}",
         cause="seatrial starts Python itself; other programs run in an existing image",
-        run=_run_example(likely, ())
-        if likely
+        run=None
+        if started or b"python" in _head(path)
         else f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}",
     )
+
+
+def _head(path: Path) -> bytes:
+    """Return the beginning of a file."""
+    with path.open("rb") as file:
+        return file.read(_MOST_OF_YAML)
+
+
+def _started_by(path: Path, root: Path) -> list[str]:
+    """Scripts and modules of the project that a shell script or Makefile names, each once."""
+    text = _head(path).decode(errors="replace")
+    text = re.sub(r"(?m)(^|\s)#.*$", "", text)
+    found = {
+        os.path.relpath(base / name, root): None
+        for name in re.findall(r"(?<![\w./$}-])[\w./-]+\.py\b", text)
+        for base in (root, path.parent)
+        if is_file(base / name) and (base / name).is_relative_to(root)
+    }
+    modules = (name for name in re.findall(r"\s-m\s+([A-Za-z_][\w.]*)", text) if find_module(name, [root], main=True))
+    return [*found, *(f"-m {name}" for name in dict.fromkeys(modules))]
 
 
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
@@ -276,7 +313,13 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
 def _similar(word: str, names: Sequence[str]) -> list[str]:
     """Names like the word: the same file elsewhere first, then similar spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
-    return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, names, n=2, cutoff=0.6)]))[:2]
+    spelled = [name for name in names if _is_spelled_alike(Path(word).stem, Path(name).stem)]
+    return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]
+
+
+def _is_spelled_alike(word: str, name: str) -> bool:
+    """Return True for the file's own name: folders of one name make no script similar."""
+    return difflib.SequenceMatcher(None, word, name).ratio() >= 0.7
 
 
 def _run_example(likely: Sequence[str], recipes: Collection[str]) -> str:

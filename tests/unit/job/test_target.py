@@ -110,3 +110,38 @@ def test_nothing_to_run_reports_what_is_here(tmp_path: Path, files: list[str], h
         resolve_target([], None, None, tmp_path, ("mnist", "digits"))
     assert caught.value.message == f"nothing to run: name a script, a recipe or -m module; {here}"
     assert caught.value.run == run
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "run"),
+    [
+        ("python -u train.py --lr 1\n# python other.py\n", "; it starts train.py", "seatrial run train.py"),
+        ("cd x\npython train.py\npython other.py\n", "; it names train.py, other.py", None),
+        ("srun nvidia-smi\n", "", "seatrial run --image python:3.11-slim-bookworm -- bash job.sh"),
+    ],
+    ids=["one", "two", "none"],
+)
+def test_of_a_shell_script_only_the_one_script_that_it_starts_is_proposed(
+    tmp_path: Path, text: str, named: str, run: str | None
+) -> None:
+    for name in ("train.py", "other.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "job.sh").write_text(text)
+    with pytest.raises(TargetError) as refusal:
+        resolve_target(["job.sh"], None, None, tmp_path, ())
+    assert refusal.value.message == f"job.sh is a shell script, not Python{named}"
+    assert refusal.value.run == run
+
+
+def test_a_launcher_behind_m_is_refused_with_its_script(tmp_path: Path) -> None:
+    words = ["--nproc_per_node=4", "train.py", "--lr", "1"]
+    with pytest.raises(TargetError, match="is a launcher") as refusal:
+        resolve_target(words, "torch.distributed.launch", None, tmp_path, ())
+    assert refusal.value.run == "seatrial run --gpus 4 train.py -- --lr 1"
+
+
+def test_of_accelerates_configuration_no_command_is_a_guess(tmp_path: Path) -> None:
+    words = ["accelerate", "launch", "--config_file", "zero3.yaml", "train.py"]
+    with pytest.raises(TargetError) as refusal:
+        resolve_target(words, None, None, tmp_path, ())
+    assert (refusal.value.run, "--config_file" in (refusal.value.cause or "")) == (None, True)

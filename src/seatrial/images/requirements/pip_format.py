@@ -27,6 +27,8 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
 _URL = re.compile(r"^(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://")
 _LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
+#: ``torch>=2.0.1+cu118``, as pip below 24.1 took it: a build can be named, and not be a bound.
+_LOCAL_BOUND = re.compile(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$))")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
@@ -186,6 +188,7 @@ def listed_requirements(listed: Iterable[tuple[int, str]], file: Path) -> Requir
 
 def checked_requirement(text: str, place: str) -> str:
     """``text`` if it is a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
+    text = text if "://" in text else _LOCAL_BOUND.sub(r"\1", text)
     requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
     if _CONTROL.search(text):  # a line break would begin a line of pip's own options
         raise ConfigError(f"{place}: {shown(text)} is not one line of text", run="write one requirement per line")
@@ -290,6 +293,8 @@ class Needs:
         python: what it asks for: ``requires-python``, .python-version and the like.
         imports: top-level names that the target imports, by which frameworks are chosen.
         warnings: what is imported and will not be installed, or is installed on a guess.
+        guessed: canonical names of packages that nothing but an import's name stands for.
+        project: the folder whose files these are; None for a recipe.
     """
 
     requirements: Requirements
@@ -298,6 +303,20 @@ class Needs:
     python: SpecifierSet = field(default_factory=SpecifierSet)
     imports: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
+    project: Path | None = None
+
+    def without_guess(self, name: str, why: str) -> Needs:
+        """The same without a package that was a guess."""
+        lines = tuple(line for line in self.requirements.lines if canonical_name(line) != name)
+        kept = tuple(each for each in self.warnings if not each.lower().startswith(f"{name} is a guess"))
+        warning = f"{name} is not installed: an import has this name, and {why}"
+        return replace(
+            self,
+            requirements=replace(self.requirements, lines=lines),
+            guessed=tuple(each for each in self.guessed if each != name),
+            warnings=(*kept, warning),
+        )
 
     def plus(self, more: Requirements) -> Needs:
         """The same with further requirements."""

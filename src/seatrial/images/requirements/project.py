@@ -111,7 +111,8 @@ def project_needs(
         reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
         warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
         warnings = (f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings
-        needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
+        guessed = tuple(map(canonicalize_name, packages.guessed.values()))
+        needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings, guessed=guessed)
     else:
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also)
@@ -119,7 +120,7 @@ def project_needs(
     warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *taken_from_folders(script, taken, project))
     warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
-    needs = replace(needs, imports=imports, warnings=warnings)
+    needs = replace(needs, imports=imports, warnings=warnings, project=project)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
     python, left_aside = requested_python(project, needs.python, needs.source)
     needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))

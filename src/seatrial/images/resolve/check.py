@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere
-from seatrial.images.requirements.pip_format import Needs, Requirements, parsed
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
 from seatrial.images.resolve.indexes import index_sources
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
@@ -24,6 +24,7 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
+from seatrial.system.project_files import is_there, read_text
 
 #: A wheel is unpacked to about three times its size (torch 2.13, numpy, scipy).
 _UNPACKED = 3
@@ -56,26 +57,34 @@ def resolve_packages(
     job: Job,
     needs: Needs,
     barred: Mapping[str, str],
-    choose: Callable[[Mapping[str, str]], tuple[Base, Resolved]],
+    choose: Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]],
     *,
     own_base: bool,
-) -> tuple[Base, Resolved, Checked]:
+) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose a Python that has wheels of all packages, else the one where pip builds the fewest.
 
     Args:
         barred: Python → why it is out of the question, as a sentence without an end.
         choose: returns base image and frameworks for the best Python that is not barred.
+
+    Returns:
+        (base image, frameworks, what was checked, the needs without wrong guesses and with a framework's release that
+        the other packages demand)
         own_base: the image is the user's own, whose pip may know other indexes: report, do not refuse.
 
     Raises ConfigError: an index lacks a package or a version, or versions contradict each other.
     """
-    base, resolved = choose(barred)
+    base, resolved = choose(barred, needs)
+    if resolver is not None:
+        base, resolved, needs = _adapted(resolver, job, needs, barred, choose, base, resolved)
     bounded = _bounded(needs.requirements)
     if resolver is None or (request := _request(resolver, job, resolved)) is None:
-        return base, resolved, Checked()
+        return base, resolved, Checked(), needs
     if not bounded:
         answer = _resolve(resolver, request)
-        return base, resolved, _locked(resolver, job, resolved, answer, bounded)
+        if isinstance(answer, Unsatisfiable) and not (own_base or answer.no_package or answer.no_version):
+            raise _contradiction(answer, request, needs)
+        return base, resolved, _locked(resolver, job, resolved, answer, bounded), needs
     tried: dict[str, str] = {}
     usable: list[tuple[Base, Resolved, Lock]] = []
     refusal: ConfigError | None = None
@@ -86,7 +95,7 @@ def resolve_packages(
         if isinstance(answer, Unreachable):
             if usable:
                 break
-            return base, resolved, Checked(warnings=_unchecked(answer, request, bounded))
+            return base, resolved, Checked(warnings=_unchecked(answer, request, bounded)), needs
         place = needs.source
         if isinstance(answer, Lock):
             usable.append((base, resolved, answer))
@@ -99,13 +108,13 @@ def resolve_packages(
             if not own_base:
                 _refuse_missing(answer, resolver, request, bounded, place)
             tried[request.python] = f"the packages do not fit together on Python {request.python}: {answer.cause}"
-            refusal = refusal or _contradiction(answer, request, place)
+            refusal = refusal or _contradiction(answer, request, needs)
         if own_base:
             note = f"{tried[request.python]}, and the base image has Python {request.python}"
             checked = _locked(resolver, job, resolved, answer, bounded)
-            return base, resolved, replace(checked, warnings=(note,))
+            return base, resolved, replace(checked, warnings=(note,)), needs
         try:
-            base, resolved = choose({**barred, **tried})
+            base, resolved = choose({**barred, **tried}, needs)
         except (ConfigError, GpuContractError):
             break
     if not usable:
@@ -113,8 +122,62 @@ def resolve_packages(
         raise refusal
     best = min(usable, key=lambda each: len(each[2].from_source))
     chosen = best[1].stack.python
-    base, resolved = choose({**barred, **{python: why for python, why in tried.items() if python != chosen}})
-    return base, resolved, _locked(resolver, job, resolved, best[2], bounded)
+    base, resolved = choose({**barred, **{python: why for python, why in tried.items() if python != chosen}}, needs)
+    return base, resolved, _locked(resolver, job, resolved, best[2], bounded), needs
+
+
+def _adapted(
+    resolver: PackageResolver,
+    job: Job,
+    needs: Needs,
+    barred: Mapping[str, str],
+    choose: Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]],
+    base: Base,
+    resolved: Resolved,
+) -> tuple[Base, Resolved, Needs]:
+    """Leave out guesses that do not fit, and take the release of a framework that the other packages demand.
+
+    What the project left open is ours to choose, and no contradiction of its own.
+    """
+    for _ in range(len(needs.guessed) + 2):
+        request = _request(resolver, job, resolved)
+        answer = _resolve(resolver, request) if request is not None else None
+        if request is None or not isinstance(answer, Unsatisfiable):
+            break
+        if (wrong := _wrong_guess(answer, needs)) is not None:
+            why = "the package index has none" if answer.no_package else "the package of this name is another's"
+            changed = needs.without_guess(wrong, why)
+        elif (release := _demanded(resolver, request, needs)) is not None:
+            changed = needs.plus(Requirements(constraints=(release,)))
+        else:
+            break
+        try:
+            base, resolved = choose(barred, changed)
+        except (ConfigError, GpuContractError):
+            break
+        needs = changed
+    return base, resolved, needs
+
+
+def _wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
+    named = set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause)))
+    return next((name for name in needs.guessed if name in {answer.no_package or "", *named}), None)
+
+
+def _demanded(resolver: PackageResolver, request: ResolveRequest, needs: Needs) -> str | None:
+    """Return ``torch==2.4.0``: the framework's newest release that fits the other packages; None: there is none."""
+    place = framework_place(Requirements(lines=request.lines))
+    if place is None:
+        return None
+    name = canonicalize_name(Requirement(request.lines[place]).name)
+    if name != PACKAGES.get(name):
+        return None
+    own = bare((line for line in needs.requirements.lines if canonical_name(line) == name), builds=False)
+    lines = (*request.lines[:place], *(own or (name,)), *request.lines[place + 1 :])
+    answer = resolver.resolve(replace(request, lines=lines))
+    packages = answer.packages if isinstance(answer, Lock) else ()
+    found = next((f"{name}=={each.version}" for each in packages if canonicalize_name(each.name) == name), None)
+    return found if found not in request.lines else None
 
 
 def _bounded(found: Requirements) -> dict[str, str]:
@@ -181,12 +244,45 @@ def _named(package: str, bounded: Mapping[str, str], place: str) -> str:
     return f"{line} ({place})" if line else f"{package} (which others need)"
 
 
-def _contradiction(answer: Unsatisfiable, request: ResolveRequest, place: str) -> ConfigError:
-    return ConfigError(
-        f"the requirements contradict each other on Python {request.python}",
-        cause=answer.cause,
-        run=f"change one of these versions in {place}, or name an image that has them: seatrial run --image IMAGE …",
+def _contradiction(answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> ConfigError:
+    """Name the lines that exclude each other, with their places, and whose they are."""
+    named = set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause)))
+    lines = [*request.lines, *request.constraints]
+    involved = dict.fromkeys(line for line in lines if canonicalize_name(Requirement(line).name) in named)
+    listed = "; ".join(f"{line} ({_place_of(line, needs)})" for line in list(involved)[:4])
+    ours = needs.source == "the imports"
+    change = (
+        "write requirements.txt with versions that fit" if ours else f"change one of these versions in {needs.source}"
     )
+    return ConfigError(
+        f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else ""),
+        cause=answer.cause,
+        run=f"{change}, or name an image that has them: seatrial run --image IMAGE …",
+    )
+
+
+def _place_of(line: str, needs: Needs) -> str:
+    """Return ``requirements.txt:4`` of a line of the project; of another, why it is there."""
+    wanted = Requirement(line)
+    name = canonicalize_name(wanted.name)
+    own = {str(parsed(each).specifier) for each in needs.requirements.lines if canonical_name(each) == name}  # type: ignore[union-attr]
+    if needs.project is None or not own:
+        return "seatrial's choice" if PACKAGES.get(name) else "imported"
+    of_a_line = re.compile(r"^[^#\w]*" + name.replace("-", "[-_.]+") + r"(?![\w.-])(.*)", re.IGNORECASE)
+    versions = [each.version for each in wanted.specifier]
+    places = []
+    for source in dict.fromkeys((needs.source, "pyproject.toml", "setup.py", "setup.cfg")):
+        if not is_there(needs.project / source):
+            continue
+        try:
+            text = read_text(needs.project / source, inside=needs.project)
+        except ConfigError:
+            continue
+        for number, each in enumerate(text.splitlines(), 1):
+            if match := of_a_line.match(each):
+                places.append((not all(version in match[1] for version in versions), f"{source}:{number}"))
+    place = min(places, default=(False, needs.source), key=lambda each: each[0])[1]
+    return place if str(wanted.specifier) in own or not PACKAGES.get(name) else f"{place}; the version is seatrial's"
 
 
 def _refuse_missing(

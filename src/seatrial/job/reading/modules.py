@@ -89,7 +89,7 @@ _IN_SOME = frozenset(
 )
 
 #: Top-level names. None of them names a package of the index.
-STANDARD_MODULES = sys.stdlib_module_names | _IN_SOME
+STANDARD_MODULES = sys.stdlib_module_names | _IN_SOME | {"__main__"}
 
 #: Those of every Python. A project may have a package of its own by another's name: ``lib/compression``.
 EVERYWHERE = sys.stdlib_module_names - _IN_SOME

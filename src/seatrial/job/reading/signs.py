@@ -150,7 +150,9 @@ def host_path(node: ast.AST) -> str | None:
     text = node.value if isinstance(node, ast.Constant) else None
     if not isinstance(text, str) or len(text) > _LONGEST_PATH or not text.isprintable():
         return None
-    absolute = text.startswith("/") and text.count("/") > 1 and not text.startswith(("/../", "/./"))
+    absolute = (
+        text.startswith("/") and text.count("/") > 1 and text.strip("/") != "" and not text.startswith(("/../", "/./"))
+    )
     return text if text.startswith("../") or absolute else None
 
 

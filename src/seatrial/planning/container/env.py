@@ -11,7 +11,8 @@ from seatrial.backends.containers.env_file import proxy_env, read_env_file
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import home_env, inside
 from seatrial.job.model import Job
-from seatrial.job.plan import ImagePlan, Mount
+from seatrial.job.plan import Choice, ImagePlan, Mount
+from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
 from seatrial.system.host import Host
 
@@ -68,6 +69,21 @@ def shielded(
         if STEERING.match(name) and (own := _unsteered(name, env.get(name, value), filled)) != value:
             safe[name], back[name] = own, value
     return safe, back
+
+
+def without_login(job: Job, script: ScriptFacts, env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Choice, ...]]:
+    """Return the variables of trackers that would ask for a login, and the choices: the run has none of this machine's.
+
+    Args:
+        env: of the target, the image's included.
+
+    Source: docs.wandb.ai/platform/hosting/env-vars, WANDB_MODE; an argument of wandb.init goes before it.
+    """
+    where = script.where.get("wandb")
+    if where is None or not {"WANDB_API_KEY", "WANDB_MODE"}.isdisjoint({*env, *job.secrets}):
+        return {}, ()
+    reason = f"{where} imports wandb, and the run has no key: --secret WANDB_API_KEY gives it yours"
+    return {"WANDB_MODE": "offline"}, (Choice(what="Weights & Biases", value="offline, in ./wandb", reason=reason),)
 
 
 def service_env(

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
 from seatrial.errors import UsageError
+from seatrial.job.host_paths import host_paths
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import Choice
+from seatrial.job.plan import Choice, Mount
 from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.writes import Write
 from seatrial.job.script import ScriptFacts
@@ -31,6 +32,9 @@ _WRITABLE = (CONTAINER_PROJECT, CONTAINER_HOME, "/dev", "/proc", "/seatrial", "/
 
 #: Images of which it is known that they have no volume of their own, which would be writable.
 _WITHOUT_VOLUMES = ("python", "debian", "ubuntu", "nvidia/cuda", "pytorch/pytorch", "tensorflow/tensorflow")
+
+#: Targets whose arguments are of this machine; those of an image's program may name its own files.
+_OF_PYTHON = ("script", "module")
 
 #: A project of many scripts has many; a few show what is wrong.
 _MOST_SHOWN = 3
@@ -49,6 +53,49 @@ def with_models(job: Job, script: ScriptFacts) -> tuple[Job, tuple[Choice, ...]]
         return job, ()
     choice = Choice(what=CONTAINER_MODELS, value="./models", reason=f"{reasons[0]}; another folder: --models DIR")
     return job.changed(models=DataMount(source=folder, read_only=False)), (choice,)
+
+
+def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
+    """Mount what the arguments name on this machine where they name it; return the job, choices and warnings.
+
+    Args:
+        build: the image is one of ours. Another's may have these paths itself.
+
+    Raises UsageError: a folder for results is outside of the project and no mount.
+    """
+    mounts: list[Mount] = []
+    warnings: list[str] = []
+    kept = [*_IN_IMAGES, *_WRITABLE, *(mount.target for mount in job.mounts)]
+    kept += [CONTAINER_DATA] if job.data else []
+    kept += [CONTAINER_MODELS] if job.models else []
+    kept = [each for each in kept if each not in ("/tmp", CONTAINER_HOME)]
+    named = host_paths(job.target.args, job.project, job.folder_inside) if job.target.kind in _OF_PYTHON else ()
+    choices = []
+    for path in sorted(named, key=lambda each: each.target.count("/")):
+        own = path.source.is_relative_to(job.project)
+        if path.target == "/" or any(inside(path.target, each) for each in kept):
+            continue
+        for_scripts = inside(path.target, "/tmp") or inside(path.target, CONTAINER_HOME)
+        if for_scripts and not own and (path.written or not path.is_there):
+            continue
+        if path.written and not own and path.typed and build and not job.writable:
+            mount = f"{path.source}:{path.target}"
+            raise UsageError(
+                f"{path} is for results and outside of the project: the run would fail there",
+                cause="A folder outside of the project is written to only if an option mounts it",
+                run=f"seatrial run … --mount {shlex.quote(mount)}",
+            )
+        if not path.is_there:
+            if build and path.typed:
+                warnings.append(f"{path}: this machine has no such file or folder")
+            continue
+        read_only = not own
+        mounts.append(Mount(source=path.source, target=path.target, read_only=read_only))
+        kept.append(path.target)
+        mode = "read-only" if read_only else "writable, as it is in the project"
+        value = f"{path.source} at {path.target}, {mode}"
+        choices.append(Choice(what="mount", value=value, reason=f"{path.where} names it"))
+    return job.changed(mounts=(*job.mounts, *mounts)) if mounts else job, tuple(choices), tuple(warnings)
 
 
 def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:

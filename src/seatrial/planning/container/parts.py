@@ -19,6 +19,7 @@ from seatrial.job.in_container import (
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
+from seatrial.planning.container.env import without_login
 from seatrial.planning.container.limits import ray_env
 from seatrial.planning.container.outside import (
     made_by_writes,
@@ -26,6 +27,7 @@ from seatrial.planning.container.outside import (
     warn_of_lost_writes,
     warn_of_missing_data,
     warn_of_outside,
+    with_host_paths,
     with_models,
 )
 from seatrial.planning.container.plan import plan_container, unkept_folders
@@ -41,6 +43,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
     job, models_choices = with_models(job, script)
+    job, path_choices, path_warnings = with_host_paths(job, build=image.build)
     refuse_lost_writes(job, script, build=image.build)
     injected = way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None)
@@ -64,8 +67,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
-    warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *missing, *lost)
-    env = {**made.target_env}
+    warnings = (*injected.warnings, *made.warnings, *path_warnings, *warn_of_outside(job, script), *missing, *lost)
+    tracker_env, tracker_choices = without_login(job, script, {**image.env, **made.container.env, **made.target_env})
+    env = {**tracker_env, **made.target_env}
     if wheel is not None:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
         env["PYTHONPATH"] = ":".join(filter(None, [CONTAINER_RECIPES, own]))
@@ -87,6 +91,8 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             Choice(what="GPU injection", value=injected.strategy, reason=injected.reason),
             *made.choices,
             *models_choices,
+            *path_choices,
+            *tracker_choices,
         ),
         warnings=warnings,
     )

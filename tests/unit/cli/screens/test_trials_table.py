@@ -15,7 +15,8 @@ from seatrial.job.model import Job, Target
 from seatrial.search.request import parse_objective
 from seatrial.search.search import Search
 from seatrial.search.space import parse_space
-from seatrial.search.study import Definition, Study
+from seatrial.search.request import Definition
+from seatrial.search.study import Study
 from seatrial.search.trial import Ending, Trial
 from seatrial.system.host import Host
 

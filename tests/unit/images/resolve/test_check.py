@@ -219,3 +219,43 @@ def test_list_is_not_checked_without_an_index(plan: Any) -> None:
     plan.environ["PIP_NO_INDEX"] = "1"
     assert plan("torch==1.4.0\nnumpy==1.17.4\n").base == "python:3.8-slim-bookworm"
     assert plan.index.requested == []
+
+
+def torch_releases(index: Index) -> None:
+    for version in ("2.1.2", "2.8.0", "2.13.0"):
+        index.has("torch", f"torch-{version}-py3-none-any.whl")
+    index.has("older", "older-1.0-py3-none-any.whl")
+    index.needs["older-1.0"] = ("torch<2.2",)
+
+
+def test_a_release_that_the_project_left_open_follows_its_other_packages(plan: Planner) -> None:
+    torch_releases(plan.index)
+    made = plan("torch\nolder\n", imports=("torch",))
+    assert made.stack["torch"] == "2.1.2"
+
+
+def test_a_contradiction_names_both_lines_and_whose_they_are(plan: Planner) -> None:
+    torch_releases(plan.index)
+    text = plan.refused("# versions\ntorch>=2.5\nolder==1.0\n", imports=("torch",))
+    assert "torch==2.13.0 (requirements.txt:2; the version is seatrial's)" in text
+    assert "older==1.0 (requirements.txt:3)" in text
+
+
+@pytest.mark.parametrize(
+    ("needs", "reason"),
+    [(None, "the package index has none"), ("torch<2.2", "the package of this name is another's")],
+    ids=["missing", "contradicts"],
+)
+def test_a_guess_that_does_not_fit_is_not_installed(plan: Planner, needs: str | None, reason: str) -> None:
+    torch_releases(plan.index)
+    if needs:
+        plan.index.has("ourthing", "ourthing-1.0-py3-none-any.whl")
+        plan.index.needs["ourthing-1.0"] = (needs,)
+    job = Job(project=plan.project, target=Target(kind="script", value="train.py"))
+    resolver = UvResolver(plan.project / "cache", Host(plan.environ))
+    script = ScriptFacts(imports=("torch", "ourthing"), framework="torch", where={"ourthing": "train.py:2"})
+    made, choices = plan_image(job, script=script, cpu_only=True, resolver=resolver)
+    assert made.warnings == (f"ourthing is not installed: an import has this name, and {reason}",)
+    assert made.stack["torch"] == "2.13.0"
+    [packages] = [choice for choice in choices if choice.what == "packages"]
+    assert "ourthing" not in packages.value

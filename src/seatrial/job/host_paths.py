@@ -1,0 +1,119 @@
+"""Find paths of this machine in a target's arguments, and in the project's configuration files that these name."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.errors import ConfigError
+from seatrial.job.in_container import CONTAINER_HOME
+from seatrial.system.project_files import read_bytes
+
+#: Words of an option's name, or of a key, whose folder is written to.
+_WRITTEN = {
+    *("dump", "export", "log", "logdir", "logs", "out", "outdir", "output", "outputs", "result", "results"),
+    *("save", "savedir", "tensorboard", "work", "workdir"),
+}
+
+_CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
+#: A configuration is a few pages; a larger file of these formats holds data.
+_MOST_BYTES = 200_000
+_MOST_PATHS = 20
+_IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./)[\w.][\w./+@-]*")
+
+
+@dataclass(frozen=True)
+class HostPath:
+    """Hold one path.
+
+    Attributes:
+        source: its place on this machine; it may be missing. target: where the script looks for it in a container.
+        where: ``--data``, ``configs/a.yaml:3`` or the argument itself. text: as it is written there.
+        written: its name is one of a folder for results.
+        typed: an argument names it; the text of a file, or a link in the project, does not.
+    """
+
+    source: Path
+    target: str
+    where: str
+    text: str
+    written: bool
+    typed: bool = True
+
+    @property
+    def is_there(self) -> bool:
+        return _exists(self.source)
+
+    def __str__(self) -> str:
+        return self.text if self.where == self.text else f"{self.where} {self.text}"
+
+
+def host_paths(arguments: Sequence[str], project: Path, folder: str) -> tuple[HostPath, ...]:
+    """Return the paths that lie outside of the project, or are its own by an absolute name.
+
+    Args:
+        folder: the working directory in the container, which stands for ``project``.
+    """
+    found: list[HostPath] = []
+    name = ""
+    for word in arguments:
+        option, sign, value = word.partition("=")
+        if word.startswith("-") and not sign:
+            name = word
+            continue
+        name, value = (option, value) if sign and "/" not in option else (name, word)
+        found += _of_argument(value, name or value, project, folder)
+        name = ""
+    return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
+
+
+def _of_argument(value: str, where: str, project: Path, folder: str) -> Iterator[HostPath]:
+    written = where != value and _is_written(where)
+    if (path := _path(value, where, project, folder, written=written)) is not None:
+        yield path
+        return
+    file = project / value
+    if not value or os.path.normpath(value).startswith(("/", "..")) or not _exists(file):
+        return
+    real = Path(os.path.realpath(file))
+    if not real.is_relative_to(os.path.realpath(project)):  # a link to data, which has the same target in a container
+        yield HostPath(real, str(real), where, value, written, typed=False)
+    elif file.suffix in _CONFIGURATION and file.is_file():
+        yield from _of_file(file, value, project, folder)
+
+
+def _of_file(file: Path, shown: str, project: Path, folder: str) -> Iterator[HostPath]:
+    """Yield what a configuration names and this machine has."""
+    try:
+        text = read_bytes(file, inside=project, limit_bytes=_MOST_BYTES).decode()
+    except (ConfigError, UnicodeDecodeError):
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in _IN_TEXT.finditer(line.partition(" #")[0]):
+            written = _is_written(line[: match.start()])
+            path = _path(match[0], f"{shown}:{number}", project, folder, written=written, typed=False)
+            if path is not None and path.text.count("/") > 1 and path.is_there:
+                yield path
+
+
+def _path(text: str, where: str, project: Path, folder: str, *, written: bool, typed: bool = True) -> HostPath | None:
+    if not text.isprintable() or text in ("/", "//") or not text.startswith(("/", "../", "~/")):
+        return None
+    source = Path(os.path.normpath(project / os.path.expanduser(text)))  # noqa: PTH111  keeps what has no home
+    inside = posixpath.join(CONTAINER_HOME, text[2:]) if text.startswith("~/") else posixpath.join(folder, text)
+    if source == project and not text.startswith("/"):
+        return None
+    return HostPath(source, posixpath.normpath(inside), where, text, written, typed)
+
+
+def _is_written(name: str) -> bool:
+    words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+    return not _WRITTEN.isdisjoint(words)
+
+
+def _exists(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110  never raises

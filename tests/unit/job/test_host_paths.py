@@ -1,0 +1,83 @@
+"""Paths of this machine in arguments and in the configuration files that they name."""
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.job.host_paths import host_paths
+from seatrial.job.loading import load_job
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "data").mkdir()
+    (project / "train.py").write_text("import torch\n")
+    return project
+
+
+def found(project: Path, *arguments: str) -> list[tuple[str, str, bool, bool]]:
+    paths = host_paths(arguments, project, "/workspace")
+    return [(str(path.source), path.target, path.written, path.typed) for path in paths]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--data", "{data}"), ("--data={data}",), ("data.root={data}",), ("{data}",), ("-v", "--data", "{data}")],
+    ids=["word", "sign", "hydra", "alone", "behind a flag"],
+)
+def test_an_absolute_path_keeps_its_place(project: Path, arguments: tuple[str, ...]) -> None:
+    data = str(project.parent / "data")
+    assert found(project, *(each.format(data=data) for each in arguments)) == [(data, data, False, True)]
+
+
+def test_a_relative_path_above_the_project_is_seen_from_the_working_directory(project: Path) -> None:
+    assert found(project, "--data", "../data") == [(str(project.parent / "data"), "/data", False, True)]
+
+
+def test_an_option_for_results_names_a_folder_that_is_written(project: Path) -> None:
+    for option in ("--output_dir", "--save-path", "--logDir", "trainer.out"):
+        assert [path.written for path in host_paths((f"{option}=/mnt/x",), project, "/workspace")] == [True]
+    assert [path.written for path in host_paths(("--outer=/mnt/x",), project, "/workspace")] == [False]
+
+
+def test_what_is_the_projects_or_no_path_is_left_alone(project: Path) -> None:
+    (project / "inside").mkdir()
+    assert not found(project, "--data", "inside", "--lr", "1/2", "--name", "a/b", "/", "..", "./inside")
+
+
+def test_an_absolute_name_of_the_projects_own_folder_is_a_path(project: Path) -> None:
+    (project / "inside").mkdir()
+    own = str(project / "inside")
+    assert found(project, "--data", own) == [(own, own, False, True)]
+
+
+def test_paths_of_a_named_configuration_count_if_they_are_there(project: Path) -> None:
+    data = str(project.parent / "data")
+    (project / "c.yaml").write_text(f"data: {data}\nother: {data}-gone\nurl: https://host{data}\nnote: x # {data}/y\n")
+    [path] = host_paths(("--config", "c.yaml"), project, "/workspace")
+    assert (str(path.source), path.where, path.typed) == (data, "c.yaml:1", False)
+
+
+def test_a_link_of_the_project_to_data_is_no_typed_path(project: Path) -> None:
+    data = project.parent / "data"
+    (project / "data").symlink_to(data)
+    assert found(project, "--data", "data") == [(str(data), str(data), False, False)]
+
+
+def asked(project: Path, flags: dict[str, object]) -> list[str]:
+    job = load_job(project, {"target": "train.py", **flags}, without_container=lambda name: name == "local")
+    return [ask.words for ask in job.asks]
+
+
+def test_a_typed_path_needs_no_consent_and_one_of_a_file_does(project: Path) -> None:
+    data = str(project.parent / "data")
+    (project / "c.yaml").write_text(f"data: {data}\n")
+    assert asked(project, {"args": ["--data", data]}) == []
+    [ask] = asked(project, {"args": ["--config", "c.yaml"]})
+    assert ask == f"mounts {data} read-only at {data}"
+    assert asked(project, {"args": ["--config", "c.yaml"], "on": "local"}) == []
+    (project / "seatrial.toml").write_text(f'target = "train.py"\nargs = ["--data", "{data}"]\n')
+    job = load_job(project, {}, without_container=lambda name: False)
+    assert [each.words for each in job.asks] == [ask]
