@@ -134,7 +134,7 @@ def manifests(plan: Plan, host: Host) -> list[Manifest]:
     """Render the objects of a cluster run. Raises UsageError."""
     from seatrial.backends.kubernetes.manifests import cluster_manifests
 
-    return cluster_manifests(plan, agent_archive.build(host.state_folder / AGENT))
+    return cluster_manifests(plan, agent_archive.build_for_pods(host.state_folder / AGENT, plan.agent.stand_ins))
 
 
 def prepare(

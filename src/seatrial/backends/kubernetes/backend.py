@@ -83,7 +83,8 @@ class Kubernetes:
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         cluster_plan = _cluster_plan(plan)
-        manifests = cluster_manifests(plan, agent_archive.build(run_dir), run_dir / RECIPES)
+        agent = agent_archive.build_for_pods(self._host.state_folder / "agent", plan.agent.stand_ins)
+        manifests = cluster_manifests(plan, agent, run_dir / RECIPES)
         if cluster_plan.secrets:
             values = {name: self._host.secret(name) for name in cluster_plan.secrets}
             manifests.insert(0, secret_manifest(cluster_plan, values))
