@@ -84,8 +84,8 @@ def _without_prose(source: bytes) -> bytes:
     lines = source.decode().split("\n")
     code = next((number for number, line in enumerate(lines) if not line.startswith("#")), 0)
     for node in ast.walk(ast.parse(source)):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and ast.get_docstring(node, clean=False) is not None:
+        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
             text = node.body[0]
             assert text.end_lineno is not None and text.end_col_offset is not None
             before = lines[text.lineno - 1].encode()[: text.col_offset].decode()

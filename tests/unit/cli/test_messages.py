@@ -111,10 +111,7 @@ REFUSED = {
         "The recipe spam needs SMSSpamCollection: there are none in folder",
         "seatrial run --gpus none spam --data DIR",
     ),
-    "run -f job.yaml": (
-        "job.yaml is a Kubernetes manifest, and seatrial does not run manifests yet",
-        "seatrial run SCRIPT --on k8s   # the script that it starts; or as it is: kubectl apply -f job.yaml",
-    ),
+    "run -f job.yaml": ("job.yaml cannot be read: No such file or directory", "ls -ld job.yaml"),
     "up --plan --target h100": (
         "--target is not supported by up yet: it plans for this machine",
         "seatrial up --plan --gpus none",

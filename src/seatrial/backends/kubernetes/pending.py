@@ -43,7 +43,7 @@ class Surroundings:
 
     @property
     def container(self) -> dict[str, Any]:
-        return own_container(self.item.get("spec", {}).get("containers"))
+        return own_container(self.item, self.item.get("spec", {}).get("containers"))
 
     @property
     def selector(self) -> dict[str, str]:
@@ -405,7 +405,7 @@ class PodProgress:
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
         """Request nodes and holders only where the answer needs them; leave out what may not be read."""
         item = self._items.get(pod.name, {})
-        container = own_container(item.get("spec", {}).get("containers"))
+        container = own_container(item, item.get("spec", {}).get("containers"))
         limits = container.get("resources", {}).get("limits", {})
         resource = next((key for key in limits if "/" in key), "nvidia.com/gpu")
         nodes = holders = None
