@@ -82,7 +82,7 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
     binaries = {"agent.pyz": agent.read_bytes()}
     if cluster.recipes and recipes is not None and recipes.exists():
         binaries[RECIPES] = recipes.read_bytes()
-    maps = _config_maps(cluster, binaries, agent_plan(plan))
+    maps = config_maps(cluster, binaries, agent_plan(plan))
     for config_map in maps:
         parts = [config_map.get("data"), config_map.get("binaryData")]
         size = sum(len(text) for part in parts for text in (part or {}).values())
@@ -433,7 +433,7 @@ def _claim_template(cluster: ClusterPlan) -> list[Manifest]:
     ]
 
 
-def _config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
+def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
     """Return the ConfigMap of the agent, its plan and a name for the pod's user; and one of the code, if it has any."""
     user = f"seatrial:x:{cluster.uid}:{cluster.uid}::{CONTAINER_HOME}:/bin/sh"
     texts = {
