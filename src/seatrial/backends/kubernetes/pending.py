@@ -73,6 +73,8 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     finding = known.finding(
         [f"{pod.name}: {text}"[:_LONGEST]], values={**match.values, **of_pod, **facts.values}, cause=facts.cause
     )
+    if known.id in _ABOUT_THE_IMAGE and image.startswith("seatrial/"):  # built here, and pushed nowhere
+        finding.fix = by_id("k8s-image-not-there").finding(values=of_pod).fix
     if known.severity == "warning" and known.id not in ("k8s-evicted", "k8s-node-lost"):
         finding.severity = "error"  # a cluster without GPUs is a warning to doctor, and stops this pod
     subject = image if known.id in _ABOUT_THE_IMAGE else of_pod["container"] if known.id == "k8s-init-crashes" else ""
