@@ -215,7 +215,7 @@ class ImageStore(Protocol):
         """Pull an image; ``progress`` gets the engine's lines. Raises ImageError."""
 
     def push(self, reference: str) -> str:
-        """Push to the registry in the name; return the image by its digest. Raises UsageError without one, ImageError."""
+        """Push to the registry in the name; return the image by digest. Raises UsageError without one, ImageError."""
 
     def find_python(self, reference: str) -> str | None:
         """Return the path of a Python >= 3.8 inside, found by running the image."""

@@ -18,7 +18,7 @@ from seatrial.system.yaml_file import MAX_BYTES, parse_yaml
 _KINDS = {"batch/v1 Job": "job", "kubeflow.org/v1 PyTorchJob": "pytorchjob"}
 
 #: Options that concern no pod: all else is in the file.
-_BESIDE = {"on", "name", "project", "secrets", "timeout", "notify", "no_hook", "strict", "with_names", "args"}
+_OTHERS = {"on", "name", "project", "secrets", "timeout", "notify", "no_hook", "strict", "with_names", "args"}
 _TABLES = {"kubernetes": {"context", "namespace", "require_capacity"}, "image": {"target"}}
 
 #: Volumes that end with their pod, or cannot be written.
@@ -74,7 +74,7 @@ def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWo
     Raises ConfigError.
     """
     tables = {key: dict(given.get(key, {})) for key in _TABLES}
-    typed = [key for key, value in given.items() if value and key not in _BESIDE | _TABLES.keys()]
+    typed = [key for key, value in given.items() if value and key not in _OTHERS | _TABLES.keys()]
     if typed := typed + [key for name, table in tables.items() for key in table if key not in _TABLES[name]]:
         names = ", ".join("--" + key.replace("_", "-") for key in typed)
         raise ConfigError(f"{names}: with --file, the file decides", run=f"${{EDITOR:-vi}} {as_typed(path)}")
