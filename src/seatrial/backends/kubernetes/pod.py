@@ -16,7 +16,7 @@ _CLAIM = "gpus"
 
 Manifest = dict[str, Any]
 
-#: Annotation with the container that commands use where none is named. Source: kubernetes.io, labels-annotations-taints.
+#: Annotation with the container that commands use. Source: kubernetes.io, labels-annotations-taints.
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 #: Files that are mounted by subPath, since they lie in folders of the image.
