@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cluster_plans import rendered
 from planning_sites import a_site
 from seatrial.backends.containers.docker import Docker
 from seatrial.job.cluster_config import ClusterOptions
@@ -51,8 +53,17 @@ def made(project: Path, tmp_path: Path, code: str, registry: str | None, ready: 
     )
     plan = make_plan(job, a_site("k8s", tmp_path, project), script_facts(job.target, project))
     shown: list[str] = []
-    make_image_ready(plan, tmp_path, Host({}), shown.append)
+    plan = make_image_ready(plan, tmp_path, Host({}), shown.append)
     return plan, "\n".join(shown)
+
+
+def pushed_digest(registry: str, tag: str) -> str:
+    """The digest that the registry itself gives for a tag."""
+    name, _, version = tag.removeprefix(f"{registry}/").rpartition(":")
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    request = urllib.request.Request(f"http://{registry}/v2/{name}/manifests/{version}", headers={"Accept": kind})
+    with urllib.request.urlopen(request) as answer:
+        return str(answer.headers["Docker-Content-Digest"])
 
 
 @pytest.mark.parametrize("ready", [None, READY])
@@ -84,8 +95,29 @@ def test_image_with_the_code_comes_back_from_the_registry(
     project: Path, tmp_path: Path, docker_backend: Docker, registry: str
 ) -> None:
     plan, _ = made(project, tmp_path, "image", f"{registry}/me")
-    assert plan.image is not None
-    subprocess.run([*docker_backend.call, "image", "rm", "--force", plan.image.tag], capture_output=True, check=True)
-    run = [*docker_backend.call, "run", "--rm", "--network", "none", plan.image.tag, "python3", "-c", WRITES]
+    assert plan.image is not None and plan.cluster is not None
+    name, _, digest = plan.cluster.image.partition("@")
+    assert name == plan.image.tag.rpartition(":")[0] and name.startswith(f"{registry}/me/")
+    assert digest == pushed_digest(registry, plan.image.tag)
+    [*_, workload] = rendered(plan)
+    [container] = workload["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == plan.cluster.image
+    remove = [*docker_backend.call, "image", "rm", "--force", plan.image.tag, plan.cluster.image]
+    subprocess.run(remove, capture_output=True, check=True)
+    subprocess.run([*docker_backend.call, "pull", "--quiet", plan.cluster.image], capture_output=True, check=True)
+    run = [*docker_backend.call, "run", "--rm", "--network", "none", plan.cluster.image, "python3", "-c", WRITES]
     ended = subprocess.run(run, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+    subprocess.run(
+        [*docker_backend.call, "image", "rm", "--force", plan.cluster.image], capture_output=True, check=True
+    )
+
+
+def test_nothing_is_pushed_where_no_registry_is_named(
+    project: Path, tmp_path: Path, docker_backend: Docker, registry: str
+) -> None:
+    plan, shown = made(project, tmp_path, "image", None)
+    assert plan.cluster is not None and plan.image is not None and "pushing" not in shown
+    assert plan.cluster.image == plan.image.tag
+    with urllib.request.urlopen(f"http://{registry}/v2/_catalog") as answer:
+        assert json.load(answer) == {"repositories": []}

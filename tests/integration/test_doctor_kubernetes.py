@@ -12,8 +12,10 @@ import pytest
 from machines import healthy
 from pace import until
 from seatrial.backends.kubernetes.client import Cluster
+from seatrial.doctor.checks.kubernetes import trying
 from seatrial.doctor.examine import CHAIN, Result, examine
 from seatrial.doctor.machine import Machine
+from seatrial.job.cluster import Volume
 from seatrial.system.host import Host
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
@@ -62,3 +64,15 @@ def test_a_real_node_without_the_resource_then_with_an_unhealthy_gpu(
         cluster.delete(f"{PODS}/asks-for-too-many", grace_s=0)
         report_gpus(cluster, None, None)
         until(lambda: cluster.get(NODE_STATUS)["status"]["allocatable"].get("nvidia.com/gpu") in (None, "0"))
+
+
+def test_a_short_pod_proves_pull_mount_write_log_and_exit_code(kubeconfig: Path, cluster: Cluster) -> None:
+    machine = Machine(Host({"KUBECONFIG": str(kubeconfig)}))
+    [ran] = examine(machine, [trying("python:3.11-slim-bookworm", Volume(kind="emptydir"))])
+    assert ran.verdict.status == "ok", ran.verdict
+    assert "on test-node: pulled, mounted, written, logged and ended in" in ran.verdict.line
+    [refused] = examine(machine, [trying("registry.invalid/x:1", Volume(kind="emptydir"))])
+    assert [finding.id for finding in refused.verdict.findings] == ["k8s-pod-failed"]
+    assert "registry.invalid/x:1" in refused.verdict.findings[0].evidence[1]
+    left = cluster.get(PODS, labelSelector="app.kubernetes.io/managed-by=seatrial")["items"]
+    assert all("deletionTimestamp" in one["metadata"] for one in left)

@@ -247,3 +247,34 @@ def test_operators_objects(project: Project, cluster: Cluster, operators: None, 
     project.cli("runs", "rm", "--force", run_id)
     assert cluster.find(path) is None
     wait_until_nothing_is_left(cluster)
+
+
+OWN = """apiVersion: batch/v1
+kind: Job
+metadata: {name: my-own}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: trainer
+        image: python:3.11-slim-bookworm
+        command: [python3, -c]
+        args: ["import os; print('epochs', os.environ['EPOCHS'], os.getuid()); open('/out/m', 'w').write('x'); CODE"]
+        env: [{name: EPOCHS, value: "3"}]
+        volumeMounts: [{name: out, mountPath: /out}]
+      volumes: [{name: out, emptyDir: {}}]
+"""
+
+
+def test_a_job_of_the_users_own_runs_as_it_is_and_gets_a_receipt(project: Project, cluster: Cluster) -> None:
+    project.write("seatrial.toml", "")
+    for code, (cause, exit_code) in {"": ("finished", 0), "raise SystemExit(7)": ("script-error", 1)}.items():
+        text = OWN.replace("CODE", code)
+        project.write("job.yaml", text)
+        ended = project.run("-f", "job.yaml", exit_code=exit_code)
+        assert "epochs 3 0" in ended.stdout, ended.stderr
+        assert project.receipt()["exit_cause"]["id"] == cause
+        assert (project.folder / "job.yaml").read_text() == text
+        wait_until_nothing_is_left(cluster)

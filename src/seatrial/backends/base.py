@@ -214,8 +214,8 @@ class ImageStore(Protocol):
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
         """Pull an image; ``progress`` gets the engine's lines. Raises ImageError."""
 
-    def push(self, reference: str) -> None:
-        """Push to the registry in the name. Raises UsageError if there is none, ImageError."""
+    def push(self, reference: str) -> str:
+        """Push to the registry in the name; return the image by digest. Raises UsageError without one, ImageError."""
 
     def find_python(self, reference: str) -> str | None:
         """Return the path of a Python >= 3.8 inside, found by running the image."""

@@ -100,15 +100,20 @@ def on_this_host() -> list[str]:
     return [name for name in BACKENDS if not is_elsewhere(name)]  # a test may have added one
 
 
-def choose(requested: str, host: Host, *, gpus_wanted: bool = False) -> tuple[Backend, EngineFacts, Choice]:
+def choose(
+    requested: str, host: Host, *, gpus_wanted: bool = False, offline: bool = False
+) -> tuple[Backend, EngineFacts, Choice]:
     """Return the requested backend, or for ``auto`` the first that works, with its facts and the reason.
+
+    Args:
+        offline: nothing will be started, so a cluster that is elsewhere need not be there.
 
     Raises EngineUnavailableError: it is not available, or none is.
     """
     if requested != "auto":
         chosen = backend(requested, host)
         facts = _facts(chosen, host)
-        if not facts.available:
+        if not facts.available and (chosen.traits.on_this_host or not offline):
             raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
         why = Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
         return _bound(chosen, facts), facts, why

@@ -31,6 +31,7 @@ _ENGINES = ("auto", "docker", "podman", "local", "k8s")
 
 @command()
 @option("--on", metavar="ENGINE", default="auto", help="auto, docker, podman or local; k8s: the cluster alone.")
+@option("tries", "--try", is_flag=True, help="With --on k8s: run a short pod, of --image if named, and remove it.")
 @option("--image", metavar="IMAGE", help="Inspect this image.")
 @option("--container", metavar="NAME", help="Inspect this running container.")
 @option("--python", metavar="PATH", help="Python interpreter inside.")
@@ -64,6 +65,7 @@ _ENGINES = ("auto", "docker", "podman", "local", "k8s")
 @option("--with-names", is_flag=True, help="Keep user and host names in the report.")
 def doctor(
     on: str,
+    tries: bool,
     host_only: bool,
     only: tuple[str, ...],
     fix: bool,
@@ -108,6 +110,8 @@ def doctor(
     if report_file not in (None, "-"):
         require_writable(Path(report_file or ""))
     chain = _layers(on, only, host_only=host_only)
+    if tries:
+        chain.append(_trying(on, inspected["image"]))
     machine = Machine(host, on="auto" if on == "k8s" else on, inspect=_inspection(**inspected))
     start, live = time.monotonic(), LiveLine()
     examined: list[tuple[Layer, list[Result]]] = []
@@ -143,6 +147,18 @@ def _layers(on: str, only: tuple[str, ...], *, host_only: bool) -> list[Layer]:
     names = ("kubernetes",) if on == "k8s" else HOST if host_only else only
     chosen = [layer for layer in CHAIN if not names or layer.name in names]
     return chosen if only or on == "k8s" else list(with_third_party(chosen))
+
+
+def _trying(on: str, image: str | None) -> Layer:
+    """Return the layer of the short pod, with the project's volume. Raises UsageError, ConfigError."""
+    from seatrial.doctor.checks.kubernetes import trying
+    from seatrial.job.cluster import Volume
+    from seatrial.job.loading import read_file
+
+    if on != "k8s":
+        raise UsageError("--try runs a pod, which needs a cluster", run="seatrial doctor --on k8s --try")
+    volume = read_file(Path.cwd()).get("kubernetes", {}).get("models")
+    return trying(image or "python:3.11-slim-bookworm", volume or Volume(kind="emptydir"))
 
 
 def _inspection(

@@ -258,10 +258,6 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     command = place.removeprefix("seatrial ")
     if sentence := replaced_option(command, option):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
-    if option in ("-f", "--filename") and argv[0] in ("run", "plan") and list(argv[1:-1]) == [option]:
-        from seatrial.job.target import instead_of_manifest, manifest_refused  # loads pydantic
-
-        return manifest_refused(argv[-1]), None, instead_of_manifest(argv[-1])
     if option == "--target" and argv[0] == "up":
         return "--target is not supported by up yet: it plans for this machine", None, "seatrial up --plan --gpus none"
     names = list(options_of(*command.split())) if option.startswith("--") else []

@@ -16,12 +16,14 @@ from seatrial.cli.options import check_folder, target_arguments, this_host
 from seatrial.errors import DiskError, TargetError, TrustError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
-from seatrial.job.model import Criteria, Job
+from seatrial.job.model import Criteria, Job, Target, file_keys
+from seatrial.job.own_workload import read_own
 from seatrial.job.reading.modules import is_file
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore, store_of
 from seatrial.system.text import one_line
 from seatrial.system.trust import TrustStore
+from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.cli.screen import Screen
@@ -60,6 +62,8 @@ def read_job(
     theirs = target_arguments() if arguments is None else arguments
     if len(words) > 1:
         raise _too_many(list(words), theirs, project, flags.get("module"))
+    if (file := flags.pop("file", None)) is not None:
+        return _own_job(file, project, flags, [*words, *theirs, *([f"--resume {resume}"] if resume else [])])
     if words:
         flags["target"] = next(iter(words))
     flags["args"] = theirs
@@ -91,6 +95,17 @@ def _too_many(words: list[str], arguments: list[str], project: Path, module: str
         f'"{theirs[0]}" is an unexpected argument: the target\'s own arguments go after --',
         run=f"seatrial run {shlex.join([*target, '--', *theirs, *arguments])}",
     )
+
+
+def _own_job(file: Path, project: Path, flags: Mapping[str, Any], more: Collection[str]) -> Job:
+    """Return the job of a workload's own file; of seatrial.toml, what does not concern its pods. Raises ConfigError."""
+    if more:
+        line = f"{' '.join(more)}: --file names all that is run"
+        raise UsageError(line, run=f"seatrial run -f {as_typed(file)}")
+    own, typed = read_own(file, project, flags)
+    of_pods = set(file_keys()) - {"name", "criteria", "watch", "notify", "metrics", "kubernetes", "timeout", "strict"}
+    job = _load(project, typed, of_pods)
+    return job.changed(own=own, target=Target(kind="image", value="", args=own.argv, typed=f"-f {as_typed(file)}"))
 
 
 def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = ()) -> Job:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     "form",
     "--as",
     metavar="FORM",
-    type=click.Choice(("docker", "compose")),
-    help="Print it as docker run or a compose file, without seatrial: docker, compose.",
+    type=click.Choice(("docker", "compose", "manifests")),
+    help="Print it as docker run or a compose file, without seatrial; or as manifests: docker, compose, manifests.",
 )
 @option(
     "--verbose", is_flag=True, help="Also the choices that are as usual, and the engine's command or the manifests."
@@ -56,7 +56,8 @@ def plan(
     job = launcher.join(read_job(words, flags), None, host)
     secrets.check_secrets(job, host)
     made = launch.plan_only(job, host)
-    if form is not None:
+    manifests = manifests or form == "manifests"
+    if form is not None and not manifests:
         from seatrial.planning.portable import as_compose, as_docker
 
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")

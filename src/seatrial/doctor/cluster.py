@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +13,23 @@ from typing import Any
 
 from seatrial.backends.kubernetes import client
 from seatrial.backends.kubernetes.client import read_kubeconfig
+from seatrial.backends.kubernetes.manifests import JOB_CONTAINER, config_maps, metadata
+from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, pod_spec
+from seatrial.backends.kubernetes.pods import read_pod
 from seatrial.errors import EngineUnavailableError, SeatrialError, printable
+from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
+from seatrial.job.in_container import CONTAINER_MODELS
 from seatrial.system.host import Host
 
-#: For all questions together; a cluster that is well answers each in 0.1 s.
-ANSWER_S = 6.0
+#: For the first answer; a cluster that is well gives each in 0.1 s. All others get together what kr8s needs, which
+#: signs in three times more after a refusal.
+ANSWER_S, ANSWERS_S = 6.0, 18.0
 
 #: kubelet and the scheduler name GPUs, and MIG slices under the strategy "mixed", under this prefix.
 RESOURCE = "nvidia.com/"
+
+#: NVIDIA's driver for Dynamic Resource Allocation, and its device class of whole GPUs.
+DRA_DRIVER = "gpu.nvidia.com"
 
 
 class ClusterError(Exception):
@@ -32,15 +44,42 @@ class ClusterError(Exception):
         self.installable = installable
 
 
+#: Field of ClusterObjects → where the API has it. ``dra``: group and version of Dynamic Resource Allocation.
+_LISTS = {
+    "nodes": "/api/v1/nodes",
+    "pods": "/api/v1/pods",
+    "events": "/api/v1/events",
+    "runtime_classes": "/apis/node.k8s.io/v1/runtimeclasses",
+    "slices": "/apis/{dra}/resourceslices",
+    "device_classes": "/apis/{dra}/deviceclasses",
+    "deployments": "/apis/apps/v1/deployments",
+    "quotas": "/api/v1/namespaces/{namespace}/resourcequotas",
+}
+
+
 @dataclass(frozen=True)
 class ClusterObjects:
-    """Holds the API's objects that concern GPUs."""
+    """Holds the API's objects that concern GPUs and runs.
+
+    Attributes:
+        quotas, labels, rules: of the namespace; rules are the user's rights, None if unknown.
+        groups: names of the APIs. unread: fields that this user may not list.
+    """
 
     server: str
+    namespace: str = "default"
     nodes: list[dict[str, Any]] = field(default_factory=list)
     pods: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     runtime_classes: list[dict[str, Any]] = field(default_factory=list)
+    slices: list[dict[str, Any]] = field(default_factory=list)
+    device_classes: list[dict[str, Any]] = field(default_factory=list)
+    deployments: list[dict[str, Any]] = field(default_factory=list)
+    quotas: list[dict[str, Any]] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    rules: list[dict[str, Any]] | None = None
+    unread: tuple[str, ...] = ()
 
     def gpus(self, kind: str) -> dict[str, int]:
         """Return node → GPUs; ``kind`` is ``capacity`` or ``allocatable``. Nodes without the resource are left out."""
@@ -78,31 +117,101 @@ def kubeconfig(host: Host, root: str = "") -> str | None:
 
 
 def read(path: str) -> ClusterObjects:
-    """Ask the cluster of a kubeconfig. Raises ClusterError."""
-    door = client.Cluster(Host({"KUBECONFIG": path}))
-    deadline = time.monotonic() + ANSWER_S
+    """Ask the cluster of a kubeconfig. What it lacks, or this user may not read, is empty. Raises ClusterError."""
+    door, deadline = client.Cluster(Host({"KUBECONFIG": path})), time.monotonic() + ANSWER_S
+    unread: list[str] = []
+
+    def get(path: str, name: str = "", **request: Any) -> dict[str, Any]:
+        answer = door.submit(door.request(request.pop("method", "GET"), path, **request))
+        try:
+            found: dict[str, Any] = answer.result(max(0.1, deadline - time.monotonic()))
+        except TimeoutError as error:
+            answer.cancel()
+            raise ClusterError(f"no answer to {path} within {ANSWER_S:g} s") from error
+        except EngineUnavailableError as error:
+            raise ClusterError(error.message, installable="kr8s" in error.message) from error
+        except Exception as error:  # any error of signing in: httpx, TLS, a kubeconfig that is not YAML
+            if isinstance(error, client.ApiError) and error.status in (403, 404):
+                unread.extend([name] * (error.status == 403))
+                return {}
+            line = (str(error).strip() or "no message").splitlines()[0]
+            ours = isinstance(error, SeatrialError)
+            raise ClusterError(line if ours else f"{type(error).__name__}: {line}") from error
+        return found
+
+    groups = {one["name"]: one["preferredVersion"]["groupVersion"] for one in get("/apis").get("groups") or []}
+    deadline = time.monotonic() + ANSWERS_S
+    places = {"dra": groups.get("resource.k8s.io", "none"), "namespace": door.namespace}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
+    body = {**review, "spec": {"namespace": door.namespace}}
+    rights = get(f"/apis/{review['apiVersion']}/selfsubjectrulesreviews", method="POST", body=body).get("status") or {}
     return ClusterObjects(
         server=_server(path),
-        nodes=_items(door, "/api/v1/nodes", deadline),
-        pods=_items(door, "/api/v1/pods", deadline),
-        events=_items(door, "/api/v1/events", deadline),
-        runtime_classes=_items(door, "/apis/node.k8s.io/v1/runtimeclasses", deadline),
+        namespace=door.namespace,
+        **{name: get(place.format(**places), name).get("items") or [] for name, place in _LISTS.items()},
+        labels=(get(f"/api/v1/namespaces/{door.namespace}").get("metadata") or {}).get("labels") or {},
+        groups=tuple(groups),
+        rules=None if rights.get("incomplete", True) else rights.get("resourceRules") or [],
+        unread=tuple(unread),
     )
 
 
-def _items(door: client.Cluster, path: str, deadline: float) -> list[dict[str, Any]]:
-    answer = door.submit(door.request("GET", path))
+#: For a pod to be scheduled, to pull an image that a node lacks, and to end.
+TRY_S = 30.0
+
+#: Read from the mounted file, written to the volume, and ended with a code that no shell has by itself.
+_FILE = f"{CONTAINER_MODELS}/.seatrial-try"
+_PROGRAM = f"cat {POD_CONFIG}/plan.json && echo x > {_FILE} && rm {_FILE} && exit 43"
+_EXIT_CODE = 43
+
+
+def try_pod(path: str, image: str, models: Volume) -> str:
+    """Run a pod like a run's and remove it; return what it has shown. Raises ClusterError with what has failed."""
+    door, token, begin_s = client.Cluster(Host({"KUBECONFIG": path})), secrets.token_hex(8), time.monotonic()
+    plan = ClusterPlan(
+        name=f"seatrial-{token}",
+        kind="job",
+        namespace=door.namespace,
+        shm_bytes=1 << 20,
+        image=image,
+        command=("sh", "-c", _PROGRAM),
+        workdir="/",
+        mounts=(PodMount(volume=models, target=CONTAINER_MODELS),),
+        uid=os.getuid() or 1000,
+        labels={MANAGED_BY: "seatrial", RUN_LABEL: token},
+    )
+    [config] = config_maps(plan, {}, token)
+    spec = {"restartPolicy": "Never", "activeDeadlineSeconds": round(2 * TRY_S), **pod_spec(plan, JOB_CONTAINER)}
+    item = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata(plan, plan.name), "spec": spec}
+    folder = f"/api/v1/namespaces/{plan.namespace}"
     try:
-        items: list[dict[str, Any]] = answer.result(max(0.1, deadline - time.monotonic())).get("items") or []
-    except TimeoutError as error:
-        answer.cancel()
-        raise ClusterError(f"no answer to {path} within {ANSWER_S:g} s") from error
-    except EngineUnavailableError as error:
-        raise ClusterError(error.message, installable="kr8s" in error.message) from error
-    except Exception as error:  # any error of signing in: httpx, TLS, a kubeconfig that is not YAML
-        line = (str(error).strip() or "no message").splitlines()[0]
-        raise ClusterError(line if isinstance(error, SeatrialError) else f"{type(error).__name__}: {line}") from error
-    return items
+        door.create(f"{folder}/configmaps", config)
+        pod = read_pod(door.create(f"{folder}/pods", item))
+        while not pod.ended and time.monotonic() - begin_s < TRY_S:
+            time.sleep(0.3)
+            pod = read_pod(door.get(f"{folder}/pods/{plan.name}"))
+        log = door.call(_log(door, f"{folder}/pods/{plan.name}/log")).decode(errors="replace") if pod.started else ""
+        events = door.get(f"{folder}/events", fieldSelector=f"involvedObject.name={plan.name},type=Warning")["items"]
+    except SeatrialError as error:
+        raise ClusterError(error.message) from error
+    finally:
+        for one in (f"pods/{plan.name}", f"configmaps/{config['metadata']['name']}"):
+            with contextlib.suppress(SeatrialError):
+                door.delete(f"{folder}/{one}", grace_s=0)
+    if pod.exit_code == _EXIT_CODE and token in log:
+        return (
+            f"{image} on {pod.host}: pulled, mounted, written, logged and ended in {time.monotonic() - begin_s:.1f} s"
+        )
+    if pod.ended:
+        raise ClusterError(
+            f"exit code {pod.exit_code}, not {_EXIT_CODE}: {log.replace(token, '').strip() or pod.message}"
+        )
+    words = [f"{one.get('reason')}: {one.get('message')}" for one in events]
+    raise ClusterError(f"not started in {TRY_S:g} s: {max(words, key=len, default=pod.unschedulable or pod.phase)}")
+
+
+async def _log(door: client.Cluster, path: str) -> bytes:
+    return b"".join([line async for line in door.lines(path, container=JOB_CONTAINER)])
 
 
 def _server(path: str) -> str:

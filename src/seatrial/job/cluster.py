@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -87,6 +87,7 @@ class ClusterPlan(Value):
         grace_s: between the kubelet's SIGTERM and SIGKILL.
         runtime: name of the ClusterTrainingRuntime, for ``trainjob``.
         queue: Kueue's LocalQueue that admits the workload, or None.
+        own: the user's own workload, which is rendered as it is with the agent in its pods; None: ours.
         disruptions_free: a pod that the cluster itself evicts does not count as a restart (Kubernetes 1.26).
     """
 
@@ -94,6 +95,7 @@ class ClusterPlan(Value):
 
     name: str
     kind: Kind
+    own: dict[str, Any] | None = None
     disruptions_free: bool = True
     context: str | None = None
     namespace: str = "default"

@@ -120,6 +120,10 @@ _OPTIONS: dict[str, tuple[Flag, ...]] = {
     ),
     "Kubernetes": (
         Flag(
+            "file", "--file -f", "Your own Job or PyTorchJob, as it is.",
+            kind=Path, metavar="MANIFEST", without="build shell export serve tune",
+        ),
+        Flag(
             "kubernetes.kind", "--kind", "job, jobset, pytorchjob or trainjob.",
             metavar="KIND", without="build shell",
         ),
@@ -171,7 +175,7 @@ FLAGS = tuple(flag._replace(group=group) for group, flags in _OPTIONS.items() fo
 GROUPS = tuple(group for group in _OPTIONS if group)
 
 #: Options that are not keys of the file.
-OWN = ("no_criteria", "trust", "project")
+OWN = ("no_criteria", "trust", "project", "file")
 
 
 def in_tables(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from seatrial.job.in_container import folder_inside
 from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers
 from seatrial.job.keys import KeyTable, Listed, typed_keys
 from seatrial.job.notify import Notify
+from seatrial.job.own_workload import OwnWorkload
 from seatrial.job.tables import Changes, Serving, SweepTable, Tuning
 
 Launcher = Literal["auto", "torchrun", "none"]
@@ -249,6 +250,7 @@ class Job(Requests):
         memory_bytes, cpus: None: no limit. shm_bytes: None: the default.
         timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
         serve: what it serves, of a run whose target is the server; else None.
+        own: the user's own workload on Kubernetes, which the run is; else None.
         tuning: the request, of a run that tries changes on its script; else None.
         asks: what the project's file wants beyond its folder and a container; it needs the user's permission.
     """
@@ -261,6 +263,7 @@ class Job(Requests):
     hosts: tuple[str, ...] = ()
     node_rank: int | None = None
     serve: Serving | None = None
+    own: OwnWorkload | None = None
     tuning: Tuning | None = None
     asks: tuple[Ask, ...] = ()
 
@@ -278,7 +281,9 @@ class Job(Requests):
 
     @property
     def source(self) -> Target:
-        """The target whose source is read: of a class that is served, the user's file."""
+        """The target whose source is read: of a class that is served, or a workload's script, the user's file."""
+        if self.own is not None and self.own.script:
+            return Target(kind="script", value=self.own.script)
         if self.serve is not None and self.serve.kind == "code":
             return Target(kind="script", value=self.serve.file)
         return self.target

@@ -154,14 +154,12 @@ def _script(word: str, project: Path) -> str:
 
 def manifest_refused(word: str) -> str:
     """The sentence for a Kubernetes manifest given to run, plan or up."""
-    return f"{word} is a Kubernetes manifest, and seatrial does not run manifests yet"
+    return f"{word} is a Kubernetes manifest, which run takes with --file"
 
 
 def instead_of_manifest(word: str) -> str:
     """The command to go on with."""
-    return (
-        f"seatrial run SCRIPT --on k8s   # the script that it starts; or as it is: kubectl apply -f {shlex.quote(word)}"
-    )
+    return f"seatrial run -f {shlex.quote(word)}"
 
 
 def _notebook(word: str) -> TargetError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +24,7 @@ from seatrial.job.in_container import (
     CONTAINER_SECRETS,
 )
 from seatrial.job.model import Job
+from seatrial.job.own_workload import OwnWorkload, own_container_of, replicas, volume_kinds
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
@@ -30,13 +33,18 @@ from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
 from seatrial.planning.pod_contents import Code, Volumes, cluster_image, project_code, volume_warnings, volumes_of
-from seatrial.planning.pod_gpus import PodGpus, gpu_memory_warnings, pod_gpus, pod_resource
+from seatrial.planning.pod_gpus import PodGpus, cluster_machine, gpu_memory_warnings, pod_gpus, pod_resource
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
+from seatrial.stack.machine import parse_target
+from seatrial.stack.rules import published_image_problems
 from seatrial.system.host import Host
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
 DEFAULT_UID = 1000
+
+#: Pods of a Job that may fail. Source: kubernetes pkg/apis/batch/v1/defaults.go.
+_BACKOFF_LIMIT = 6
 
 #: Told to scripts that can go on from their own run's checkpoints, since a pod that comes back runs the same command.
 GO_ON_VARIABLE = "SEATRIAL_GO_ON"
@@ -45,6 +53,8 @@ GO_ON_VARIABLE = "SEATRIAL_GO_ON"
 def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     """Raises SeatrialError: a request cannot be met on this cluster."""
     assert site.cluster is not None, "a place on a cluster is given what the cluster has"
+    if job.own is not None:
+        return _own_parts(job, job.own, site, script)
     _refuse_folders(job)
     facts = site.cluster.facts
     gpus = pod_gpus(job, facts)
@@ -107,6 +117,79 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
 
 
+def _agent_command(image: ImagePlan) -> tuple[str, ...]:
+    return (image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json")
+
+
+def _labels(job: Job, run_id: str) -> dict[str, str]:
+    return {MANAGED_BY: "seatrial", RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})}
+
+
+def _own_parts(job: Job, own: OwnWorkload, site: Site, script: ScriptFacts) -> Parts:
+    """Plan a workload of the user's own: its pods start the agent, and the agent starts their command."""
+    assert site.cluster is not None and job.image.ready is not None, "the file names an image"
+    facts, template, spec = site.cluster.facts, replicas(own.manifest)[0][0], own.manifest["spec"]
+    gpus, kind = pod_gpus(job, facts), job.kubernetes.kind
+    is_python = re.fullmatch(r"(?:.*/)?python(?:3(?:\.\d+)?)?", own.argv[0]) is not None
+    image = ImagePlan(tag=job.image.ready, build=False, python=own.argv[0] if is_python else "python3")
+    folder = own_container_of(template).get("workingDir") or "."  # the image's, where a pod's first process starts
+    cluster = ClusterPlan(
+        name=own.manifest["metadata"]["name"],
+        kind=kind,
+        own=own.manifest,
+        context=facts.context,
+        namespace=facts.namespace,
+        nodes=job.nodes,
+        gpus=gpus.plan.count,
+        gpu_resource=job.kubernetes.gpu_resource,
+        shm_bytes=0,
+        image=image.tag,
+        command=_agent_command(image),
+        workdir=folder,
+        secrets=job.secrets,
+        restarts=spec.get("backoffLimit", (spec.get("runPolicy") or {}).get("backoffLimit", _BACKOFF_LIMIT)),
+        labels=_labels(job, site.run_id),
+    )
+    as_it_is = Choice(what="kind", value=kind, reason=f"{own.file}, as it is, with the agent before its command")
+    return Parts(
+        places=Places(project=folder, run=CONTAINER_RUN, data=None, models=None, resume=None),
+        argv=own.argv,
+        script=None,
+        gpus=gpus.plan,
+        keeps_checkpoints=False,
+        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
+        meeting=Meeting(job.nodes, rank_variable=KINDS[kind].rank_variable) if job.nodes > 1 else Meeting(),
+        image=image,
+        cluster=cluster,
+        choices=(site.cluster.seen, as_it_is, gpus.choice),
+        warnings=(*gpus.warnings, *facts.unread, *_own_warnings(job, own, facts, script)),
+    )
+
+
+def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: ScriptFacts) -> Iterator[str]:
+    """Yield what is wrong in the file: its image, its variables, its volumes."""
+    template = replicas(own.manifest)[0][0]
+    container, kinds = own_container_of(template), volume_kinds(template)
+    machine = cluster_machine(facts, template["spec"].get("nodeSelector") or {})
+    machine = parse_target(job.image.target) if job.image.target else machine
+    if job.gpus.kind != "none":
+        for broken in published_image_problems(container["image"], machine):
+            yield f"{container['image']} is too old for the GPU: {broken.needs}, but {broken.has}"
+        for one in container.get("env") or []:
+            if one["name"] in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+                yield (
+                    f"{own.file} sets {one['name']}={one.get('value', '…')}: the device plugin gives each pod its own "
+                    "GPUs, and the variable can only hide them or show those of others; delete it"
+                )
+    if paths := ", ".join(path for path, kind in kinds.items() if kind == "hostPath"):
+        yield f"{paths}: a hostPath is a folder of whichever node runs the pod; a persistentVolumeClaim is everywhere"
+    for write in script.writes:
+        path = posixpath.join(container.get("workingDir") or "/", write.path)
+        inside = (mount for mount in kinds if f"{path}/".startswith(f"{mount.rstrip('/')}/"))
+        if kinds.get(max(inside, key=len, default="")) is None and not path.startswith(("/tmp/", "/dev/", "/proc/")):
+            yield f"{write}, and no volume keeps that: it is deleted with the pod; mount a persistentVolumeClaim there"
+
+
 def _pods(
     job: Job,
     run_id: str,
@@ -134,7 +217,7 @@ def _pods(
         shm_bytes=inside.shm_bytes,
         shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
         image=image.tag,
-        command=(image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json"),
+        command=_agent_command(image),
         workdir=inside.places.project,
         env=inside.env,
         secrets=job.secrets,
@@ -157,7 +240,7 @@ def _pods(
         restarts=again,
         ttl_s=options.ttl_s,
         grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
-        labels={MANAGED_BY: "seatrial", RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})},
+        labels=_labels(job, run_id),
     )
 
 

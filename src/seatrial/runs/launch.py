@@ -82,7 +82,7 @@ class _Ground:
 
 def plan_only(job: Job, host: Host) -> Plan:
     """Plan a run, here or on the machine that ``image.target`` describes: no folder, no lease, no pull, no build."""
-    ground = _survey(job, host)
+    ground = _survey(job, host, offline=True)
     run = RunStore(job.project, host).run(new_run_id())
     selection, another = None, None
     if ground.backend.traits.on_this_host:
@@ -134,7 +134,7 @@ def manifests(plan: Plan, host: Host) -> list[Manifest]:
     """Render the objects of a cluster run. Raises UsageError."""
     from seatrial.backends.kubernetes.manifests import cluster_manifests
 
-    return cluster_manifests(plan, agent_archive.build(host.state_folder / AGENT))
+    return cluster_manifests(plan, agent_archive.build_for_pods(host.state_folder / AGENT, plan.agent.stand_ins))
 
 
 def prepare(
@@ -270,13 +270,14 @@ def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None
     return selection
 
 
-def _survey(job: Job, host: Host) -> _Ground:
+def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
     job, host = secrets.hide_webhook(secrets.hide_notify(job), host)
     hidden = tuple(name for name in proxies_with_login(host) if name not in job.secrets)
     job = job.changed(secrets=(*job.secrets, *hidden))
     script = source_facts(job)  # first: a script that does not parse needs no engine
     facts = read_host(host)
-    backend, engine, why = table.choose(job.backend, host, gpus_wanted=bool(facts.gpus) and job.gpus.kind != "none")
+    wanted = bool(facts.gpus) and job.gpus.kind != "none"
+    backend, engine, why = table.choose(job.backend, host, gpus_wanted=wanted, offline=offline)
     script = _with_keras(job, script, host, inherits=not backend.traits.isolates)
     made = tracked(with_defaults(job, backend.traits), backend, host)
     return _Ground(made.job, script, facts, backend, engine, why, made)

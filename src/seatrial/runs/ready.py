@@ -34,8 +34,10 @@ def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) ->
         host: with what became a secret on the way.
     """
     if not plan.on_this_host:
-        make_image_ready(plan, run.folder, host, echo)
-        return plan
+        pushed = make_image_ready(plan, run.folder, host, echo)
+        if pushed is not plan:
+            run.save_plan(pushed)
+        return pushed
     store = backend.images
     if plan.image is not None and plan.image.build:
         assert store is not None, "a plan with an image to build is for a backend with a store"
@@ -69,20 +71,24 @@ def _shielded(plan: Plan, env: Mapping[str, str], run: Run) -> Plan:
     return plan
 
 
-def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> None:
-    """Build a cluster run's image, push it if a registry is named, and put the recipes' wheel into the record."""
+def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> Plan:
+    """Build a cluster run's image, and put the recipes' wheel into the record.
+
+    If a registry is named the image is pushed, and the returned plan's pods pull it by its digest.
+    """
     from seatrial.backends.kubernetes.manifests import RECIPES
 
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
     if plan.cluster.recipes:
         (run_folder / RECIPES).write_bytes(wheel_bytes())
     if not plan.image.build:
-        return
+        return plan
     store = _builder(host)
     echo(build(plan.image, store=store, progress=echo, pip_conf=pip_conf(plan.job.image)).words(None))
-    if plan.job.kubernetes.registry:
-        echo(f"pushing {plan.image.tag}")
-        store.push(plan.image.tag)
+    if not plan.job.kubernetes.registry:
+        return plan
+    echo(f"pushing {plan.image.tag}")
+    return plan.changed(cluster=plan.cluster.changed(image=store.push(plan.image.tag)))
 
 
 def _builder(host: Host) -> ImageStore:

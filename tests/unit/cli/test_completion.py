@@ -61,7 +61,7 @@ def test_verbs_and_flags() -> None:
 def test_values() -> None:
     assert values("run", "--on", "p") == ["podman"]
     assert values("run", "--on=p") == ["--on=podman"]
-    assert values("plan", "--as", "") == ["docker", "compose"]
+    assert values("plan", "--as", "") == ["docker", "compose", "manifests"]
     assert values("run", "--gpus", "a") == ["auto", "all"]
     assert values("run", "dig") == ["digits", ":files"]
     assert values("run", "--data", "") == [":folders"]

@@ -246,7 +246,7 @@ def pod(name: str = "train", gpus: int = 1, on: str | None = "gpu-1", **status: 
 CLUSTERS: dict[int, ClusterObjects] = {}
 
 
-def cluster(host: FakeHost, **objects: list[dict[str, object]]) -> None:
+def cluster(host: FakeHost, **objects: object) -> None:
     host.write("/home/u/.kube/config", "apiVersion: v1\n")
     CLUSTERS[id(host)] = ClusterObjects("https://10.0.0.1:6443", **{"nodes": [node()], **objects})  # type: ignore[arg-type]
 
@@ -283,6 +283,22 @@ breaks("kubernetes.runtime-class", "k8s-runtime-missing")(
 def image_pull(host: FakeHost) -> None:
     waiting = {"image": "x:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
     cluster(host, pods=[pod(containerStatuses=[waiting])])
+
+
+QUOTA = {"metadata": {"name": "gpus"}, "status": {"hard": {"requests.nvidia.com/gpu": "8"}}}
+breaks("kubernetes.namespace", "k8s-quota")(
+    lambda host: cluster(
+        host, quotas=[{**QUOTA, "status": {**QUOTA["status"], "used": {"requests.nvidia.com/gpu": "8"}}}]
+    )
+)
+breaks("kubernetes.operators", "k8s-operator-down")(
+    lambda host: cluster(
+        host, groups=("kubeflow.org",), deployments=[{"metadata": {"name": "training-operator"}, "status": {}}]
+    )
+)
+breaks("kubernetes.rights", "k8s-forbidden")(
+    lambda host: cluster(host, rules=[{"verbs": ["get", "list"], "apiGroups": ["*"], "resources": ["*"]}])
+)
 
 
 # ---------------------------------------------------------------------- tests

@@ -91,13 +91,11 @@ def test_a_file_of_another_kind_is_called_by_its_name(project: Path, name: str, 
     assert caught.value.run == run
 
 
-def test_manifest_is_refused_as_not_supported_yet(project: Path) -> None:
+def test_manifest_as_a_target_names_the_option_for_it(project: Path) -> None:
     (project / "job.yaml").write_text("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n")
-    with pytest.raises(
-        TargetError, match="is a Kubernetes manifest, and seatrial does not run manifests yet"
-    ) as caught:
+    with pytest.raises(TargetError, match="is a Kubernetes manifest, which run takes with --file") as caught:
         resolve_target(["job.yaml"], None, None, project, RECIPES)
-    assert caught.value.run and "--on k8s" in caught.value.run and "kubectl apply -f job.yaml" in caught.value.run
+    assert caught.value.run == "seatrial run -f job.yaml"
     assert caught.value.exit_code == 2
 
 

@@ -1,9 +1,20 @@
 """The agent's archive."""
 
+import ast
+import json
+import lzma
 import subprocess
 import sys
 import zipfile
+from io import BytesIO
+from pathlib import Path
 
+import pytest
+
+from agent_process import FLOOR
+from cluster_plans import DDP, a_cluster_plan
+from seatrial.backends.kubernetes.manifests import as_yaml, cluster_manifests
+from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.system import agent_archive
 
 
@@ -25,3 +36,77 @@ def test_it_runs_without_anything_installed(tmp_path):
     archive = agent_archive.build(tmp_path)
     done = subprocess.run([sys.executable, "-I", "-S", str(archive)], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "usage: agent.pyz PLAN_JSON" in done.stderr
+
+
+#: Of all annotations of an object together; `kubectl apply` keeps the whole manifest in one of them.
+#: Source: kubernetes apimachinery pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB.
+ANNOTATIONS_BYTES = 256 * 1024
+
+
+@pytest.fixture(scope="module")
+def of_pods(tmp_path_factory):
+    return agent_archive.build_for_pods(tmp_path_factory.mktemp("agent"), ())
+
+
+def within(archive: Path) -> dict[str, bytes]:
+    """The files of the archive within the archive."""
+    inner = zipfile.ZipFile(BytesIO(lzma.decompress(zipfile.ZipFile(archive).read("agent.xz"))))
+    return {name: inner.read(name) for name in inner.namelist()}
+
+
+def test_kubectl_apply_takes_the_manifests_of_a_run_of_several_nodes(tmp_path, of_pods):
+    (tmp_path / "project").mkdir()
+    script = DDP + "# sixteen letters\n" * 900
+    plan = a_cluster_plan(tmp_path / "project", script=script, nodes=2, gpus="8", secrets=["WANDB_API_KEY"])
+    manifests = cluster_manifests(plan, of_pods)
+    sizes = [len(json.dumps(manifest)) for manifest in manifests]
+    whole = len(as_yaml(manifests))
+    assert whole < 250_000 < ANNOTATIONS_BYTES, f"{whole:,} bytes: leave out what pods never run"
+    assert max(sizes) < 250_000 and len(sizes) == 4
+
+
+@pytest.mark.parametrize(
+    "python", [sys.executable, pytest.param(FLOOR, marks=pytest.mark.skipif(FLOOR is None, reason="no Python 3.8"))]
+)
+def test_the_archive_of_pods_runs_without_anything_installed(of_pods, tmp_path, python):
+    done = subprocess.run(
+        [python, "-I", "-S", str(of_pods)], capture_output=True, text=True, check=False, env={"TMPDIR": str(tmp_path)}
+    )
+    assert done.returncode == 2 and "usage: agent.pyz PLAN_JSON" in done.stderr, done.stderr
+
+
+def test_the_archive_of_pods_has_the_same_code_on_the_same_lines(of_pods, tmp_path):
+    def code(source: bytes) -> list[tuple[str, int | None]]:
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                node.value.value = ""  # a docstring
+        return [(ast.dump(node), getattr(node, "lineno", None)) for node in ast.walk(tree)]
+
+    whole, lean = zipfile.ZipFile(agent_archive.build(tmp_path)), within(of_pods)
+    sources = [name for name in lean if name.endswith(".py")]
+    for name in sources:
+        assert code(lean[name]) == code(whole.read(name)), name
+    assert len(sources) > 60 and b"Copyright" in lean["pynvml.py"]
+
+
+def test_the_archive_of_pods_has_every_failure_that_the_agent_names(of_pods):
+    lean, known = within(of_pods), {entry.id: layer for layer in LAYERS for entry in entries((layer,))}
+    catalog = json.loads(lean["seatrial/findings/catalog.json"])
+    words = {
+        node.value
+        for name, source in lean.items()
+        if name.startswith(("seatrial/agent/", "seatrial/probe/", "seatrial/findings/gpu_missing"))
+        and name.endswith(".py")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    named = words & set(known)
+    assert len(named) > 15 and all(catalog[known[id]].get(id) for id in named)
+
+
+def test_horovods_stand_in_comes_along_where_a_run_needs_it(of_pods, tmp_path):
+    with_it = within(agent_archive.build_for_pods(tmp_path, ("horovod",)))
+    assert {name for name in with_it if "horovod" in name} and not {
+        name for name in within(of_pods) if "horovod" in name
+    }

@@ -238,7 +238,7 @@ class EngineImages:
             raise pull_error(self.name, reference, "the engine pulled it but no longer has it")
         return facts
 
-    def push(self, reference: str) -> None:
+    def push(self, reference: str) -> str:
         registry = registry_host(reference)
         if registry is None:
             raise UsageError(
@@ -254,6 +254,8 @@ class EngineImages:
                 cause=f"{registry} needs a login, is unreachable, or has no such repository",
                 run=f"{self.call[0]} login {registry}",
             ) from error
+        digests = (self._client.inspect("image", reference) or {}).get("RepoDigests") or ()
+        return next((one for one in digests if one.startswith(f"{reference.rpartition(':')[0]}@")), reference)
 
     def find_python(self, reference: str) -> str | None:
         for candidate in PYTHON_CANDIDATES:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, State, Traits
-from seatrial.backends.kubernetes.client import configured
+from seatrial.backends.kubernetes.client import configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, secret_manifest, submit
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
@@ -73,8 +73,8 @@ class Kubernetes:
             return EngineFacts(
                 self.name,
                 available=False,
-                reason="no kubeconfig found, and this is not a pod",
-                fix="kubectl config get-contexts   # KUBECONFIG names another file; no plan without a cluster yet",
+                reason=not_configured(self._host),
+                fix="kubectl config get-contexts   # KUBECONFIG names another file",
             )
         return EngineFacts(self.name, available=True, reason=why)
 
@@ -83,7 +83,8 @@ class Kubernetes:
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         cluster_plan = _cluster_plan(plan)
-        manifests = cluster_manifests(plan, agent_archive.build(run_dir), run_dir / RECIPES)
+        agent = agent_archive.build_for_pods(self._host.state_folder / "agent", plan.agent.stand_ins)
+        manifests = cluster_manifests(plan, agent, run_dir / RECIPES)
         if cluster_plan.secrets:
             values = {name: self._host.secret(name) for name in cluster_plan.secrets}
             manifests.insert(0, secret_manifest(cluster_plan, values))

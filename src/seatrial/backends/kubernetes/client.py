@@ -56,6 +56,12 @@ def configured(host: Host) -> str | None:
     return "this pod's service account" if SERVICE_ACCOUNT.exists() else None
 
 
+def not_configured(host: Host) -> str:
+    """Return the reason for ``configured`` to be None."""
+    named = host.env.get("KUBECONFIG")
+    return f"KUBECONFIG names {named}, which does not exist" if named else "no kubeconfig found, and this is not a pod"
+
+
 def read_kubeconfig(path: Path) -> dict[str, Any]:
     """Read the file, which is bounded. Raises ConfigError."""
     data = parse_yaml(read_text(path, inside=None, limit_bytes=MAX_BYTES), str(path))
@@ -304,7 +310,7 @@ class Cluster:
             return self._signed_in
         with _errors_as_ours("the kubeconfig's address"):
             if configured(self._host) is None:
-                raise no_cluster("no kubeconfig")
+                raise no_cluster(not_configured(self._host))
             for path in kubeconfigs(self._host):
                 read_kubeconfig(path)
             warnings.filterwarnings("ignore", message="Kubernetes version", module="kr8s")  # survey looks at it itself

@@ -6,6 +6,7 @@ To add a kind: a function and a row of KINDS.
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, config_key, object_name, pod_claims, pod_spec
+from seatrial.backends.kubernetes.pod import (
+    DEFAULT_CONTAINER,
+    RUN_LABEL,
+    Manifest,
+    agent_volumes,
+    config_key,
+    object_name,
+    pod_claims,
+    pod_spec,
+)
 from seatrial.errors import UsageError
 from seatrial.job.cluster import ClusterPlan, Kind, PodMount
 from seatrial.job.in_container import CONTAINER_HOME, EXIT_POD_STOPPED
+from seatrial.job.own_workload import own_container_of, replicas
 from seatrial.job.plan import Plan
 
 #: The LocalQueue in which Kueue holds a workload back. Source: kueue.sigs.k8s.io/docs/tasks/run/jobs.
@@ -71,7 +82,7 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
     binaries = {"agent.pyz": agent.read_bytes()}
     if cluster.recipes and recipes is not None and recipes.exists():
         binaries[RECIPES] = recipes.read_bytes()
-    maps = _config_maps(cluster, binaries, agent_plan(plan))
+    maps = config_maps(cluster, binaries, agent_plan(plan))
     for config_map in maps:
         parts = [config_map.get("data"), config_map.get("binaryData")]
         size = sum(len(text) for part in parts for text in (part or {}).values())
@@ -83,7 +94,7 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
             )
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
-    return [*maps, *_claim_template(cluster), *KINDS[cluster.kind].render(cluster)]
+    return [*maps, *_claim_template(cluster), *(_own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster))]
 
 
 def agent_plan(plan: Plan) -> str:
@@ -121,6 +132,24 @@ def mounted_twice(mounts: Sequence[PodMount]) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------- the kinds
+
+
+def _own(cluster: ClusterPlan) -> list[Manifest]:
+    """Render the user's own workload with the agent in front of its pods' command; all else is as it was written."""
+    manifest: Manifest = copy.deepcopy(cluster.own or {})
+    volumes, mounts = agent_volumes(cluster)
+    for template, _ in replicas(manifest):
+        spec, container = template["spec"], own_container_of(template)
+        spec["volumes"] = [*(spec.get("volumes") or []), *volumes]
+        container["volumeMounts"] = [*(container.get("volumeMounts") or []), *mounts]
+        container["command"] = list(cluster.command)
+        container.pop("args", None)
+        meta = template["metadata"] = template.get("metadata") or {}
+        meta["labels"] = {**(meta.get("labels") or {}), **cluster.labels}
+        meta["annotations"] = {**(meta.get("annotations") or {}), DEFAULT_CONTAINER: container["name"]}
+    labels = {**(manifest["metadata"].get("labels") or {}), **cluster.labels}
+    manifest["metadata"] |= {"namespace": cluster.namespace, "labels": labels}
+    return [manifest]
 
 
 def _job(cluster: ClusterPlan) -> list[Manifest]:
@@ -404,7 +433,7 @@ def _claim_template(cluster: ClusterPlan) -> list[Manifest]:
     ]
 
 
-def _config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
+def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
     """Return the ConfigMap of the agent, its plan and a name for the pod's user; and one of the code, if it has any."""
     user = f"seatrial:x:{cluster.uid}:{cluster.uid}::{CONTAINER_HOME}:/bin/sh"
     texts = {

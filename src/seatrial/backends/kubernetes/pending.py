@@ -43,7 +43,7 @@ class Surroundings:
 
     @property
     def container(self) -> dict[str, Any]:
-        return own_container(self.item.get("spec", {}).get("containers"))
+        return own_container(self.item, self.item.get("spec", {}).get("containers"))
 
     @property
     def selector(self) -> dict[str, str]:
@@ -73,6 +73,8 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     finding = known.finding(
         [f"{pod.name}: {text}"[:_LONGEST]], values={**match.values, **of_pod, **facts.values}, cause=facts.cause
     )
+    if known.id in _ABOUT_THE_IMAGE and image.startswith("seatrial/"):  # built here, and pushed nowhere
+        finding.fix = by_id("k8s-image-not-there").finding(values=of_pod).fix
     if known.severity == "warning" and known.id not in ("k8s-evicted", "k8s-node-lost"):
         finding.severity = "error"  # a cluster without GPUs is a warning to doctor, and stops this pod
     subject = image if known.id in _ABOUT_THE_IMAGE else of_pod["container"] if known.id == "k8s-init-crashes" else ""
@@ -405,7 +407,7 @@ class PodProgress:
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
         """Request nodes and holders only where the answer needs them; leave out what may not be read."""
         item = self._items.get(pod.name, {})
-        container = own_container(item.get("spec", {}).get("containers"))
+        container = own_container(item, item.get("spec", {}).get("containers"))
         limits = container.get("resources", {}).get("limits", {})
         resource = next((key for key in limits if "/" in key), "nvidia.com/gpu")
         nodes = holders = None

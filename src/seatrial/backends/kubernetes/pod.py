@@ -16,6 +16,9 @@ _CLAIM = "gpus"
 
 Manifest = dict[str, Any]
 
+#: Annotation with the container that commands use. Source: kubernetes.io, labels-annotations-taints.
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+
 #: Files that are mounted by subPath, since they lie in folders of the image.
 _FILES = {"passwd": "/etc/passwd", "group": "/etc/group"}
 
@@ -133,7 +136,7 @@ def _tolerations(cluster: ClusterPlan) -> list[Manifest]:
 
 def object_name(cluster: ClusterPlan, part: str) -> str:
     """The name of what a workload brings along: its ``config``, ``code``, ``secrets`` or ``gpus``."""
-    return f"{cluster.name}-{part}"
+    return f"seatrial-{cluster.labels[RUN_LABEL]}-{part}"
 
 
 def selector(run_id: str) -> str:
@@ -188,6 +191,15 @@ def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
             volumes.append({"name": named[source], **_source(mount.volume)})
         mounts.append(_mount(named[source], mount))
     return volumes, mounts
+
+
+def agent_volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
+    """Return what the agent needs in a pod of the user's own: its files, the secrets and the run's folder."""
+    volumes, mounts = _volumes(cluster)
+    needed = (POD_CONFIG, CONTAINER_SECRETS, CONTAINER_RUN)
+    kept = [{**mount, "name": f"seatrial-{mount['name']}"} for mount in mounts if mount["mountPath"] in needed]
+    named = {mount["name"] for mount in kept}
+    return [{**one, "name": name} for one in volumes if (name := f"seatrial-{one['name']}") in named], kept
 
 
 def _source(volume: Volume) -> Manifest:

@@ -8,6 +8,7 @@ from typing import Any
 
 from seatrial.backends.base import State
 from seatrial.backends.kubernetes.manifests import JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER
+from seatrial.backends.kubernetes.pod import DEFAULT_CONTAINER
 
 #: Names that our manifests and the operators give the container of a run. Any other in a pod is an operator's or an
 #: admission webhook's.
@@ -26,10 +27,12 @@ HOPELESS = ("ErrImageNeverPull", "InvalidImageName")
 Object = dict[str, Any]
 
 
-def own_container(entries: Sequence[Object] | None) -> Object:
+def own_container(pod: Object, entries: Sequence[Object] | None) -> Object:
     """Find the run's entry among a pod's containers or their statuses; the first where none has a name of ours."""
     found = list(entries or ())
-    return next((one for one in found if one.get("name") in OURS), found[0] if found else {})
+    annotated = (pod.get("metadata", {}).get("annotations") or {}).get(DEFAULT_CONTAINER)
+    names = OURS if annotated is None else (annotated,)
+    return next((one for one in found if one.get("name") in names), found[0] if found else {})
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Pod:
 def read_pod(item: Object) -> Pod:
     """Read a pod of the API."""
     meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
-    container = own_container(status.get("containerStatuses"))
+    container = own_container(item, status.get("containerStatuses"))
     state = container.get("state", {})
     ended = state.get("terminated") or {}
     code = ended.get("exitCode")
@@ -103,7 +106,7 @@ def read_pod(item: Object) -> Pod:
         deleted="deletionTimestamp" in meta,
         image_id=container.get("imageID") or None,
         message=status.get("message") or failed,
-        container=container.get("name") or own_container(spec.get("containers")).get("name"),
+        container=container.get("name") or own_container(item, spec.get("containers")).get("name"),
         waiting_image=first.get("image") if waiting else None,
         waiting_on=blocking.get("name") if blocking else None,
         outlived_by=_running_sidecars(status, container) if ended and _stays_ended(spec, code) else (),

@@ -8,10 +8,34 @@ from seatrial.doctor import cluster
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
 from seatrial.doctor.cluster import ClusterError, ClusterObjects
 from seatrial.doctor.machine import Machine
+from seatrial.job.cluster import Volume
 
 PLUGIN = "nvidia-device-plugin"
 PLUGIN_MANIFEST = (
     "https://raw.githubusercontent.com/NVIDIA/k8s-device-plugin/main/deployments/static/nvidia-device-plugin.yml"
+)
+
+
+#: NVIDIA's driver for Dynamic Resource Allocation, and its device class of whole GPUs.
+DRIVER = "gpu.nvidia.com"
+
+#: API group → the Deployment of its operator. Sources: manifests of kubeflow/trainer 1.9.4 and 2.3.0; config/ of
+#: kubernetes-sigs/jobset 0.12.0 and kubernetes-sigs/kueue 0.14.
+OPERATORS = {
+    "kubeflow.org": "training-operator",
+    "trainer.kubeflow.org": "kubeflow-trainer-controller-manager",
+    "jobset.x-k8s.io": "jobset-controller-manager",
+    "kueue.x-k8s.io": "kueue-controller-manager",
+}
+
+#: Rights of a run: resource, API group, verbs. docs/kubernetes-role.yaml has them all.
+RIGHTS = (
+    ("configmaps", "", ("create", "patch", "delete")),
+    ("services", "", ("create", "delete")),
+    ("pods", "", ("get", "list", "watch", "delete")),
+    ("pods/log", "", ("get",)),
+    ("events", "", ("list", "watch")),
+    ("jobs", "batch", ("create", "get", "list", "delete")),
 )
 
 
@@ -27,7 +51,7 @@ def _cluster(machine: Machine) -> ClusterObjects:
     return machine.cluster
 
 
-@KUBERNETES.check("reachable", "The cluster responds", "k8s-unreachable", needs="", skips=False, timeout_s=8)
+@KUBERNETES.check("reachable", "The cluster responds", "k8s-unreachable", needs="", skips=False, timeout_s=26)
 def _reachable(machine: Machine) -> Verdict:
     path = cluster.kubeconfig(machine.host, machine.root)
     if path is None:
@@ -46,14 +70,77 @@ def _reachable(machine: Machine) -> Verdict:
 @KUBERNETES.check("nodes", "Nodes offer GPUs", "k8s-plugin-sees-no-gpu k8s-no-gpu-resource")
 def _nodes(machine: Machine) -> Verdict:
     seen = _cluster(machine)
-    gpus = seen.gpus("allocatable")
-    if sum(gpus.values()):
-        return ok(f"{sum(gpus.values())} GPUs on {', '.join(gpus)}")
+    if "nodes" in seen.unread:
+        return unknown("no permission to list nodes, so their GPUs are unknown")
+    specs = [one.get("spec") or {} for one in seen.slices]
+    claimable = {
+        str(spec.get("nodeName")): len(spec.get("devices") or ()) for spec in specs if spec["driver"] == DRIVER
+    }
+    offers = [("", seen.gpus("allocatable")), (" to claim ([kubernetes] gpu_claims = true)", claimable)]
+    if any(sum(gpus.values()) for _, gpus in offers):
+        return ok("; ".join(f"{sum(gpus.values())} GPUs{how} on {', '.join(gpus)}" for how, gpus in offers if gpus))
     nodes = f"nodes: {', '.join(str(node['metadata']['name']) for node in seen.nodes)}; none has nvidia.com/gpu"
+    if any(one["metadata"]["name"] == DRIVER for one in seen.device_classes):
+        cause = "NVIDIA's driver for Dynamic Resource Allocation is installed, and reports no GPU"
+        evidence = [nodes, f"DeviceClass {DRIVER}, and no ResourceSlice of that driver"]
+        return found("k8s-no-gpu-resource", evidence, cause=cause, fix="kubectl get pods --all-namespaces | grep dra")
     phases = {str(pod["metadata"]["name"]): (pod.get("status") or {}).get("phase") for pod in seen.pods}
     if plugins := [f"pod {name}: {phase}" for name, phase in phases.items() if PLUGIN in name]:
         return found("k8s-plugin-sees-no-gpu", [*plugins, nodes])
     return found("k8s-no-gpu-resource", [nodes, f"no pod named {PLUGIN}"], fix=f"kubectl apply -f {PLUGIN_MANIFEST}")
+
+
+@KUBERNETES.check("namespace", "The namespace has quota left", "k8s-quota")
+def _namespace(machine: Machine) -> Verdict:
+    """Our pods meet the level restricted of Pod Security; only a hostPath does not."""
+    seen = _cluster(machine)
+    level = seen.labels.get("pod-security.kubernetes.io/enforce", "privileged")
+    full = [
+        f"{quota['metadata']['name']}: {name} {limit} of {limit}"
+        for quota in seen.quotas
+        for name, limit in (quota["status"].get("hard") or {}).items()
+        if (quota["status"].get("used") or {}).get(name) == limit
+    ]
+    if full:
+        return found("k8s-quota", full, severity="warning")
+    quota = "no permission to list quotas" if "quotas" in seen.unread else "no quota is used up"
+    volumes = "" if level == "privileged" else ", which admits no hostpath volume"
+    return ok(f"{seen.namespace}: {quota}; Pod Security {level}{volumes}")
+
+
+@KUBERNETES.check("operators", "Installed operators run", "k8s-operator-down")
+def _operators(machine: Machine) -> Verdict:
+    seen = _cluster(machine)
+    status = {one["metadata"]["name"]: one.get("status") or {} for one in seen.deployments}
+    installed = [name for group, name in OPERATORS.items() if group in seen.groups and name in status]
+    if down := [
+        f"Deployment {name}: none available" for name in installed if not status[name].get("availableReplicas")
+    ]:
+        return found("k8s-operator-down", down, severity="warning")
+    return ok(f"{', '.join(installed) or 'no operator was found; --kind job needs none'}")
+
+
+@KUBERNETES.check("rights", "The user has the rights of a run", "k8s-forbidden")
+def _rights(machine: Machine) -> Verdict:
+    seen = _cluster(machine)
+    if seen.rules is None:
+        return unknown("the cluster does not list this user's rights")
+
+    def allowed(verb: str, group: str, resource: str) -> bool:
+        wanted = {"verbs": verb, "apiGroups": group, "resources": resource}
+        rules = seen.rules or ()
+        return any(all({value, "*"} & set(rule.get(key) or ()) for key, value in wanted.items()) for rule in rules)
+
+    missing = [
+        f"{verb} {resource}"
+        for resource, group, verbs in RIGHTS
+        for verb in verbs
+        if not allowed(verb, group, resource)
+    ]
+    if missing:
+        fix = f"kubectl -n {seen.namespace} apply -f docs/kubernetes-role.yaml   # by whoever runs the cluster"
+        return found("k8s-forbidden", [f"missing in {seen.namespace}: {', '.join(missing)}"], fix=fix)
+    return ok(f"a run is allowed in {seen.namespace}")
 
 
 @KUBERNETES.check("healthy", "No node has an unhealthy GPU", "k8s-gpu-unhealthy")
@@ -71,6 +158,8 @@ def _healthy(machine: Machine) -> Verdict:
 @KUBERNETES.check("free", "No pod is waiting for a GPU", "k8s-insufficient-gpus")
 def _free(machine: Machine) -> Verdict:
     seen = _cluster(machine)
+    if "pods" in seen.unread:
+        return unknown("no permission to list the cluster's pods")
     total, taken = sum(seen.gpus("allocatable").values()), seen.requested()
     waiting = [
         f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} asks for {cluster.pod_gpus(pod)}"
@@ -98,7 +187,9 @@ def _runtime_class(machine: Machine) -> Verdict:
 
 @KUBERNETES.check("images", "No pod is waiting for its image", "k8s-image-pull")
 def _images(machine: Machine) -> Verdict:
-    stuck = []
+    stuck: list[str] = []
+    if "pods" in _cluster(machine).unread:
+        return unknown("no permission to list the cluster's pods")
     for pod in _cluster(machine).pods:
         for status in (pod.get("status") or {}).get("containerStatuses") or []:
             waiting: dict[str, Any] = (status.get("state") or {}).get("waiting") or {}
@@ -106,3 +197,18 @@ def _images(machine: Machine) -> Verdict:
                 name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
                 stuck.append(f"{name}: {status.get('image')}: {waiting['reason']}")
     return found("k8s-image-pull", stuck[:5], severity="warning") if stuck else ok("no pod is waiting for its image")
+
+
+def trying(image: str, models: Volume) -> Layer:
+    """Return the layer whose check runs a short pod."""
+    layer = Layer("kubernetes-try", "A pod on the cluster", needs="kubernetes.reachable", skips=_without_cluster)
+
+    @layer.check("pod", "A pod pulls, mounts, writes, logs and ends", "k8s-pod-failed", timeout_s=cluster.TRY_S + 15)
+    def _pod(machine: Machine) -> Verdict:
+        path = cluster.kubeconfig(machine.host, machine.root)
+        try:
+            return ok(cluster.try_pod(machine.root + (path or ""), image, models))
+        except ClusterError as error:
+            return found("k8s-pod-failed", [f"image: {image}", str(error)])
+
+    return layer

@@ -12,10 +12,9 @@ from rich.console import Console
 from seatrial.cli import trials as screens
 from seatrial.cli.trials import SearchScreen, print_table
 from seatrial.job.model import Job, Target
-from seatrial.search.request import parse_objective
+from seatrial.search.request import Definition, parse_objective
 from seatrial.search.search import Search
 from seatrial.search.space import parse_space
-from seatrial.search.request import Definition
 from seatrial.search.study import Study
 from seatrial.search.trial import Ending, Trial
 from seatrial.system.host import Host

@@ -1,0 +1,143 @@
+"""OwnWorkload: a user's own Job or PyTorchJob of Kubernetes, read from a file that stays as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import ConfigError
+from seatrial.job.in_container import AGENT_GRACE_S
+from seatrial.job.startable import scripts
+from seatrial.job.value import Value
+from seatrial.system.project_files import read_text
+from seatrial.system.typed_path import as_typed
+from seatrial.system.yaml_file import MAX_BYTES, parse_yaml
+
+_KINDS = {"batch/v1 Job": "job", "kubeflow.org/v1 PyTorchJob": "pytorchjob"}
+
+#: Options that concern no pod: all else is in the file.
+_OTHERS = {"on", "name", "project", "secrets", "timeout", "notify", "no_hook", "strict", "with_names", "args"}
+_TABLES = {"kubernetes": {"context", "namespace", "require_capacity"}, "image": {"target"}}
+
+#: Volumes that end with their pod, or cannot be written.
+_GONE = ("name", "emptyDir", "configMap", "secret", "downwardAPI", "projected", "image")
+
+
+class OwnWorkload(Value):
+    """A workload as its file has it.
+
+    Attributes:
+        file: as typed. argv: what its container starts.
+        script: the project's file of the name that it starts, whose source is read; "" for none.
+    """
+
+    file: str
+    manifest: dict[str, Any]
+    argv: tuple[str, ...]
+    script: str = ""
+
+
+def replicas(manifest: Mapping[str, Any]) -> list[tuple[dict[str, Any], int]]:
+    """Return the templates of its pods, that of node 0 first, and how many pods are made of each."""
+    spec = manifest["spec"]
+    if manifest["kind"] == "Job":
+        return [(spec["template"], int(spec.get("completions") or spec.get("parallelism") or 1))]
+    sets = [spec["pytorchReplicaSpecs"].get(name) for name in ("Master", "Worker")]
+    return [(one["template"], int(one.get("replicas", 1))) for one in sets if one]
+
+
+def own_container_of(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the container that trains; the training operator prescribes its name. Raises ValueError."""
+    found: list[dict[str, Any]] = template["spec"]["containers"]
+    named = [one for one in found if one["name"] == "pytorch"] or found
+    if len(named) != 1:
+        raise ValueError("it has several containers, none of which is named pytorch")
+    return named[0]
+
+
+def volume_kinds(template: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return mount path → the kind of its volume, such as ``hostPath``; None: gone with the pod."""
+    volumes = template["spec"].get("volumes") or []
+    kinds = {one["name"]: next((key for key in one if key not in _GONE), None) for one in volumes}
+    mounts = own_container_of(template).get("volumeMounts") or []
+    return {mount["mountPath"]: kinds.get(mount["name"]) for mount in mounts}
+
+
+def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWorkload, dict[str, Any]]:
+    """Return the workload, and the options by which the rest of a plan is made.
+
+    Args:
+        given: typed options. Those that would contradict the file are refused.
+
+    Raises ConfigError.
+    """
+    tables = {key: dict(given.get(key, {})) for key in _TABLES}
+    typed = [key for key, value in given.items() if value and key not in _OTHERS | _TABLES.keys()]
+    if typed := typed + [key for name, table in tables.items() for key in table if key not in _TABLES[name]]:
+        names = ", ".join("--" + key.replace("_", "-") for key in typed)
+        raise ConfigError(f"{names}: with --file, the file decides", run=f"${{EDITOR:-vi}} {as_typed(path)}")
+    parts = re.split(r"(?m)^---(?:[ \t].*)?$", read_text(path, inside=None, limit_bytes=MAX_BYTES))
+    objects = [one for one in (parse_yaml(part, str(path)) for part in parts) if one is not None]
+    kinds = [f"{one.get('apiVersion')} {one.get('kind')}" if isinstance(one, dict) else "no object" for one in objects]
+    if len(kinds) != 1 or kinds[0] not in _KINDS:
+        raise ConfigError(
+            f"{path} has {', '.join(kinds) or 'nothing'}; --file takes one object: {' or '.join(_KINDS)}",
+            run="kubectl apply -f OTHERS.yaml && seatrial run -f JOB.yaml",
+        )
+    try:
+        own, flags = _read(objects[0], str(path), project)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        check = f"kubectl apply --dry-run=server -f {as_typed(path)}"
+        raise ConfigError(f"{path} cannot be run: {why}", run=check) from None
+    kubernetes = {"kind": _KINDS[kinds[0]], **flags.pop("kubernetes"), **tables["kubernetes"]}
+    return own, {**given, **flags, "image": {**flags["image"], **tables["image"]}, "kubernetes": kubernetes}
+
+
+def _read(manifest: dict[str, Any], file: str, project: Path) -> tuple[OwnWorkload, dict[str, Any]]:
+    meta, sets = manifest["metadata"], replicas(manifest)
+    containers, nodes = [own_container_of(template) for template, _ in sets], sum(count for _, count in sets)
+    first, (resource, gpus) = containers[0], _gpus(containers[0])
+    alike = ("image", "command", "args", "workingDir")
+    if any(_gpus(one) != _gpus(first) or any(one.get(key) != first.get(key) for key in alike) for one in containers):
+        raise ValueError("Master and Worker differ in GPUs, image, command or workingDir, and a run has one of each")
+    if not first.get("command"):
+        raise ValueError("its container has no command, and that of the image, which the agent starts, is unknown here")
+    if nodes > 1 and manifest["kind"] == "Job" and manifest["spec"].get("completionMode") != "Indexed":
+        raise ValueError("several pods need completionMode: Indexed, or none knows which one it is")
+    argv = _command(first)
+    names = {Path(word).name for word in argv if word.endswith(".py")}
+    found = [script for script in scripts(project) if Path(script).name in names]
+    grace_s = sets[0][0]["spec"].get("terminationGracePeriodSeconds", 30)  # the API server's default
+    flags = {
+        "on": "k8s",
+        "nodes": nodes,
+        "gpus": str(gpus) if gpus else "none",
+        "launcher": "none",
+        "grace": f"{max(1, int(grace_s) - AGENT_GRACE_S)}s",
+        "image": {"ready": first["image"]},
+        "kubernetes": {"gpu_resource": resource, **{key: meta[key] for key in ("namespace",) if key in meta}},
+    }
+    meta["name"]  # a name that the server makes up would not be found again
+    own = OwnWorkload(file=file, manifest=manifest, argv=argv, script=found[0] if len(found) == 1 else "")
+    return own, flags
+
+
+def _gpus(container: Mapping[str, Any]) -> tuple[str, int]:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return next(((name, int(limits[name])) for name in limits if name.startswith("nvidia.com/")), ("nvidia.com/gpu", 0))
+
+
+def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
+    """Fill in ``$(NAME)``, as a kubelet does. Raises ValueError for a variable that only the pod knows."""
+    values = {one["name"]: one.get("value", "") for one in container.get("env") or [] if "valueFrom" not in one}
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise ValueError(f"$({match[1]}) in its command is not among its variables with a value")
+        return str(values[match[1]])
+
+    words = [str(word) for word in (*container["command"], *(container.get("args") or ()))]
+    return tuple(re.sub(r"(?<!\$)\$\(([^)]+)\)", value, word).replace("$$(", "$(") for word in words)

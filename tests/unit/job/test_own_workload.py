@@ -1,0 +1,90 @@
+"""A workload of the user's own: what is read from its file, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import ConfigError
+from seatrial.job.own_workload import read_own, volume_kinds
+
+POD = """
+      metadata: {labels: {app: mine}}
+      spec:
+        terminationGracePeriodSeconds: 60
+        containers:
+        - name: pytorch
+          image: pytorch/pytorch:1.13.1-cuda11.6-cudnn8-runtime
+          command: [python3, /app/train.py]
+          args: ["--epochs=$(EPOCHS)", "$$(HOME)"]
+          env: [{name: EPOCHS, value: "3"}]
+          resources: {limits: {nvidia.com/gpu: 1, cpu: 8}, requests: {cpu: 4}}
+          volumeMounts: [{name: code, mountPath: /app}, {name: out, mountPath: /out}]
+        volumes: [{name: code, configMap: {name: code}}, {name: out, persistentVolumeClaim: {claimName: out}}]
+"""
+JOB = f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: mine}}\nspec:\n    template:{POD}"
+PYTORCH = (
+    "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: mine, namespace: team}\nspec:\n"
+    f"  pytorchReplicaSpecs:\n   Master:\n    template:{POD}\n   Worker:\n    replicas: 3\n    template:{POD}"
+)
+
+
+def read(folder: Path, text: str, **given: object):
+    file = folder / "job.yaml"
+    file.write_text(text)
+    return read_own(file, folder, given)
+
+
+@pytest.mark.parametrize(("text", "kind", "nodes"), [(JOB, "job", 1), (PYTORCH, "pytorchjob", 4)])
+def test_the_file_decides_kind_image_command_pods_and_gpus(tmp_path, text, kind, nodes):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("import torch\n")
+    own, flags = read(tmp_path, "# mine\n---\n" + text)
+    assert own.argv == ("python3", "/app/train.py", "--epochs=3", "$(HOME)") and own.script == "src/train.py"
+    assert (flags["kubernetes"]["kind"], flags["nodes"], flags["gpus"], flags["grace"]) == (kind, nodes, "1", "50s")
+    assert flags["image"] == {"ready": "pytorch/pytorch:1.13.1-cuda11.6-cudnn8-runtime"}
+    assert flags["kubernetes"].get("namespace") == ("team" if nodes == 4 else None)
+    assert volume_kinds(
+        own.manifest["spec"]["template"]
+        if nodes == 1
+        else {**own.manifest["spec"]["pytorchReplicaSpecs"]["Master"]["template"]}
+    ) == {
+        "/app": None,
+        "/out": "persistentVolumeClaim",
+    }
+
+
+def test_options_beside_the_file_are_kept_and_others_refused(tmp_path):
+    _, flags = read(tmp_path, JOB, name="mine", kubernetes={"context": "prod"}, image={"target": "h100"}, args=[])
+    assert flags["name"] == "mine" and flags["kubernetes"]["context"] == "prod" and flags["image"]["target"] == "h100"
+    with pytest.raises(ConfigError, match="--gpus, --queue: with --file, the file decides"):
+        read(tmp_path, JOB, gpus="2", kubernetes={"queue": "a"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("metadata: {name: mine}", "metadata: {generateName: mine-}", "name is missing"),
+        ("          command: [python3, /app/train.py]\n", "", "its container has no command"),
+        ("spec:\n    template", "spec:\n    parallelism: 2\n    template", "completionMode: Indexed"),
+        ("- name: pytorch\n", "- {name: a}\n        - name: b\n", "several containers"),
+        ('value: "3"', "valueFrom: {fieldRef: {fieldPath: metadata.name}}", r"\$\(EPOCHS\) in its command"),
+        ("        containers:", "        kontainers:", "containers is missing"),
+        ("nvidia.com/gpu: 1", "nvidia.com/gpu: one", "cannot be run"),
+        ("kind: Job", "kind: CronJob", "has batch/v1 CronJob; --file takes one object"),
+        ("apiVersion", "kind: List\n---\napiVersion", "has None List, batch/v1 Job; --file takes one object"),
+        (JOB, "- 1\n", "has no object"),
+        (JOB, "# nothing\n", "has nothing"),
+    ],
+)
+def test_what_no_run_can_be_made_of_is_refused_by_name(tmp_path, old, new, why):
+    assert old in JOB
+    with pytest.raises(ConfigError, match=why):
+        read(tmp_path, JOB.replace(old, new, 1))
+
+
+def test_replicas_with_commands_of_their_own_are_refused(tmp_path):
+    head, worker = PYTORCH.split("   Worker:")
+    with pytest.raises(ConfigError, match="Master and Worker differ"):
+        read(tmp_path, head + "   Worker:" + worker.replace("/app/train.py", "/app/other.py"))

@@ -1,0 +1,138 @@
+"""A workload of the user's own, planned and rendered: the agent in front of its command, all else as it was."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_plans import MODERN, rendered
+from fakes import load_job
+from manifest_rules import VERSIONS, violations
+from planning_sites import a_site
+from seatrial.backends.kubernetes.pods import read_pod
+from seatrial.backends.kubernetes.survey import ClusterFacts, Node
+from seatrial.job.model import Target
+from seatrial.job.own_workload import read_own
+from seatrial.job.plan import Plan
+from seatrial.job.script import source_facts
+from seatrial.planning.plan import make_plan
+from seatrial.system.yaml_file import parse_yaml
+
+TEMPLATE = """
+        metadata: {annotations: {sidecar.istio.io/inject: "true"}}
+        spec:
+          nodeSelector: {pool: gpu}
+          containers:
+          - name: pytorch
+            image: pytorch/pytorch:1.13.1-cuda11.6-cudnn8-runtime
+            command: [python3, /app/train.py]
+            env: [{name: CUDA_VISIBLE_DEVICES, value: "0"}]
+            resources: {requests: {cpu: 4, nvidia.com/gpu: 1}, limits: {cpu: 8, nvidia.com/gpu: 1}}
+            volumeMounts: [{name: code, mountPath: /app}, {name: out, mountPath: /app/models}]
+          volumes: [{name: code, configMap: {name: code}}, {name: out, hostPath: {path: /tmp/models}}]
+"""
+PYTORCH = (
+    "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: mine}\nspec:\n  pytorchReplicaSpecs:\n"
+    f"    Master:\n      restartPolicy: OnFailure\n      template:{TEMPLATE}"
+    f"    Worker:\n      restartPolicy: OnFailure\n      template:{TEMPLATE}"
+)
+JOB = (
+    "apiVersion: batch/v1\nkind: Job\nmetadata: {name: mine}\nspec:\n      backoffLimit: 2\n"
+    f"      template:{TEMPLATE.replace('nodeSelector', 'restartPolicy: Never' + chr(10) + ' ' * 10 + 'nodeSelector')}"
+)
+SCRIPT = """
+import os, torch
+torch.save({}, '/app/models/model.pth')
+with open('/output/metadata.txt', 'w') as file:
+    file.write('done')
+"""
+
+
+def planned(project: Path, text: str, facts: ClusterFacts = MODERN) -> Plan:
+    project.mkdir()
+    (project / "train.py").write_text(SCRIPT)
+    (project / "job.yaml").write_text(text)
+    own, flags = read_own(project / "job.yaml", project, {})
+    job = load_job(project, flags, cwd=project)
+    job = job.changed(own=own, target=Target(kind="image", value="", args=own.argv))
+    return make_plan(job, a_site("k8s", project.parent, project, cluster=facts), source_facts(job))
+
+
+def nodes(product: str, capability: str, **labels: str) -> ClusterFacts:
+    major, minor = capability.split(".")
+    known = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.compute.major": major, "pool": "gpu", **labels}
+    node = Node("gpu-1", 8, 8, ready=True, labels={**known, "nvidia.com/gpu.compute.minor": minor})
+    return replace(MODERN, nodes=(node,))
+
+
+@pytest.mark.parametrize("text", [PYTORCH, JOB])
+def test_only_the_agent_is_added_and_the_file_is_left_alone(tmp_path: Path, text: str) -> None:
+    plan = planned(tmp_path / "project", text)
+    *maps, workload = rendered(plan)
+    assert [one["kind"] for one in maps] == ["ConfigMap"]
+    stripped: dict[str, Any] = copy.deepcopy(workload)
+    assert stripped["metadata"].pop("labels")["seatrial.run"] and stripped["metadata"].pop("namespace") == "default"
+    spec = stripped["spec"]
+    for one in [spec] if "template" in spec else spec["pytorchReplicaSpecs"].values():
+        template = one["template"]
+        pod, [container] = template["spec"], template["spec"]["containers"]
+        assert template["metadata"].pop("labels")["seatrial.run"] == plan.run_id
+        template["metadata"]["annotations"].pop("kubectl.kubernetes.io/default-container")
+        assert [volume["name"] for volume in pod["volumes"][2:]] == ["seatrial-config", "seatrial-scratch"]
+        assert pod["volumes"][2]["configMap"]["name"] == maps[0]["metadata"]["name"]
+        del pod["volumes"][2:], container["volumeMounts"][2:]
+        assert container["command"][-2:] == ["/seatrial/config/agent.pyz", "/seatrial/config/plan.json"]
+        container["command"] = list(plan.agent.argv)
+    assert stripped == parse_yaml(text, "job.yaml")
+    assert plan.agent.argv == ("python3", "/app/train.py") and plan.agent.gpu_count == 1 and plan.agent.check == "torch"
+
+
+def test_a_job_is_valid_for_every_version(tmp_path: Path) -> None:
+    workload = rendered(planned(tmp_path / "project", JOB))[-1]
+    assert [violations(workload, version) for version in VERSIONS] == [[] for _ in VERSIONS]
+
+
+def test_what_is_wrong_in_the_file_is_named(tmp_path: Path) -> None:
+    warnings = planned(tmp_path / "project", PYTORCH, nodes("NVIDIA-H100-80GB-HBM3", "9.0")).warnings
+    old, hidden, host_path, unkept = warnings
+    assert "1.13.1-cuda11.6-cudnn8-runtime is too old for the GPU: torch 1.13.1+cu116 has code for" in old
+    assert old.endswith("sm_86, but NVIDIA-H100-80GB-HBM3 is sm_90")
+    assert "sets CUDA_VISIBLE_DEVICES=0: the device plugin" in hidden
+    assert host_path.startswith("/app/models: a hostPath is")
+    assert "train.py:4" in unkept and "/output/metadata.txt, and no volume keeps that" in unkept
+
+
+def test_nothing_is_wrong_with_a_current_image_and_a_claim(tmp_path: Path) -> None:
+    text = PYTORCH.replace("1.13.1-cuda11.6-cudnn8", "2.5.1-cuda12.4-cudnn9").replace("CUDA_VISIBLE_DEVICES", "EPOCHS")
+    text = text.replace("hostPath: {path: /tmp/models}", "persistentVolumeClaim: {claimName: out}")
+    text = text.replace("mountPath: /app/models}", "mountPath: /app/models}, {name: out, mountPath: /output}")
+    assert planned(tmp_path / "project", text, nodes("NVIDIA-H100-80GB-HBM3", "9.0")).warnings == ()
+
+
+def test_an_old_driver_is_named(tmp_path: Path) -> None:
+    text = PYTORCH.replace("1.13.1-cuda11.6-cudnn8", "2.5.1-cuda12.4-cudnn9")
+    facts = nodes("Tesla-T4", "7.5", **{"nvidia.com/cuda.driver-version.full": "470.223.02"})
+    assert "needs driver 525" in planned(tmp_path / "project", text, facts).warnings[0]
+
+
+def test_the_container_is_found_beside_one_that_the_cluster_adds() -> None:
+    item = {
+        "metadata": {
+            "name": "mine", "uid": "1", "creationTimestamp": "2026-11-27T08:00:00Z",
+            "annotations": {"kubectl.kubernetes.io/default-container": "trainer"},
+        },
+        "spec": {"containers": [{"name": "istio-proxy"}, {"name": "trainer"}]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [
+                {"name": "istio-proxy", "state": {"running": {}}},
+                {"name": "trainer", "state": {"terminated": {"exitCode": 7}}},
+            ],
+        },
+    }  # fmt: skip
+    pod = read_pod(item)
+    assert (pod.container, pod.exit_code) == ("trainer", 7)
