@@ -166,7 +166,7 @@ class Evidence:
                 before, keys = found.get(str(uuid), Witnessed()), mapping(seen)
                 counts = [getattr(before, key) + (whole(keys.get(key)) or 0) for key in Witnessed._fields[:-1]]
                 names = dict.fromkeys([*before.names, *filter(None, map(text, items(keys.get("names"))))])
-                found[str(uuid)] = Witnessed(*counts, names=tuple(names))
+                found[str(uuid)] = Witnessed(*counts, tuple(names))
         return found
 
     @property
