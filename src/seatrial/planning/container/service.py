@@ -11,7 +11,14 @@ import math
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import UsageError
-from seatrial.job.in_container import AGENT_GRACE_S, CONTAINER_RUN
+from seatrial.job.in_container import (
+    AGENT_GRACE_S,
+    AGENT_PYTHON_FLAGS,
+    CONTAINER_AGENT,
+    CONTAINER_PLAN,
+    CONTAINER_RUN,
+    PYTHON_COMMAND,
+)
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, ImagePlan
 from seatrial.job.script import ScriptFacts
@@ -45,6 +52,22 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         container=container,
         choices=(*image_choices, Choice(what="GPU injection", value=injected.strategy, reason=injected.reason)),
         warnings=injected.warnings,
+    )
+
+
+def compared(job: Job, site: Site) -> ContainerPlan:
+    """Return what a service that becomes no run gets: a comparison of its mounts, behind which its command runs."""
+    service = site.service
+    assert service is not None
+    mounts, masks = shielded(service.mounts, hidden_folders(job, site))
+    return ContainerPlan(
+        name=service.name,
+        hostname=None,
+        command=(*PYTHON_COMMAND, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN, *service.argv),
+        user=None,
+        workdir=service.workdir,
+        mounts=(*mounts, *(mount for mount in agent_mounts(site) if mount.read_only)),
+        tmpfs=masks,
     )
 
 
