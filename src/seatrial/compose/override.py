@@ -50,6 +50,7 @@ def override(
     waits: Sequence[tuple[str, str]],
     others: Mapping[str, ContainerPlan] = {},
     *,
+    backend: str = "docker",
     build_network: str = "default",
 ) -> str:
     """The file's text.
@@ -61,7 +62,7 @@ def override(
     entries: dict[str, Entry] = {}
     for name, service in services.items():
         entry = service_entry(service, plans[name]) if name in plans else {}
-        entry |= _mounts(service, others[name]) if name in others else {}
+        entry |= _mounts(service, others[name], backend) if name in others else {}
         added = [writer for writer, reader in waits if reader == name]
         if added:
             entry["depends_on"] = {writer: {"condition": COMPLETED} for writer in added}
@@ -77,7 +78,7 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     """Return the entry that a run's plan adds to its service."""
     container = plan.container
     assert container is not None
-    entry = _mounts(service, container) | _agent(service, ENGINES[plan.backend]().own_options)
+    entry = _mounts(service, container, plan.backend) | _agent(service, ENGINES[plan.backend]().own_options)
     entry["environment"] = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
     entry |= {"group_add": list(container.groups)} if container.groups else {}
     entry |= _gpus(service, container)
@@ -86,12 +87,12 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     return entry
 
 
-def _mounts(service: Service, container: ContainerPlan) -> Entry:
+def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
     """The agent is PID 1, compares the mounts and runs what the service would run."""
     own = {each.target for each in service.by_path}
     lists = {
         "volumes": [_mount(each) for each in container.mounts if each.target not in own],
-        "tmpfs": [f"{each.target}:{each.options}" for each in container.tmpfs],
+        "tmpfs": [f"{each.target}:{each.options}{ENGINES[backend]().bare_tmpfs}" for each in container.tmpfs],
     }
     gone = {"command": _Gone()} if service.config.get("command") else {}
     return {"entrypoint": escaped(container.command), **gone, **{key: each for key, each in lists.items() if each}}

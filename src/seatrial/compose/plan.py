@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -165,8 +164,7 @@ def plan_service(
     grace_s = context.job.grace_s
     with suppress(SeatrialError, KeyError):
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))
-    project, state = context.job.project, context.host.state_folder
-    site = _site(context, service, run, image, lambda source: real_source(source, project, "--mount", state=state))
+    site = _site(context, service, run, image)
     assert site.service is not None
     python, watch, argv = image.python if image else None, context.job.watch, site.service.argv
     job = context.job.without_notify.changed(
@@ -188,30 +186,33 @@ def compare_service(
 
     None where nothing is mounted by path, where its command is not known, and where no Python can come along.
     """
-    site = _site(context, service, run, image, lambda source: Path(os.path.realpath(source)))
+    site = _site(context, service, run, image)
     assert site.service is not None
     if image is None or site.interpreter is None or not site.service.mounts or not site.service.argv:
         return None
     return compared(context.job, site)
 
 
-def _site(
-    context: ComposeContext, service: Service, run: Run, image: ImageFacts | None, real: Callable[[Path], Path]
-) -> Site:
-    """Args: real: resolves the links in a mount's source. Raises UsageError: as it does."""
+def _site(context: ComposeContext, service: Service, run: Run, image: ImageFacts | None) -> Site:
+    """Raises UsageError: a mount leads out of the project through a link."""
+    project, state = context.job.project, context.host.state_folder
     own = ServiceSite(
         name=service.name,
         argv=service_argv(service, image),
         workdir=str(service.config.get("working_dir") or (image.workdir if image else "") or "/"),
         environment=service.environment,
         mounts=tuple(
-            Mount(source=real(Path(each.source)), target=each.target, read_only=each.read_only)
+            Mount(
+                source=real_source(Path(each.source), project, "--mount", state=state),
+                target=each.target,
+                read_only=each.read_only,
+            )
             for each in service.by_path
         ),
         filled=tuple(volume.target for volume in service.volumes),
         read_only_root=bool(service.config.get("read_only")),
     )
-    return replace(run_site(run, context.job.project, context.backend, context.engine, context.host), service=own)
+    return replace(run_site(run, project, context.backend, context.engine, context.host), service=own)
 
 
 def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:

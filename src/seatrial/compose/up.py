@@ -157,7 +157,8 @@ def _planned(
         elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place), image):
             others[name] = found
     network = context.job.image.build_network
-    text = override(file.services, plans, file.short_waits, others, build_network=network)
+    backend = context.backend.name
+    text = override(file.services, plans, file.short_waits, others, backend=backend, build_network=network)
     return Planned(file, plans, others, text)
 
 
