@@ -79,7 +79,6 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     container = plan.container
     assert container is not None
     entry = _mounts(service, container, plan.backend) | _agent(service, ENGINES[plan.backend]().own_options)
-    entry["environment"] = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
     entry |= {"group_add": list(container.groups)} if container.groups else {}
     entry |= _gpus(service, container)
     entry["labels"] = dict(container.labels)
@@ -95,7 +94,9 @@ def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
         "tmpfs": [f"{each.target}:{each.options}{ENGINES[backend]().bare_tmpfs}" for each in container.tmpfs],
     }
     gone = {"command": _Gone()} if service.config.get("command") else {}
-    return {"entrypoint": escaped(container.command), **gone, **{key: each for key, each in lists.items() if each}}
+    env = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
+    some = {key: each for key, each in {**lists, "environment": env}.items() if each}
+    return {"entrypoint": escaped(container.command), **gone, **some}
 
 
 def _agent(service: Service, own: Mapping[str, Any]) -> Entry:

@@ -181,7 +181,7 @@ def plan_service(
 
 def compare_service(
     context: ComposeContext, service: Service, run: Run, image: ImageFacts | None
-) -> ContainerPlan | None:
+) -> tuple[ContainerPlan, dict[str, str]] | None:
     """Return what a service that becomes no run gets, so that it starts on the folders that were checked.
 
     None where nothing is mounted by path, where its command is not known, and where no Python can come along.
@@ -190,7 +190,7 @@ def compare_service(
     assert site.service is not None
     if image is None or site.interpreter is None or not site.service.mounts or not site.service.argv:
         return None
-    return compared(context.job, site)
+    return compared(context.job, site, image.env)
 
 
 def _site(context: ComposeContext, service: Service, run: Run, image: ImageFacts | None) -> Site:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shlex
 import time
@@ -47,17 +48,21 @@ class Planned:
     """The services that are about to start.
 
     Attributes:
-        plans: of the services that become runs. others: what those get that do not. text: the override file.
+        plans: of the services that become runs. others: what those get that do not, and what the command gets back of
+            its environment. text: the override file.
     """
 
     file: ComposeFile
     plans: Mapping[str, Plan]
-    others: Mapping[str, ContainerPlan]
+    others: Mapping[str, tuple[ContainerPlan, dict[str, str]]]
     text: str
 
     @property
     def containers(self) -> list[ContainerPlan]:
-        return [*filter(None, (plan.container for plan in self.plans.values())), *self.others.values()]
+        return [
+            *filter(None, (plan.container for plan in self.plans.values())),
+            *(each for each, _ in self.others.values()),
+        ]
 
 
 def plan_only(context: ComposeContext, store: RunStore) -> Planned:
@@ -145,7 +150,8 @@ def _planned(
     context: ComposeContext, selections: Mapping[str, Selection], *, make: Callable[[str], Run], folder: Path
 ) -> Planned:
     """Args: folder: of the group, where a service that becomes no run has its orders."""
-    file, asks, plans, others = context.file, context.asks(), dict[str, Plan](), dict[str, ContainerPlan]()
+    file, asks, plans = context.file, context.asks(), dict[str, Plan]()
+    others: dict[str, tuple[ContainerPlan, dict[str, str]]] = {}
     none = Selection((), ())
     for name, service in file.services.items():
         image, ask = context.images.get(name), asks.get(name)
@@ -157,8 +163,8 @@ def _planned(
         elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place), image):
             others[name] = found
     network = context.job.image.build_network
-    backend = context.backend.name
-    text = override(file.services, plans, file.short_waits, others, backend=backend, build_network=network)
+    backend, added = context.backend.name, {name: container for name, (container, _) in others.items()}
+    text = override(file.services, plans, file.short_waits, added, backend=backend, build_network=network)
     return Planned(file, plans, others, text)
 
 
@@ -237,10 +243,10 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
 
 
 def _save(planned: Planned, made: Mapping[str, Run], store: RunStore, context: ComposeContext) -> None:
-    for other in planned.others.values():
+    for other, back in planned.others.values():
         orders = next(mount.source for mount in other.mounts if mount.target == CONTAINER_PLAN)
         orders.parent.mkdir(mode=0o700)
-        write_atomically(orders, b"{}")
+        write_atomically(orders, json.dumps({"env": back}).encode())
     for name, plan in planned.plans.items():
         run = made[name]
         run.save_plan(plan)
