@@ -226,3 +226,44 @@ def test_a_project_that_contains_the_engines_socket_is_refused(docker_project: P
     words = [*docker_project.program, "plan", "--on", "docker", "--gpus", "none", "--image", IMAGE]
     ended = subprocess.run(words, cwd="/", env=docker_project.environ, capture_output=True, text=True)
     assert ended.returncode == 2 and "The project / contains the engine's socket" in ended.stderr
+
+
+def test_a_nested_project_that_a_script_replaced_by_a_link_is_refused(
+    container_project: Project, victim: Canaries
+) -> None:
+    before = victim.digest()
+    container_project.write("seatrial.toml", READY)
+    container_project.write("train.py", f"import os; os.symlink({str(victim.home)!r}, 'inner')")
+    container_project.run("train.py", "--gpus", "none")
+    for verb in ("run", "plan", "up"):
+        words = () if verb == "up" else ("train.py", "--gpus", "none")
+        ended = container_project.cli(verb, *words, "-C", "inner", exit_code=2)
+        assert "leads out of the project" in ended.stderr
+    assert victim.digest() == before
+
+
+#: A service that becomes no run, with each way to mount by a path.
+SERVES = """\
+services:
+  web:
+    image: %(image)s
+    command: ["sh", "-c", "cat /bound/* /volume/* /settings /bound/.ssh/*; touch /bound/pwned /volume/pwned; true"]
+    healthcheck: {test: "true"}
+    volumes: ["./bound:/bound", "data:/volume"]
+    configs: [{source: settings, target: /settings}]
+volumes: {data: {driver_opts: {type: none, o: bind, device: %(device)s}}}
+configs: {settings: {file: ./bound/settings}}
+"""
+
+
+def test_what_a_compose_service_mounts_by_path_gives_no_host_folder(docker_project: Project, victim: Canaries) -> None:
+    before, folder = victim.digest(), docker_project.folder
+    docker_project.write("seatrial.toml", READY)
+    docker_project.write("bound/settings", "mine")
+    (folder / "volume").mkdir()
+    docker_project.write("compose.yaml", SERVES % {"image": IMAGE, "device": folder / "volume"})
+    script = swapper(victim, "['/workspace/bound', '/workspace/volume']") + ON_OPEN % "/workspace"
+    with swapping(docker_project, script):
+        for _ in range(TRIES // 2):
+            ended = docker_project.cli("up", "--gpus", "none", "--trust", exit_code=None)
+            assert SECRET not in ended.stdout and victim.digest() == before

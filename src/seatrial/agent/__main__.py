@@ -22,9 +22,12 @@ def main() -> int:
         from seatrial.agent.tune.driver import main as drive
 
         return drive(sys.argv[2])
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         print_to_stderr("usage: agent.pyz PLAN_JSON")
         return EXIT_USAGE
+    if len(sys.argv) > 2:
+        print_to_stderr(mounts.stand_before(sys.argv[1], sys.argv[2:], sys.argv[0]))
+        return EXIT_NO_RUN
     try:
         run = plan.read(sys.argv[1])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,9 +1,28 @@
 """Compare the container's mounts with what the host opened: engines mount by path, where others may be by then."""
 
+import json
 import os
+import signal
 from typing import Dict, List, Optional, Tuple
 
 Identities = Dict[str, Optional[List[int]]]
+
+
+def stand_before(orders: str, argv: List[str], archive: str) -> str:
+    """Compare the mounts of a service that becomes no run, and become its own command; return why it cannot start."""
+    with open(orders, encoding="utf-8") as file:
+        whole = json.load(file)
+    swapped, _ = compare(whole["mounts"], archive)
+    if swapped is not None:
+        return "%s shows another file or folder than the one that was checked: nothing was started" % swapped
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, which what is executed would inherit
+    with open("/proc/self/environ", "rb") as file:  # as the engine set it: Python adds LC_CTYPE
+        env = dict(each.split(b"=", 1) for each in file.read().split(b"\0") if b"=" in each)
+    env.update((name.encode(), value.encode()) for name, value in whole["env"].items())
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        return "%s cannot be run: %s" % (argv[0], error.strerror)
 
 
 def compare(mounts: Identities, archive: str) -> Tuple[Optional[str], Optional[str]]:

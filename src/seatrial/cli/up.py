@@ -48,8 +48,9 @@ def up(
         from seatrial.cli.screen import front
         from seatrial.compose import commands
         from seatrial.compose.request import UpRequest
+        from seatrial.system.project_files import real_project
 
-    folder = check_folder(project or Path.cwd()).absolute()
+    folder = real_project(check_folder(project or Path.cwd()))
     wanted = UpRequest(
         project=folder, files=tuple(Path(file) for file in files), as_json=as_json, whole=verbose, **request
     )

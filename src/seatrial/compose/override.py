@@ -48,18 +48,21 @@ def override(
     services: Mapping[str, Service],
     plans: Mapping[str, Plan],
     waits: Sequence[tuple[str, str]],
+    others: Mapping[str, ContainerPlan] = {},
     *,
+    backend: str = "docker",
     build_network: str = "default",
 ) -> str:
     """The file's text.
 
     Args:
-        plans: of the services that become runs.
+        plans: of the services that become runs. others: what those get that do not.
         waits: (task, reader) pairs: the reader starts after the task's successful end.
     """
     entries: dict[str, Entry] = {}
     for name, service in services.items():
         entry = service_entry(service, plans[name]) if name in plans else {}
+        entry |= _mounts(service, others[name], backend) if name in others else {}
         added = [writer for writer, reader in waits if reader == name]
         if added:
             entry["depends_on"] = {writer: {"condition": COMPLETED} for writer in added}
@@ -75,31 +78,31 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     """Return the entry that a run's plan adds to its service."""
     container = plan.container
     assert container is not None
-    entry: Entry = {}
-    entry |= _agent(service, container, ENGINES[plan.backend]().own_options)
-    entry["environment"] = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
-    mounts = [_mount(each) for each in container.mounts if each not in plan.job.mounts]
-    lists = {
-        "volumes": mounts,
-        "tmpfs": [f"{each.target}:{each.options}" for each in container.tmpfs],
-        "group_add": list(container.groups),
-    }
-    entry |= {key: value for key, value in lists.items() if value}
+    entry = _mounts(service, container, plan.backend) | _agent(service, ENGINES[plan.backend]().own_options)
+    entry |= {"group_add": list(container.groups)} if container.groups else {}
     entry |= _gpus(service, container)
     entry["labels"] = dict(container.labels)
     entry["stop_grace_period"] = f"{container.stop_timeout_s}s"
     return entry
 
 
-def _agent(service: Service, container: ContainerPlan, own: Mapping[str, Any]) -> Entry:
-    """The agent is PID 1, runs what the service would run, and its log carries the evidence, so that it is not cut."""
-    options = dict(option.split("=", 1) for option in own["log_options"])
-    entry: Entry = {
-        "entrypoint": escaped(container.command),
-        "logging": _ReplacedKeys(driver=own["log_driver"], options=options),
+def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
+    """The agent is PID 1, compares the mounts and runs what the service would run."""
+    own = {each.target for each in service.by_path}
+    lists = {
+        "volumes": [_mount(each) for each in container.mounts if each.target not in own],
+        "tmpfs": [f"{each.target}:{each.options}{ENGINES[backend]().bare_tmpfs}" for each in container.tmpfs],
     }
-    if service.config.get("command"):
-        entry["command"] = _Gone()
+    gone = {"command": _Gone()} if service.config.get("command") else {}
+    env = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
+    some = {key: each for key, each in {**lists, "environment": env}.items() if each}
+    return {"entrypoint": escaped(container.command), **gone, **some}
+
+
+def _agent(service: Service, own: Mapping[str, Any]) -> Entry:
+    """Its log carries the evidence, so that it is not cut."""
+    options = dict(option.split("=", 1) for option in own["log_options"])
+    entry: Entry = {"logging": _ReplacedKeys(driver=own["log_driver"], options=options)}
     entry |= {key: False for key in ("init", "tty", "stdin_open") if service.config.get(key)}
     return entry
 

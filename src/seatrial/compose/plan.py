@@ -19,12 +19,13 @@ from seatrial.errors import ConfigError, GpuContractError, GpuRequestError, Seat
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import Mount, Plan
+from seatrial.job.plan import ContainerPlan, Mount, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.units import parse_seconds
+from seatrial.planning.container.service import compared
 from seatrial.planning.host import HostFacts
 from seatrial.planning.plan import make_plan, select_gpus
-from seatrial.planning.site import ServiceSite
+from seatrial.planning.site import ServiceSite, Site
 from seatrial.runs.launch import run_site
 from seatrial.runs.run import Run
 
@@ -163,32 +164,55 @@ def plan_service(
     grace_s = context.job.grace_s
     with suppress(SeatrialError, KeyError):
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))
-    python, binds = image.python if image else None, _binds(service, context)
-    watch = context.job.watch
-    argv = service_argv(service, image)
+    site = _site(context, service, run, image)
+    assert site.service is not None
+    python, watch, argv = image.python if image else None, context.job.watch, site.service.argv
     job = context.job.without_notify.changed(
         name=service.name,
         target=Target(kind="image", value="", args=argv if argv and argv[0][:1] != "(" else ()),
         gpus=ask.request if ask else GpuRequest("none"),
         grace_s=grace_s,
         image=context.job.image.changed(ready=service.image, python=python),
-        mounts=binds,
+        mounts=site.service.mounts,
         watch=watch if service.is_task else watch.changed(hang_after_s=None),
     )
-    site = replace(
-        run_site(run, job.project, context.backend, context.engine, context.host),
-        selection=selection,
-        service=ServiceSite(
-            name=service.name,
-            argv=argv,
-            workdir=str(service.config.get("working_dir") or (image.workdir if image else "") or "/"),
-            environment=service.environment,
-            mounts=binds,
-            filled=tuple(volume.target for volume in service.volumes),
-            read_only_root=bool(service.config.get("read_only")),
+    return make_plan(job, replace(site, selection=selection), _facts(service, argv))
+
+
+def compare_service(
+    context: ComposeContext, service: Service, run: Run, image: ImageFacts | None
+) -> tuple[ContainerPlan, dict[str, str]] | None:
+    """Return what a service that becomes no run gets, so that it starts on the folders that were checked.
+
+    None where nothing is mounted by path, where its command is not known, and where no Python can come along.
+    """
+    site = _site(context, service, run, image)
+    assert site.service is not None
+    if image is None or site.interpreter is None or not site.service.mounts or not site.service.argv:
+        return None
+    return compared(context.job, site, image.env)
+
+
+def _site(context: ComposeContext, service: Service, run: Run, image: ImageFacts | None) -> Site:
+    """Raises UsageError: a mount leads out of the project through a link."""
+    project, state = context.job.project, context.host.state_folder
+    own = ServiceSite(
+        name=service.name,
+        argv=service_argv(service, image),
+        workdir=str(service.config.get("working_dir") or (image.workdir if image else "") or "/"),
+        environment=service.environment,
+        mounts=tuple(
+            Mount(
+                source=real_source(Path(each.source), project, "--mount", state=state),
+                target=each.target,
+                read_only=each.read_only,
+            )
+            for each in service.by_path
         ),
+        filled=tuple(volume.target for volume in service.volumes),
+        read_only_root=bool(service.config.get("read_only")),
     )
-    return make_plan(job, site, _facts(service, argv))
+    return replace(run_site(run, project, context.backend, context.engine, context.host), service=own)
 
 
 def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
@@ -203,20 +227,6 @@ def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
     if not argv and image is None:
         return (f"(the command of {service.image})",)
     return argv
-
-
-def _binds(service: Service, context: ComposeContext) -> tuple[Mount, ...]:
-    """Return its bind mounts, links resolved. Raises UsageError: a link leads out of the project."""
-    project, state = context.job.project, context.host.state_folder
-    return tuple(
-        Mount(
-            source=real_source(Path(volume.source), project, "--mount", state=state),
-            target=volume.target,
-            read_only=volume.read_only,
-        )
-        for volume in service.volumes
-        if volume.kind == "bind" and volume.source.startswith("/")
-    )
 
 
 def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:

@@ -6,10 +6,10 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.compose.client import Compose, unescaped
@@ -207,7 +207,13 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
         if how.get("condition") == COMPLETED
     }
     services = {
-        name: Service(name, each, str(each.get("image") or f"{config['name']}-{name}"), awaited=name in awaited)
+        name: Service(
+            name,
+            each,
+            str(each.get("image") or f"{config['name']}-{name}"),
+            awaited=name in awaited,
+            by_path=tuple(_by_path(config, each)),
+        )
         for name, each in found.items()
     }
     # As they stand in the files; Compose sorts them.
@@ -225,6 +231,22 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
         outside,
         text,
     )
+
+
+def _by_path(config: Mapping[str, Any], service: Mapping[str, Any]) -> Iterator[ServiceMount]:
+    """Yield what the engine mounts into a service by a path of this machine, whatever the file calls it."""
+    for each in service.get("volumes") or ():
+        source, read_only = str(each.get("source") or ""), bool(each.get("read_only"))
+        options = ((config.get("volumes") or {}).get(source) or {}).get("driver_opts") or {}
+        if each["type"] == "volume" and {"bind", "rbind"} & set(str(options.get("o")).split(",")):
+            source = str(Path(str(options.get("device")), (each.get("volume") or {}).get("subpath") or ""))
+        if source.startswith("/"):
+            yield ServiceMount(str(each["type"]), source, str(each["target"]), read_only)
+    for kind, folder in (("secrets", "/run/secrets"), ("configs", "/")):
+        for each in service.get(kind) or ():
+            if file := config[kind][each["source"]].get("file"):
+                target = PurePosixPath(folder, str(each.get("target") or each["source"]))
+                yield ServiceMount(kind, str(file), str(target), read_only=True)
 
 
 def refusal(ended: command.Completed, files: Sequence[Path], lines: Lines) -> UsageError:

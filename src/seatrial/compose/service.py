@@ -71,6 +71,7 @@ class Service:
         config: its part of ``docker compose config``, with ``$$`` read as one dollar.
         image: what is run; of one that is built, the name that Compose gives the result.
         image_config: of its image; None if that is not here yet.
+        by_path: what is mounted by a path of this machine.
         awaited: another service waits for its successful end, so that it has one.
     """
 
@@ -79,6 +80,7 @@ class Service:
     image: str
     image_config: ImageConfig | None = field(default=None)
     awaited: bool = False
+    by_path: tuple[ServiceMount, ...] = ()
 
     @property
     def build(self) -> Mapping[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shlex
 import time
@@ -15,7 +16,7 @@ from seatrial.backends.containers.mounts import held_sources, host_files
 from seatrial.compose.client import Compose, containers
 from seatrial.compose.group import Group, GroupStore, Member
 from seatrial.compose.override import override
-from seatrial.compose.plan import ComposeContext, becomes_run, plan_service, select, with_images
+from seatrial.compose.plan import ComposeContext, becomes_run, compare_service, plan_service, select, with_images
 from seatrial.compose.read import ComposeFile, profiles_in
 from seatrial.compose.request import Console, UpRequest
 from seatrial.compose.warnings import ComposeWarning, short_form
@@ -25,7 +26,8 @@ from seatrial.images.build.failure import failing_step, last_meaningful, readabl
 from seatrial.images.build.progress import READY
 from seatrial.job.asks import Ask
 from seatrial.job.gpus import Selection
-from seatrial.job.plan import Plan
+from seatrial.job.in_container import CONTAINER_PLAN
+from seatrial.job.plan import ContainerPlan, Plan
 from seatrial.job.units import format_seconds
 from seatrial.runs.leases import leases
 from seatrial.runs.run import Run
@@ -46,19 +48,28 @@ class Planned:
     """The services that are about to start.
 
     Attributes:
-        plans: of the services that become runs. text: the override file.
+        plans: of the services that become runs. others: what those get that do not, and what the command gets back of
+            its environment. text: the override file.
     """
 
     file: ComposeFile
     plans: Mapping[str, Plan]
+    others: Mapping[str, tuple[ContainerPlan, dict[str, str]]]
     text: str
+
+    @property
+    def containers(self) -> list[ContainerPlan]:
+        return [
+            *filter(None, (plan.container for plan in self.plans.values())),
+            *(each for each, _ in self.others.values()),
+        ]
 
 
 def plan_only(context: ComposeContext, store: RunStore) -> Planned:
     """Return what ``up`` would do, as far as it is known without building; change nothing."""
     context = _looked_into(context)
     runs = {name: store.run(new_run_id()) for name in context.file.services}
-    return _planned(context, _selected(context), make=lambda name: runs[name])
+    return _planned(context, _selected(context), make=lambda name: runs[name], folder=store.root)
 
 
 def start(context: ComposeContext, request: UpRequest, store: GroupStore, console: Console) -> Group:
@@ -87,8 +98,8 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
                 leases(context.host).take(uuids, run.id, context.backend.name, run.folder, context.engine.address)
                 return run
 
-            planned = _planned(context, selections, make=make)
-        _save(planned, made, store.runs)
+            planned = _planned(context, selections, make=make, folder=store.folder(group.id))
+        _save(planned, made, store.runs, context)
         _print_runs(planned, console)
         path = store.folder(group.id) / OVERRIDE
         write_atomically(path, planned.text.encode(), mode=0o600)
@@ -96,7 +107,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         group = _with_runs(store, group, planned, made)
         compose, folder = context.file.compose.with_override(path), store.folder(group.id)
         with contextlib.ExitStack() as held:  # the service's user may be any; the folders above let nobody else in
-            for container in filter(None, (plan.container for plan in planned.plans.values())):
+            for container in planned.containers:
                 held.enter_context(held_sources(container, mode=0o644))
             process = launch(compose, folder, *request.names)
         return hand_over(store, group, made.values(), process, context.host)
@@ -135,8 +146,12 @@ def _selected(context: ComposeContext) -> dict[str, Selection]:
     return select(context, leases(context.host).current())
 
 
-def _planned(context: ComposeContext, selections: Mapping[str, Selection], *, make: Callable[[str], Run]) -> Planned:
+def _planned(
+    context: ComposeContext, selections: Mapping[str, Selection], *, make: Callable[[str], Run], folder: Path
+) -> Planned:
+    """Args: folder: of the group, where a service that becomes no run has its orders."""
     file, asks, plans = context.file, context.asks(), dict[str, Plan]()
+    others: dict[str, tuple[ContainerPlan, dict[str, str]]] = {}
     none = Selection((), ())
     for name, service in file.services.items():
         image, ask = context.images.get(name), asks.get(name)
@@ -145,8 +160,12 @@ def _planned(context: ComposeContext, selections: Mapping[str, Selection], *, ma
             plans[name] = plan_service(
                 context, service, make(name), selection=selections.get(name, none), image=image, ask=ask
             )
+        elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place), image):
+            others[name] = found
     network = context.job.image.build_network
-    return Planned(file, plans, override(file.services, plans, file.short_waits, build_network=network))
+    backend, added = context.backend.name, {name: container for name, (container, _) in others.items()}
+    text = override(file.services, plans, file.short_waits, added, backend=backend, build_network=network)
+    return Planned(file, plans, others, text)
 
 
 def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -> Group:
@@ -185,7 +204,7 @@ def _make_images(context: ComposeContext, folder: Path, console: Console) -> Non
         write_atomically(path, override(file.services, {}, (), build_network=network).encode(), mode=0o600)
         _build(compose.with_override(path), file, built, console)
     for name, service in file.services.items():
-        looked_into = service.build is None and (service.is_task or name in context.asks())
+        looked_into = service.build is None and (service.is_task or service.by_path or name in context.asks())
         if looked_into and context.backend.images.image(service.image) is None:
             with console.building() as progress:
                 pull(context.backend.images, service.image, progress)
@@ -223,14 +242,18 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
     )
 
 
-def _save(planned: Planned, made: Mapping[str, Run], store: RunStore) -> None:
+def _save(planned: Planned, made: Mapping[str, Run], store: RunStore, context: ComposeContext) -> None:
+    for other, back in planned.others.values():
+        orders = next(mount.source for mount in other.mounts if mount.target == CONTAINER_PLAN)
+        orders.parent.mkdir(mode=0o700)
+        write_atomically(orders, json.dumps({"env": back}).encode())
     for name, plan in planned.plans.items():
         run = made[name]
         run.save_plan(plan)
         if planned.file.services[name].user not in ("root", "0", str(os.getuid())):
             store.let_any_user_write(run)
-        assert plan.container is not None, "a service has a container"
-        host_files(plan.container).write(plan.job.project)
+    for container in planned.containers:
+        host_files(container).write(context.job.project)
 
 
 def _print_runs(planned: Planned, console: Console) -> None:

@@ -28,7 +28,7 @@ from seatrial.job.notify import Notify, from_flags
 from seatrial.job.retired import replaced_key
 from seatrial.job.tables import Changes, SweepTable
 from seatrial.job.target import resolve_target
-from seatrial.system.project_files import is_there
+from seatrial.system.project_files import is_there, real_project
 from seatrial.system.text import shown
 from seatrial.system.toml_file import read_toml
 from seatrial.system.typed_path import as_typed, from_here
@@ -85,7 +85,7 @@ def load_job(
         DataError: a data folder or mounted file that is missing or empty.
         TargetError: nothing to run, or not there.
     """
-    project = Path(os.path.realpath(project))  # once: what a link in its place leads to later is another project
+    project = real_project(project)
     cwd = cwd or Path.cwd()
     if not project.is_dir():
         raise ConfigError(f"Project folder not found: {from_here(project)}", run=f"ls {as_typed(project.parent)}")

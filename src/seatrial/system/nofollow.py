@@ -57,14 +57,14 @@ def folder(top: Path, *parts: str, make: bool = False) -> Iterator[int]:
     """A descriptor of ``top/parts…``. ``top`` is trusted, links in it too; no part below may be one.
 
     Args:
-        make: what is missing is made.
+        make: what is missing is made, for which no part of ``top`` may be a link either.
 
     Raises:
         FileNotFoundError: it is not there, and not to be made.
         UntrustedPathError: a part is a link or no folder.
         DiskError: it cannot be made.
     """
-    descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = open_source(top) if make else os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     path = top
     try:
         for part in parts:

@@ -30,6 +30,22 @@ class _NotReadError(Exception):
     """Why, as what follows the file's name in a sentence."""
 
 
+def real_project(project: Path) -> Path:
+    """Resolve the links in a project's path, once: what a link in its place leads to later is another project.
+
+    Raises UsageError: it leads out of a project around it through a link, which a script that ran there may have made.
+    """
+    real = Path(os.path.realpath(project))
+    for above in Path(os.path.abspath(project)).parents:  # noqa: PTH100  # resolve() would follow that link
+        if (above / ".seatrial").is_dir() and not real.is_relative_to(os.path.realpath(above)):
+            raise UsageError(
+                f"The project {project} leads out of the project {above}, to {real}",
+                cause="It is a symlink, which any script that ran there could have created",
+                run=f"cd {as_typed(real)}   # if that is the folder you mean",
+            )
+    return real
+
+
 def is_there(path: Path) -> bool:
     """Something has this name, be it a link that leads nowhere: reading it reports what is wrong with it."""
     try:

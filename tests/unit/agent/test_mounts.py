@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,17 @@ def test_the_target_of_a_swapped_mount_never_starts_and_no_mount_is_written(tmp_
     assert ended.returncode == 5 and str(agent.run_dir).encode() in ended.stderr
     assert b"mount-swapped" in ended.stdout and b"agent.started" not in ended.stdout
     assert list(agent.run_dir.iterdir()) == [] and not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(("shown", "code", "printed"), [("same", 7, "ran bc"), ("other", 125, "was checked")])
+def test_a_service_runs_its_own_command_on_the_mounts_that_were_checked(
+    tmp_path: Path, shown: str, code: int, printed: str
+) -> None:
+    for name in ("same", "other"):
+        (tmp_path / name).mkdir()
+    orders = tmp_path / "agent.json"
+    orders.write_text(json.dumps({"mounts": {str(tmp_path / "same"): identity(tmp_path / shown)}, "env": {"B": "c"}}))
+    words = [sys.executable, "-m", "seatrial.agent", str(orders), "sh", "-c", "echo ran $A$B; env; exit 7"]
+    env = {"A": "b", "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert ended.returncode == code and printed in ended.stdout + ended.stderr and "LC_CTYPE" not in ended.stdout

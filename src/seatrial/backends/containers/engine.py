@@ -63,6 +63,8 @@ class ContainerEngine(ABC):
     traits = OF_CONTAINERS
     dialect: ClassVar[Dialect]
     own_options: ClassVar[Mapping[str, Any]]
+    #: Added to the options of a tmpfs that must be empty.
+    bare_tmpfs: ClassVar[str] = ""
 
     def __init__(self, client_call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
         """``client_call``: the program and its global options; default is the engine's name."""

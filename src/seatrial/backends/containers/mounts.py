@@ -204,8 +204,7 @@ class HostFiles:
 
     def write(self, project: Path) -> None:
         """Make what is missing, in the project through no link. Raises DiskError, UntrustedPathError."""
-        root = project.resolve()
-        missing = [path for path in self.sources if path.is_relative_to(root) and not path.exists()]
+        missing = [path for path in self.sources if path.is_relative_to(project) and not path.exists()]
         for folder in (*self.folders, *missing):
             _make_point(folder, project, folder=True)
         for point, source in self.mount_points.items():
@@ -216,10 +215,9 @@ class HostFiles:
 
 def make_folder_inside(folder: Path, project: Path) -> bool:
     """Make a folder of the project, and those above it, through no link; return False for one outside of it."""
-    root = project.resolve()
-    if not folder.is_relative_to(root):
+    if not folder.is_relative_to(project):
         return False
-    with nofollow.folder(root, *folder.relative_to(root).parts, make=True):
+    with nofollow.folder(project, *folder.relative_to(project).parts, make=True):
         return True
 
 

@@ -46,6 +46,8 @@ class Podman(ContainerEngine):
     #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
     #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
     own_options: ClassVar = {"log_driver": "k8s-file", "log_options": ["max-size=1tb"]}
+    #: Without it Podman copies what lies under a tmpfs into it; a mask would show what it hides.
+    bare_tmpfs = ",notmpcopyup"
 
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
         return podman_facts(info, DEFAULT_SPEC_DIRS)
@@ -62,9 +64,8 @@ class Podman(ContainerEngine):
                 cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
                 run=GENERATE_CDI,
             )
-        # Podman copies what lies under a tmpfs into it without notmpcopyup; a mask would show what it hides.
         options = super().options(container, image)
-        bare = [f"{tmpfs},notmpcopyup" for tmpfs in options.options.get("tmpfs", [])]
+        bare = [tmpfs + self.bare_tmpfs for tmpfs in options.options.get("tmpfs", [])]
         return options.plus(tmpfs=bare) if bare else options
 
     def open_log(self, handle: Handle) -> OpenLog | None:

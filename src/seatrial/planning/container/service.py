@@ -7,15 +7,24 @@ what the override adds (compose/override.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import UsageError
-from seatrial.job.in_container import AGENT_GRACE_S, CONTAINER_RUN
+from seatrial.job.in_container import (
+    AGENT_GRACE_S,
+    AGENT_PYTHON_FLAGS,
+    CONTAINER_AGENT,
+    CONTAINER_PLAN,
+    CONTAINER_RUN,
+    PYTHON_COMMAND,
+)
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.env import service_env
+from seatrial.planning.container.env import shielded as unsteered
 from seatrial.planning.container.parts import planned_image, way_in
 from seatrial.planning.container.plan import agent_command, agent_mounts, container_labels, hidden_folders
 from seatrial.planning.process import gpu_plan, selected
@@ -46,6 +55,30 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         choices=(*image_choices, Choice(what="GPU injection", value=injected.strategy, reason=injected.reason)),
         warnings=injected.warnings,
     )
+
+
+def compared(job: Job, site: Site, env: Mapping[str, str]) -> tuple[ContainerPlan, dict[str, str]]:
+    """Return what a service that becomes no run gets to compare its mounts, and what its command gets back of ``env``.
+
+    Args:
+        env: the image's.
+    """
+    service = site.service
+    assert service is not None
+    loaders = {name: value for name, value in {**env, **service.environment}.items() if not name.startswith("PYTHON")}
+    safe, back = unsteered(service.environment, loaders, service.filled)
+    mounts, masks = shielded(service.mounts, hidden_folders(job, site))
+    container = ContainerPlan(
+        name=service.name,
+        hostname=None,
+        command=(*PYTHON_COMMAND, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN, *service.argv),
+        user=None,
+        workdir=service.workdir,
+        env=safe,
+        mounts=(*mounts, *(mount for mount in agent_mounts(site) if mount.read_only)),
+        tmpfs=masks,
+    )
+    return container, back
 
 
 def _container(
