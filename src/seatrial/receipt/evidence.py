@@ -164,9 +164,9 @@ class Evidence:
         for moment in self.all(events.HostWitness):
             for uuid, seen in mapping(moment.keys.get("gpus")).items():
                 before, keys = found.get(str(uuid), Witnessed()), mapping(seen)
-                counts = [getattr(before, key) + (whole(keys.get(key)) or 0) for key in Witnessed._fields[:-1]]
+                counts = {key: getattr(before, key) + (whole(keys.get(key)) or 0) for key in Witnessed._fields[:-1]}
                 names = dict.fromkeys([*before.names, *filter(None, map(text, items(keys.get("names"))))])
-                found[str(uuid)] = Witnessed(*counts, tuple(names))
+                found[str(uuid)] = before._replace(**counts, names=tuple(names))
         return found
 
     @property

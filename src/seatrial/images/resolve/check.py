@@ -85,6 +85,21 @@ def resolve_packages(
         if isinstance(answer, Unsatisfiable) and not (own_base or answer.no_package or answer.no_version):
             raise _contradiction(answer, request, needs)
         return base, resolved, _locked(resolver, job, resolved, answer, bounded), needs
+    return *_python_with_wheels(resolver, job, needs, barred, choose, (base, resolved), own_base=own_base), needs
+
+
+def _python_with_wheels(
+    resolver: PackageResolver,
+    job: Job,
+    needs: Needs,
+    barred: Mapping[str, str],
+    choose: Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]],
+    first: tuple[Base, Resolved],
+    *,
+    own_base: bool,
+) -> tuple[Base, Resolved, Checked]:
+    """Try one Python after the other until one has a wheel of each package. The arguments are resolve_packages'."""
+    (base, resolved), bounded = first, _bounded(needs.requirements)
     tried: dict[str, str] = {}
     usable: list[tuple[Base, Resolved, Lock]] = []
     refusal: ConfigError | None = None
@@ -95,7 +110,7 @@ def resolve_packages(
         if isinstance(answer, Unreachable):
             if usable:
                 break
-            return base, resolved, Checked(warnings=_unchecked(answer, request, bounded)), needs
+            return base, resolved, Checked(warnings=_unchecked(answer, request, bounded))
         place = needs.source
         if isinstance(answer, Lock):
             usable.append((base, resolved, answer))
@@ -112,7 +127,7 @@ def resolve_packages(
         if own_base:
             note = f"{tried[request.python]}, and the base image has Python {request.python}"
             checked = _locked(resolver, job, resolved, answer, bounded)
-            return base, resolved, replace(checked, warnings=(note,)), needs
+            return base, resolved, replace(checked, warnings=(note,))
         try:
             base, resolved = choose({**barred, **tried}, needs)
         except (ConfigError, GpuContractError):
@@ -123,7 +138,7 @@ def resolve_packages(
     best = min(usable, key=lambda each: len(each[2].from_source))
     chosen = best[1].stack.python
     base, resolved = choose({**barred, **{python: why for python, why in tried.items() if python != chosen}}, needs)
-    return base, resolved, _locked(resolver, job, resolved, best[2], bounded), needs
+    return base, resolved, _locked(resolver, job, resolved, best[2], bounded)
 
 
 def _adapted(
