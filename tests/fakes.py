@@ -132,7 +132,7 @@ class FakeBackend:
         return Handle(backend=self.name, id=f"id-of-{run_id}", started="1", run_id=run_id, run_dir=str(run_dir))
 
     def collect(
-        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 

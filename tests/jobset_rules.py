@@ -40,7 +40,7 @@ def jobset_violations(manifest: dict[str, Any], of_job: Callable[[dict[str, Any]
         name = f"{manifest['metadata']['name']}-{job['name']}-{replicas - 1}"
         for whole in (name, f"{name}-{pods - 1}{_SUFFIX}"):
             if not _LABEL.fullmatch(whole) or len(whole) > _LONGEST:
-                yield f"the name {whole} is no DNS label"
+                yield f"the name {whole} is not a DNS label"
         yield from of_job({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, **template})
 
 

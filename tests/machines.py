@@ -105,7 +105,7 @@ class FakeHost:
     inspected: dict[str, Any] | None = None
     request: InspectionRequest = field(default_factory=InspectionRequest)
     on: str = "auto"
-    asked: list[tuple[str, ...]] = field(default_factory=list)
+    commands: list[tuple[str, ...]] = field(default_factory=list)
 
     def write(self, path: str, text: str = "") -> None:
         trees.write(self.root, path, text)
@@ -173,7 +173,7 @@ class FakeHost:
 
     def _run(self, argv: Sequence[str], *, timeout_s: float, input: str | None = None) -> Completed:
         words = tuple(argv)
-        self.asked.append(words)
+        self.commands.append(words)
         for engine, info in (("docker", self.docker), ("podman", self.podman)):
             if words[:2] == (engine, "info"):
                 return _info(words, info)

@@ -67,7 +67,7 @@ def _trainer_webhook(manifest: dict[str, Any]) -> Iterator[str]:
     for patch in spec["runtimePatches"]:
         domain, slash, path = patch["manager"].partition("/")
         if not (re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", domain) and slash and path):
-            yield f"manager {patch['manager']} is no domain-prefixed path"
+            yield f"manager {patch['manager']} is not a domain-prefixed path"
         for job in patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]:
             pod = job["template"]["spec"]["template"]["spec"]
             if (

@@ -49,7 +49,7 @@ class EchoReader:
             try:
                 return self._row([float(word) for word in data.decode().split()])
             except ValueError as error:
-                raise BadInputError("The text is no pair of numbers.") from error
+                raise BadInputError("The text is not a pair of numbers.") from error
         if media_type.startswith("image/"):
             return (np.array([len(data), 0], np.float32),)
         raise BadInputError(f"A file of type {media_type[:40]} is not taken.")
@@ -65,9 +65,9 @@ class EchoReader:
         try:
             array = np.array(given, np.float32)
         except (ValueError, TypeError) as error:
-            raise BadInputError("The input is no pair of numbers.") from error
+            raise BadInputError("The input is not a pair of numbers.") from error
         if array.shape != (2,) or not np.isfinite(array).all():
-            raise BadInputError("The input is no pair of numbers.")
+            raise BadInputError("The input is not a pair of numbers.")
         return (array,)
 
 

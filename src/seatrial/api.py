@@ -176,10 +176,10 @@ def start(
     """
     job, host = _job(target, args, project, options), Host()
     _require_consent(job, host, trust=trust)
-    say = progress or (lambda line: None)
-    prepared = launch.prepare(job, host, building=lambda: nullcontext(say), notifies=True)
+    echo = progress or (lambda line: None)
+    prepared = launch.prepare(job, host, building=lambda: nullcontext(echo), notifies=True)
     try:
-        launch.start(prepared, host, say)
+        launch.start(prepared, host, echo)
     except (SeatrialError, KeyboardInterrupt):
         finalise(prepared.run, host)  # its receipt has the reason
         raise

@@ -1,6 +1,6 @@
 """Every error seatrial raises on purpose.
 
-    SeatrialError                 exit 5   engine or environment, unless a branch says otherwise
+    SeatrialError                 exit 5   engine or environment, unless a branch has its own
     ├── UsageError                exit 2   an invalid request
     │   ├── ConfigError                    seatrial.toml: names file, key, what was expected and found
     │   ├── TargetError                    the script, module, recipe or image is not there

@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 
 class NotOursError(ValueError):
-    """These bytes are no messages: somebody else writes into the pipe."""
+    """These bytes are not messages: somebody else writes into the pipe."""
 
 
 def encode_input(data: bytes) -> bytes:

@@ -29,7 +29,7 @@ PLANTED = {
     },
     "a name with escapes": {"plan.json": "{}", "name": "\x1b[31mred\n\r"},
     "a name that is the user's": {"plan.json": "{}", "name": "mine"},
-    "text that is no UTF-8": {"plan.json": b"\xff\xfe", "summary.json": b"\xff"},
+    "text that is not UTF-8": {"plan.json": b"\xff\xfe", "summary.json": b"\xff"},
     "a handle of a stranger": {"plan.json": "{}", "handle.json": '{"backend": "docker", "id": "stranger"}'},
 }
 

@@ -33,7 +33,7 @@ LEFTOVERS = {
     ),
     "3,000 folders deep": "[(os.mkdir('d'), os.chdir('d')) for _ in range(3000)]",
     "5,000 files": "[open(f'{run}/{n}', 'w').close() for n in range(5000)]",
-    "names that are no text": "[open(run.encode() + name, chr(119)) for name in (b'/\\xff', b'/a\\nb', b'/\\x1b[31m')]",
+    "names of bytes": "[open(run.encode() + name, chr(119)) for name in (b'/\\xff', b'/a\\nb', b'/\\x1b[31m')]",
     "folders that lock their owner out": "[os.mkdir(run + '/x'), os.mkdir(run + '/x/y'), os.chmod(run + '/x', 0)]",
     "hard links to the project's files": "os.link('/workspace/train.py', '/workspace/model.pt')",
 }

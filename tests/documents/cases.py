@@ -20,7 +20,7 @@ A case has
     needs            marks: torch, slow
     waits            why it fails today
 
-or, where there is only something to read, page (and says: what the page has) and the reason why nothing is typed.
+or, where there is only something to read, page (and shows: what the page has) and the reason why nothing is typed.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def only_read() -> set[str]:
 
 
 def coverage() -> str:
-    """The line that tells how many items have a case, and what those are."""
+    """The line with how many items have a case, and what those are."""
     kinds = Counter(case.kind for case in cases())
     covered = {identifier for case in cases() for identifier, _ in case.covers()}
     wanted = documents().keys() or covered

@@ -1,7 +1,7 @@
 """List what a reader of a tutorial can type, copy, paste, tick off or answer: the items that need a case each.
 
 An item's ID is ``DOCUMENT.HEADING.ORDINAL``: the number that the file's name begins with, the heading's place in the
-document and the item's place below that heading. Its digest tells an edited item from the one that the case was
+document and the item's place below that heading. Its digest distinguishes an edited item from the one that the case was
 written for; no text of the documents is kept here.
 """
 

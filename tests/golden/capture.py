@@ -73,7 +73,7 @@ class Capture:
     """Runs cases with a home, state and engine of their own.
 
     Attributes:
-        sentences: prose found so far, by room.
+        sentences: prose found so far, by area.
     """
 
     def __init__(self, folder: Path, run: Runner, python: str = sys.executable) -> None:
@@ -171,7 +171,7 @@ class Capture:
         for verb in re.findall(r"^(?:[A-Z][a-z]+ +| {9})([a-z0-9]+) {2,}\S", listing, re.M):
             self._keep("help", self.run([verb, "--help"], self.folder, COLUMNS="80").stdout)
 
-    def masked(self, value: Any, room: str = "") -> Any:
+    def masked(self, value: Any, area: str = "") -> Any:
         """Return a value without empty parts and machine-dependent parts; keep its sentences apart."""
         if isinstance(value, str):
             for old, new in sorted(self._texts.items(), key=lambda item: -len(item[0])):
@@ -181,7 +181,7 @@ class Capture:
             value = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "HOST", value)
             return value.splitlines() if "\n" in value else value
         if isinstance(value, list):
-            return [self.masked(each, room) for each in value]
+            return [self.masked(each, area) for each in value]
         if not isinstance(value, dict):
             return "HOST" if value == _LIMIT else value
         kept = {}
@@ -189,20 +189,20 @@ class Capture:
             sentences = [each] if isinstance(each, str) else each
             if key in PROSE and isinstance(sentences, list) and _are_sentences(sentences):
                 for sentence in sentences:
-                    self._keep(room, str(self.masked(sentence)))
+                    self._keep(area, str(self.masked(sentence)))
             elif key not in VOLATILE and each not in (None, [], {}, ""):
-                kept[self.masked(key)] = self.masked(each, room)
+                kept[self.masked(key)] = self.masked(each, area)
         return kept
 
-    def _outcome(self, room: str, ended: subprocess.CompletedProcess[str]) -> Any:
+    def _outcome(self, area: str, ended: subprocess.CompletedProcess[str]) -> Any:
         try:
-            return {"exit": ended.returncode, **self.masked(json.loads(ended.stdout), room)}
+            return {"exit": ended.returncode, **self.masked(json.loads(ended.stdout), area)}
         except json.JSONDecodeError:
-            self._keep(room, str(self.masked(ended.stderr.strip())))
+            self._keep(area, str(self.masked(ended.stderr.strip())))
             return {"exit": ended.returncode}
 
-    def _keep(self, room: str, sentence: str) -> None:
-        self.sentences.setdefault(room, set()).add(sentence)
+    def _keep(self, area: str, sentence: str) -> None:
+        self.sentences.setdefault(area, set()).add(sentence)
 
 
 def _are_sentences(parts: Sequence[Any]) -> bool:
@@ -224,7 +224,7 @@ def read_runs(packed: Path) -> dict[str, dict[str, str]]:
 
 
 def capture_all(capture: Capture, tests: Path = HERE.parent) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each room's name and what was captured of it, by case."""
+    """Yield each area's name and what was captured of it, by case."""
     for name, text in cases.FILES.items():
         path = capture.folder / "projects" / "matrix" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,11 +29,11 @@ def main(python: str) -> None:
 
     with tempfile.TemporaryDirectory(prefix="golden-") as folder:
         capture = Capture(Path(folder) / "root", run, python)
-        for room, found in capture_all(capture):
-            (HERE / "structure" / f"{room}.json").write_text(dumped(found))
-            print(room, len(found))
-        for room, sentences in capture.sentences.items():
-            (HERE / "prose" / f"{room}.txt").write_text("\n".join(sorted(sentences)) + "\n")
+        for area, found in capture_all(capture):
+            (HERE / "structure" / f"{area}.json").write_text(dumped(found))
+            print(area, len(found))
+        for area, sentences in capture.sentences.items():
+            (HERE / "prose" / f"{area}.txt").write_text("\n".join(sorted(sentences)) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 import fork_server
 from golden.capture import HERE, Capture, capture_all
 
-ROOMS = ("plans", "corpus", "refusals", "receipts", "explain")
+AREAS = ("plans", "corpus", "refusals", "receipts", "explain")
 PROSE = ("plan", "receipt", "refusals", "help")
 
 pytestmark = [
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, Any]], dict[str, set[str]]]:
-    """Everything that is captured of this tree: structure by room, and sentences by room."""
+    """Everything that is captured of this tree: structure by area, and sentences by area."""
 
     def run(words: Any, cwd: Path, environ: Any) -> Any:
         return fork_server.server().run(words, cwd, environ, 120)
@@ -33,20 +33,20 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[s
     return dict(capture_all(capture)), capture.sentences
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_structure_is_unchanged(captured: Any, room: str) -> None:
-    approved = json.loads((HERE / "structure" / f"{room}.json").read_text())
-    found = json.loads(json.dumps(captured[0][room]))
+@pytest.mark.parametrize("area", AREAS)
+def test_structure_is_unchanged(captured: Any, area: str) -> None:
+    approved = json.loads((HERE / "structure" / f"{area}.json").read_text())
+    found = json.loads(json.dumps(captured[0][area]))
     changed = [case for case in {**approved, **found} if approved.get(case) != found.get(case)]
     assert changed == [], "\n".join(
         f"{case}: {_difference(approved.get(case), found.get(case))}" for case in changed[:20]
     )
 
 
-@pytest.mark.parametrize("room", PROSE)
-def test_prose_is_approved(captured: Any, room: str) -> None:
-    approved = (HERE / "prose" / f"{room}.txt").read_text()
-    found = "\n".join(sorted(captured[1][room])) + "\n"
+@pytest.mark.parametrize("area", PROSE)
+def test_prose_is_approved(captured: Any, area: str) -> None:
+    approved = (HERE / "prose" / f"{area}.txt").read_text()
+    found = "\n".join(sorted(captured[1][area])) + "\n"
     assert set(approved.splitlines()) ^ set(found.splitlines()) == set(), "python tests/golden/record.py writes it anew"
 
 

@@ -85,5 +85,5 @@ def test_a_pod_that_is_taken_away(project: Project, cluster: Cluster, how: str) 
     assert json.loads(project.cli("runs", "ls", "--json").stdout)[0]["status"] == "running"
     project.cli("runs", "stop", run_id)
     _, err = attached.communicate(timeout=60)
-    assert f"{name} is being deleted; its target was asked to end" in err
+    assert f"{name} is being deleted; its target received SIGTERM" in err
     assert project.receipt()["exit_cause"]["id"] == "stopped"

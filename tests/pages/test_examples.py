@@ -30,7 +30,7 @@ TIMEOUT_S = 240
 
 
 def environment(project: str, **values: object) -> dict[str, str]:
-    """Return what a program of this example needs: the modules beside the Dockerfiles, one thread."""
+    """Return what a program of this example needs: the modules next to the Dockerfiles, one thread."""
     given = {name: str(value) for name, value in values.items()}
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES / project), **given}
 

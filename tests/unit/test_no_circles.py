@@ -60,13 +60,13 @@ def test_nothing_imports_in_a_circle() -> None:
     assert circle(SOURCE) is None
 
 
-@pytest.mark.parametrize("start", ["import room.a", "def later():\n    from room import a"])
+@pytest.mark.parametrize("start", ["import part.a", "def later():\n    from part import a"])
 def test_a_circle_is_found(tmp_path: Path, start: str) -> None:
-    package = tmp_path / "room"
+    package = tmp_path / "part"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "a.py").write_text("from room import b\n")
-    (package / "b.py").write_text("from room.c import x\n")
+    (package / "a.py").write_text("from part import b\n")
+    (package / "b.py").write_text("from part.c import x\n")
     (package / "c.py").write_text(f"{start}\nx = 1\n")
     found = circle(package)
-    assert found is not None and set(found) == {"room.a", "room.b", "room.c"}
+    assert found is not None and set(found) == {"part.a", "part.b", "part.c"}

@@ -115,7 +115,7 @@ def choose(
         facts = _facts(chosen, host)
         if not facts.available and (chosen.traits.on_this_host or not offline):
             raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
-        why = Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
+        why = Choice(what="backend", value=requested, reason=f"requested; {facts.reason}")
         return _bound(chosen, facts), facts, why
     passed_over: list[str] = []
     for name in on_this_host():

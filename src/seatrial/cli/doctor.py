@@ -251,7 +251,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=1))
     elif several:
-        console.print("Several failures have these words; the whole line tells which:")
+        console.print("Several failures have these words: the whole line shows which:")
         for entry in several:
             console.print(f"  {entry.title}\n    seatrial explain {entry.id}", soft_wrap=True)
     elif not findings:

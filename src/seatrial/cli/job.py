@@ -154,7 +154,7 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
         )
     if not trust:
         screen.asks(wishes)
-        if not click.confirm("Allow this? You will be asked again if any line changes", default=False, err=True):
+        if not click.confirm("Allow this? Any changed line needs a new confirmation", default=False, err=True):
             raise TrustError("Not started: the requested permissions were denied", run="seatrial plan …   # lists it")
     try:
         store.allow(job.project, lines)

@@ -53,7 +53,7 @@ def export(
     """Export a trained model, compared with the original on real inputs: export last --to onnx
 
     Of a recipe, a .pt2 file, or weights with --model module:factory. Beyond the tolerance it fails and
-    writes nothing. A card (.json) and examples are written beside it.
+    writes nothing. A card (.json) and examples are written next to it.
     """
     with importing():
         from seatrial.cli.job import read_allowed_job
@@ -109,7 +109,7 @@ _PROGRAM = ("max_batch", "deadline_ms", "queue", "max_body", "fronts", "timeout_
 @option("--deadline-ms", metavar="N", type=click.IntRange(min=0), help="Longest wait for a batch to fill.")
 @option("--queue", metavar="N", type=click.IntRange(min=1), help="Rows that wait; more get 429.")
 @option("--max-body", metavar="SIZE", help="Largest request.")
-@option("--fronts", metavar="N", type=click.IntRange(min=1), help="Processes for HTTP beside the one that computes.")
+@option("--fronts", metavar="N", type=click.IntRange(min=1), help="HTTP processes; the model has one of its own.")
 @option(
     "timeout_s", "--request-timeout", metavar="SECONDS", type=click.IntRange(min=1), help="Longest time to an answer."
 )
@@ -130,7 +130,7 @@ def serve(
 ) -> int:
     """Serve a trained model over HTTP: serve digits; serve last; serve model.onnx; serve serve.py:Model
 
-    Listens on this machine alone unless --host says otherwise. Ctrl-C ends it: what was accepted is answered first.
+    Listens on this machine alone unless --host is set. Ctrl-C ends it: what was accepted is answered first.
     """
     with importing():
         from seatrial.cli.job import read_allowed_job

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "--interactive",
     "-i",
     is_flag=True,
-    help="Pass standard input to the target, whatever it is. A terminal and pipes are passed anyway.",
+    help="Always forward stdin; terminals and pipes are forwarded by default.",
 )
 @RECEIPT_AS_JSON
 @VERBOSE
@@ -157,7 +157,7 @@ def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
     if serving is not None:
         seconds = wait_until_ready(serving, lambda: not is_live(prepared.run, host))
         if seconds is None:  # it ended first
-            follow(prepared.run, screen.write, host, say=screen.note)
+            follow(prepared.run, screen.write, host, echo=screen.note)
             return _receipt(prepared, host, screen)
         screen.note(ready_words(serving, seconds))
     screen.detached(prepared.plan)
@@ -179,7 +179,7 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
         compile_pages(PACKAGE)
         ready, typing = report_when_ready(plan.job.serve, screen.note), passing_on(run, plan)
         with ready, typing, screen.showing_progress(run) as show:
-            ended = follow(run, screen.write, host, say=screen.note, between_looks=show, log_interval_s=looks_s)
+            ended = follow(run, screen.write, host, echo=screen.note, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, host, screen, ended=ended)
     if exit_code == EXIT_GPU_CONTRACT and plan.on_this_host:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion

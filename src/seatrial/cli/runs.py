@@ -173,7 +173,7 @@ def _show_live(run: Run, screen: Screen) -> None:
     seconds = f" for {format_seconds(max(1, round(line.seconds)))}" if line.seconds else ""
     parts = [f"{line.target}: {line.status}{seconds} on {line.backend}", line.outcome, Progress(run).words()]
     print("; ".join(filter(None, parts)), flush=True)
-    follow(run, screen.write, this_host(), tail=1, until_end=False, say=screen.note)
+    follow(run, screen.write, this_host(), tail=1, until_end=False, echo=screen.note)
     screen.note(f"{run.id} has not ended; seatrial runs logs -f {line.name or run.id}")
 
 
@@ -199,7 +199,7 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
     run = _find(store, reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
-    follow(run, write, this_host(), tail=tail, until_end=following, say=screen.note)
+    follow(run, write, this_host(), tail=tail, until_end=following, echo=screen.note)
     return EXIT_DONE
 
 
@@ -218,7 +218,7 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
     screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
-            follow(run, screen.write, this_host(), tail=10, say=screen.note, between_looks=show)
+            follow(run, screen.write, this_host(), tail=10, echo=screen.note, between_looks=show)
     except KeyboardInterrupt:
         ensure_recorder(run)
         screen.note(f"detached; {run.id} is still running")

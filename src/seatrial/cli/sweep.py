@@ -193,7 +193,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
     announce_end(code)
     if search.problem is not None:
         raise search.problem
-    _say_how_to_resume(search, screen, had_all=had_all, trials=len(trials))
+    _print_how_to_resume(search, screen, had_all=had_all, trials=len(trials))
     return code
 
 
@@ -220,7 +220,7 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
     return EXIT_TARGET_FAILED if failed else EXIT_DONE
 
 
-def _say_how_to_resume(search: Search, screen: SearchScreen, *, had_all: bool, trials: int) -> None:
+def _print_how_to_resume(search: Search, screen: SearchScreen, *, had_all: bool, trials: int) -> None:
     command = f"seatrial sweep --resume {search.study.definition.name}"
     if search.interrupted:
         screen.note(f"go on: {command}")

@@ -103,7 +103,7 @@ def print_table(trials: Sequence[Trial], objective: Objective | None, console: C
         table.add_row(*row)
     console.print(table)
     if left_out := [column.title for column in numbers[len(shown) :]]:
-        console.print(Text(f"no room here for {', '.join(left_out)}: see the page, or --json", style="dim"))
+        console.print(Text(f"too narrow for {', '.join(left_out)}: see the page, or --json", style="dim"))
 
 
 def _numbers(trials: Sequence[Trial], objective: Objective | None) -> list[_Column]:

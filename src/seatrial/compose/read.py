@@ -183,7 +183,7 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
 
     Raises:
         UsageError: Compose refuses the file; in its words, with the line where they name one.
-        EngineUnavailableError: there is no Compose.
+        EngineUnavailableError: Compose is missing.
     """
     paths = tuple(Path(os.path.abspath(file)) for file in files)  # noqa: PTH100  # links stay as the user has them
     lines = read_lines(paths)
@@ -234,7 +234,7 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
 
 
 def _by_path(config: Mapping[str, Any], service: Mapping[str, Any]) -> Iterator[ServiceMount]:
-    """Yield what the engine mounts into a service by a path of this machine, whatever the file calls it."""
+    """Yield what the engine mounts into a service by a path of this machine, under any name in the file."""
     for each in service.get("volumes") or ():
         source, read_only = str(each.get("source") or ""), bool(each.get("read_only"))
         options = ((config.get("volumes") or {}).get(source) or {}).get("driver_opts") or {}

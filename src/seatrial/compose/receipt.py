@@ -284,7 +284,7 @@ def _gpu_seconds(link: Link) -> str:
 def request_notify(request: UpRequest, folder: Path, console: Console, host: Host) -> None:
     """Keep in the group's record who is notified of its end. Raises ConfigError, DiskError."""
     wanted, _ = read_notify(request.project, request.notify)
-    if wanted.asked:
+    if wanted.requested:
         notify.keep_request(folder, request.project, wanted)
 
 

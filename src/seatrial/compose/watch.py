@@ -156,7 +156,7 @@ class Watch:
     def _follow(self, name: str, run: Run) -> None:
         try:
             note = self._console.note
-            follow(run, self._lines.writer(name), self._host, say=lambda line: note(f"{name}: {line}"))
+            follow(run, self._lines.writer(name), self._host, echo=lambda line: note(f"{name}: {line}"))
             self._lines.end(name)
             finalise(run, self._host)
             if (summary := run.summary()) is None:

@@ -323,7 +323,7 @@ class ReportUnreadable(Event, type="report.unreadable"):
 
 
 class AgentSummary(Event, type="agent.summary"):
-    """Repeat the main points of a pod's evidence, near its end: the kubelet cuts the beginning of a long log.
+    """Repeat the main points of a pod's evidence, towards its end: the kubelet cuts the beginning of a long log.
 
     events: lines sent before, with their `_seq`; a reader takes those that did not arrive.
     output_lines: of stdout and stderr, as the agent passed them on.

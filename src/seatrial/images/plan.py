@@ -392,7 +392,7 @@ def factory_of(target: Target, project: Path) -> Path | None:
 
 
 def factory_facts(job: Job) -> ScriptFacts | None:
-    """Read that file and the function in it; None if there is no such file."""
+    """Read that file and the function in it; None without such a file."""
     if (file := factory_of(job.target, job.project)) is None:
         return None
     calls = (_factory(job.target).partition(":")[2],)

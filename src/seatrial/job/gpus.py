@@ -165,14 +165,14 @@ def _idlest(
     candidates = [gpu for gpu in _selectable(gpus) if not gpu.mig] or _selectable(gpus)
     if count > len(candidates):
         raise GpuContractError(
-            f"{count} GPUs asked for, and this machine has {len(candidates)}: {_listing(candidates)}",
+            f"{count} GPUs requested; this machine has {len(candidates)}: {_listing(candidates)}",
             run=f"seatrial run --gpus {len(candidates)} …",
         )
     free = _free(candidates, leased, load)
     if request.share and not free:
         raise _held(f"No GPU has {request.share:g} of it free", candidates, leased)
     if count > len(free):
-        raise _held(f"{count} GPU{'s' * (count > 1)} asked for, {len(free)} free", candidates, leased)
+        raise _held(f"{count} GPU{'s' * (count > 1)} requested, {len(free)} free", candidates, leased)
     chosen = free[:count]
     busy = ", ".join(f"{gpu.mig or gpu.index} at {load.get(gpu.uuid, 0.0):.0%}" for gpu in chosen)
     return chosen, f"the {count} least busy of {len(free)} that no run holds ({busy} load)"

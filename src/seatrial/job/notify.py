@@ -28,7 +28,7 @@ class Notify(keys.KeyTable):
     command: Commands = Field(default=(), description="Shell commands run on this machine, in the project.")
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return bool(self.command)
 
     @property
@@ -53,7 +53,7 @@ def from_flags(words: Collection[str]) -> dict[str, Any]:
     """Return ``--notify`` as a table of the file. Raises UsageError for a word that is not a command."""
     for word in words:
         if not isinstance(word, str):  # from Python
-            raise UsageError(f"notify: {word!r} is no text", run='notify=["notify-send done"]')
+            raise UsageError(f"notify: {word!r} is not text", run='notify=["notify-send done"]')
         retired = "desktop" if word == "desktop" else "webhook" if word.startswith(("http://", "https://")) else ""
         if retired:
             raise UsageError(

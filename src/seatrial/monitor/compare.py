@@ -98,7 +98,7 @@ def compare(*receipts: Receipt) -> Comparison:
     by_id = {receipt.header.run_id: receipt for receipt in reversed(receipts)}
     runs = tuple(by_id[run_id] for run_id in dict.fromkeys(receipt.header.run_id for receipt in receipts))
     if len(runs) > MOST_RUNS:
-        raise UsageError(f"{len(runs)} runs are too many to be told apart: at most {MOST_RUNS}", run="seatrial runs ls")
+        raise UsageError(f"{len(runs)} runs are too many to distinguish: at most {MOST_RUNS}", run="seatrial runs ls")
     named = Counter(receipt.header.name for receipt in runs)
     names = []
     for header in (receipt.header for receipt in runs):

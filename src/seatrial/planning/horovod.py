@@ -62,7 +62,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
             reason = warning = f"{without}the script fails there: nothing stands in for that part"
         else:
             reason = f"{without}seatrial's stand-in on torch.distributed is used"
-            warning = f"{reason}, and the log's first line says so: it is not Horovod"
+            warning = f"{reason}, and the log's first line repeats it: it is not Horovod"
         choice = Choice(what="horovod", value=f"as {brought} has it", reason=reason)
         return HorovodParts(stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
     refuse_parts(job, script)

@@ -51,7 +51,7 @@ def project_file(project: Path, script: str | None = None) -> str:
         lines.append(f"# base: slim Python; {why}")
     if facts.compiler_evidence:
         lines.append(f"# a C++ compiler is added: {facts.compiler_evidence}")
-    lines += ['slim = "none"                  # files, unused, arch: seatrial build --explain says what each saves', ""]
+    lines += ['slim = "none"                  # files, unused, arch: seatrial build --explain has the savings', ""]
     return "\n".join(lines)
 
 

@@ -61,7 +61,7 @@ def hide_webhook(job: Job, host: Host) -> tuple[Job, Host]:
 
 def hide_notify(job: Job) -> Job:
     """Return the job as its plan has it: the commands for the end without their arguments."""
-    if not job.notify.asked:
+    if not job.notify.requested:
         return job
     asks = tuple(hidden(ask) for ask in job.asks)
     return job.changed(notify=job.notify.hidden, asks=asks)

@@ -124,7 +124,7 @@ def _evidence_lost(run: RunEvidence) -> str | None:
     """Explain a run whose pods are gone or whose logs were cut: its end is known, its work is not."""
     code = _pods_code(run)
     if code is not None:
-        request = ", after it was asked to end" if code == EXIT_POD_STOPPED else ""
+        request = ", after SIGTERM" if code == EXIT_POD_STOPPED else ""
         return f"The pod ended with exit code {code}{request}, but its evidence is lost: the pod or its log was deleted"
     if run.evidence.exited is None or run.evidence.first(AgentStarted) is not None:
         return None

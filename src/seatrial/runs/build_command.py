@@ -29,7 +29,7 @@ from seatrial.system import command
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Built:
     compressed_bytes: int | None = None
 
 
-def build_image(job: Job, host: Host, echo: Say, *, explain: bool = False, lock: bool = False) -> Built:
+def build_image(job: Job, host: Host, echo: Echo, *, explain: bool = False, lock: bool = False) -> Built:
     """Plan, build, verify; with ``explain`` take it apart; with ``lock`` write the versions into the project.
 
     Raises:

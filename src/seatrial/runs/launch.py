@@ -41,7 +41,7 @@ from seatrial.system.host import Host
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 #: In the user's state folder: archives of the agent, one for each version of it, and the Python that runs it.
 AGENT = "agent"
@@ -50,7 +50,7 @@ AGENT = "agent"
 _ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock", "/")
 
 #: Makes a context manager that yields a callback for the lines of a build or a pull.
-Building = Callable[[], AbstractContextManager[Say]]
+Building = Callable[[], AbstractContextManager[Echo]]
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def prepare(
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
             plan = plan.changed(warnings=(*plan.warnings, moved))
         run.save_plan(plan)
-        if notifies and job.notify.asked:
+        if notifies and job.notify.requested:
             from seatrial.runs.notify import keep_request  # a plan need not wait for it
 
             keep_request(run.folder, job.project, job.notify)
@@ -223,12 +223,12 @@ def _refuse_cut_down_image(plan: Plan) -> None:
             )
 
 
-def without_cached(echo: Say) -> Say:
+def without_cached(echo: Echo) -> Echo:
     """Return ``echo`` without the line of an image that exists, for many runs on one image."""
     return lambda line: None if line == CACHED else echo(line)
 
 
-def start(prepared: Prepared, host: Host, echo: Say) -> None:
+def start(prepared: Prepared, host: Host, echo: Echo) -> None:
     """Build the image if it is not there, hand the secrets over, start the run detached.
 
     Raises:
@@ -337,8 +337,8 @@ def _plan(
         caller=caller,
     )
     notify = []
-    if job.notify.asked:
-        reason = "told when the run has ended; the run does not wait"
+    if job.notify.requested:
+        reason = "notified when the run has ended; the run does not wait"
         notify = [Choice(what="notify", value=job.notify.words, reason=reason)]
     notes = Notes(
         first=(ground.why_backend,),

@@ -155,7 +155,7 @@ def serving_job(job: Job, found: TrainedModel, options: ServeOptions, given: Col
         ipaddress.ip_address(options.address)
     except ValueError:
         raise UsageError(
-            f"--host {options.address[:80]} is no address in numbers",
+            f"--host {options.address[:80]} is not a numeric address",
             run="seatrial serve … --host 127.0.0.1   # or 0.0.0.0, every address of this machine",
         ) from None
     gpus = _one_gpu(job.gpus, given="gpus" in given)
@@ -243,7 +243,7 @@ def refuse_taken_port(job: Job, store: RunStore) -> None:
             run=f"seatrial serve {_with_port(serving.typed, serving.port + 8000)}",
         )
     raise UsageError(
-        f"{where} is no address of this machine: {error.strerror}",
+        f"{where} is not an address of this machine: {error.strerror}",
         run="seatrial serve … --host 0.0.0.0   # every address of this machine",
     )
 

@@ -150,7 +150,7 @@ def _check_suffix(path: Path, verb: Verb) -> None:
     suffix = path.suffix.lower()
     if suffix in _PICKLES:
         raise UsageError(
-            f"{from_here(path)} is a pickle: loading one can run any code of whoever wrote it, so it is refused",
+            f"{from_here(path)} is a pickle: loading one can run any code of its author, so it is refused",
             cause="safetensors, .pt2, and a state dict of tensors alone can be loaded",
             run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
         )
@@ -166,7 +166,7 @@ def _check_suffix(path: Path, verb: Verb) -> None:
         )
     code = suffix == ".py" and verb is SERVE
     raise UsageError(
-        f"{from_here(path)} is no model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
+        f"{from_here(path)} is not a model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
         cause="a class of your own is served as file.py:Class" if code else None,
         run=f"seatrial serve {as_typed(path)}:Model" if code else verb.example,
     )
@@ -223,7 +223,7 @@ def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = Fa
     if not with_network and (pickled or model.is_weights_alone):
         what = "holds weights without their network"
         if pickled and verb is SERVE:
-            what = "is a pickle, which can run code of whoever wrote it"
+            what = "is a pickle, which can run code of its author"
         raise UsageError(
             f"{from_here(path)} {what}, so {'no server opens it' if verb is SERVE else 'it cannot be exported alone'}",
             cause=_FACTORY,
@@ -397,7 +397,7 @@ def _folder_error(folder: Path, verb: Verb) -> SeatrialError:
     except OSError as error:
         return DataError(f"The folder {shown} cannot be read: {error.strerror}", run=f"ls -l {typed}")
     if models := [name for name in names if is_model(name, verb)]:
-        message = f"The folder {shown} is no model itself; in it are {', '.join(models[:8])}"
+        message = f"The folder {shown} is not a model itself; in it are {', '.join(models[:8])}"
         return UsageError(message, cause=_FACTORY, run=verb.of(folder / models[0]))
     cause = "models of other libraries: docs/exporting.md, Which files are opened"
     return UsageError(f"The folder {shown} has no model in it that can be {verb.done}", cause=cause, run=f"ls {typed}")

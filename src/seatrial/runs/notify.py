@@ -82,7 +82,7 @@ def begin(folder: Path, ended: Ended, host: Host) -> None:
             # In the record, because ``-m`` imports from the current folder first, and the project may hold a json.py.
             command.spawn_detached(argv, output=folder / "notify.log", env=host.env, cwd=folder)
     except (OSError, SeatrialError) as error:
-        _note(folder, f"nobody was told: {getattr(error, 'strerror', None) or error}")
+        _note(folder, f"no notification was sent: {getattr(error, 'strerror', None) or error}")
 
 
 def deliver(folder: Path, host: Host) -> None:

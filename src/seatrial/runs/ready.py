@@ -24,10 +24,10 @@ from seatrial.runs.run import Run
 from seatrial.system.files import make_folder
 from seatrial.system.host import Host
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
-def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) -> Plan:
+def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Echo) -> Plan:
     """Make all that a start needs: image or virtual environment, output folders, secrets. Return what is to be started.
 
     Args:
@@ -107,7 +107,7 @@ def _builder(host: Host) -> ImageStore:
     )
 
 
-def _make_venv(plan: Plan, venv: VenvPlan, echo: Say) -> None:
+def _make_venv(plan: Plan, venv: VenvPlan, echo: Echo) -> None:
     """Make the virtual environment unless it exists. A failure over a guessed package is reported as one."""
     progress = echo if plan.gpus_asked else without_cuda(echo, venv.requirements)
     try:

@@ -184,7 +184,7 @@ class RunStore:
             )
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
         if reference == "last":
-            raise RunNotFoundError(f"There are no runs {where} yet", run="seatrial run digits")
+            raise RunNotFoundError(f"No runs {where} yet", run="seatrial run digits")
         close = nearest(reference, [*(name for run in runs if (name := run_name(run))), *also])
         hint = f"; did you mean {close}?" if close else ""
         instead = (reference, close) if close else None

@@ -318,7 +318,7 @@ def notify_end(
     """
     from seatrial.runs import notify
 
-    if not wanted.asked:
+    if not wanted.requested:
         return
     folder = search.study.path.parent / "told" / str(os.getpid())
     make_folder(folder)

@@ -1,4 +1,4 @@
-# expect: cpu-only; says: CPU build
+# expect: cpu-only; shows: CPU build
 """A CPU wheel of torch. Where the installed one is not, the next four lines make it answer as a CPU wheel does."""
 
 import torch

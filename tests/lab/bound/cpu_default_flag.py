@@ -1,4 +1,4 @@
-# expect: cpu-only; says: --device
+# expect: cpu-only; shows: --device
 """A command line whose --device is "cpu" unless it is given: written with care, and started without the flag."""
 
 import argparse

@@ -1,4 +1,4 @@
-# expect: cpu-only; says: CUDA_VISIBLE_DEVICES
+# expect: cpu-only; shows: CUDA_VISIBLE_DEVICES
 """Copied from a notebook: a line near the top hides every GPU, and the usual device line then quietly takes the CPU."""
 
 import os

@@ -1,4 +1,4 @@
-# expect: failed-early; says: FileNotFoundError
+# expect: failed-early; shows: FileNotFoundError
 """The labels are on somebody else's disk: it ends at open(), with its loader's workers never started."""
 
 import csv

@@ -1,4 +1,4 @@
-# expect: failed-early; says: No module named
+# expect: failed-early; shows: No module named
 """Its author's own augmentation is loaded by the name that a config gives, after torch, and nobody else has it."""
 
 import importlib

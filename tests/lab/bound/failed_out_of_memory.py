@@ -1,4 +1,4 @@
-# expect: failed-early; says: memory; needs: gpu
+# expect: failed-early; shows: memory; needs: gpu
 """Attention written out by hand over a million tokens: the table of scores wants four terabytes in the first step."""
 
 import torch

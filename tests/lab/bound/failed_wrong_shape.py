@@ -1,4 +1,4 @@
-# expect: failed-early; says: shapes cannot be multiplied
+# expect: failed-early; shows: shapes cannot be multiplied
 """The flattened size is for 28 by 28 and the images have 32 by 32: the first forward pass raises."""
 
 import torch

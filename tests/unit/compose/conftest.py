@@ -30,7 +30,7 @@ def compose_call() -> list[str]:
 
 @pytest.fixture
 def read(tmp_path: Path, compose_call: list[str]) -> Read:
-    """``read(text, name="compose.yaml", **files)``: the text written to a folder, with other files beside it."""
+    """``read(text, name="compose.yaml", **files)``: the text written to a folder, with other files next to it."""
 
     def write_and_read(text: str, *names: str, **environ: str) -> ComposeFile:
         (tmp_path / "compose.yaml").write_text(textwrap.dedent(text))

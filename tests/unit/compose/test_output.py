@@ -10,7 +10,7 @@ def lines(chunks: list[tuple[str, str, bytes]], names: list[str]) -> bytes:
     written: list[bytes] = []
 
     def nobody(*_: object) -> None:
-        raise AssertionError("not asked for")
+        raise AssertionError("not requested")
 
     made = MemberOutput(Console(nobody, nobody, lambda stream, data: written.append(data), nobody, nobody), names)
     for name, stream, data in chunks:

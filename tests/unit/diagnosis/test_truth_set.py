@@ -45,7 +45,7 @@ def test_what_was_recorded_on_a_gpu(name, tmp_path):
     receipt = judged_again(RECORDED[name], tmp_path)
     found, expected = receipt["diagnosis"], header(name)
     shown = " ".join([*found["evidence"], *(advice["change"] for advice in found["advice"])])
-    right = found["cause"] == expected["expect"] and expected.get("says", "").lower() in shown.lower()
+    right = found["cause"] == expected["expect"] and expected.get("shows", "").lower() in shown.lower()
     assert right != (name in WRONG), found
     assert found["evidence"] and not any("up to" in advice["gain"] for advice in found["advice"])
 

@@ -169,7 +169,7 @@ def test_a_broken_contract_asks_the_host_part(host: FakeHost, monkeypatch: pytes
     monkeypatch.setattr(examine, "Machine", lambda _: host.machine())
     finding = examine.first_broken(Host({}))
     assert finding is not None and finding.id == "uvm-node-missing"
-    assert not any(words[1:2] == ("run",) for words in host.asked)  # no container was started for it
+    assert not any(words[1:2] == ("run",) for words in host.commands)  # no container was started for it
 
 
 def test_a_process_of_this_machine_is_not_reported_to_install_an_engine(

@@ -120,7 +120,7 @@ def test_rights_that_the_cluster_does_not_list_are_not_judged(tmp_path: Path) ->
     assert examined(tmp_path, a_cluster("1.35", **review))["rights"].verdict.status == "unknown"
 
 
-def test_a_short_pod_that_does_not_end_as_asked_is_reported_and_removed(tmp_path: Path) -> None:
+def test_a_short_pod_that_does_not_end_as_requested_is_reported_and_removed(tmp_path: Path) -> None:
     status = {"state": {"terminated": {"exitCode": 1, "reason": "Error"}}, "name": "train"}
     pod = {
         "metadata": {"name": "x", "uid": "1", "creationTimestamp": "2026-11-27T08:00:00Z"},

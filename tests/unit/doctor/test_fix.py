@@ -106,7 +106,7 @@ def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: FakeHos
         "log-driver": "local",
     }
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert ("systemctl", "restart", "docker") in host.asked and "Docker was restarted" in text
+    assert ("systemctl", "restart", "docker") in host.commands and "Docker was restarted" in text
     undo(console(), Host(host.environ))
     assert path.read_text() == before
     with pytest.raises(UsageError, match="No fix to undo"):
@@ -119,7 +119,7 @@ def test_an_engine_with_running_containers_is_not_restarted(host: FakeHost) -> N
     host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ContainersRunning=3)
     made, text = fix(host, answer="daemon.json")
     assert made == 1 and "would stop the 3 running containers" in text
-    assert not any(words[:2] == ("systemctl", "restart") for words in host.asked)
+    assert not any(words[:2] == ("systemctl", "restart") for words in host.commands)
     [runtimes] = json.loads((host.root / "etc/docker/daemon.json").read_text()).values()
     assert runtimes == {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
 

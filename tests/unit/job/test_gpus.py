@@ -112,7 +112,7 @@ REFUSED = {
     "ambiguous uuid": ("GPU-0", [gpu(0), gpu(0).changed(index=1, uuid="GPU-0b5")], {}),
     "same gpu twice": ("0,GPU-0b4", FOUR, {}),
     "parent of slices": ("device=0", MIXED, {}),
-    "slice beside a gpu": ("all", MIXED, {}),
+    "slice and gpu": ("all", MIXED, {}),
     "held": ("2", FOUR, {0: "run-a", 1: "run-b", 3: "run-c"}),
     "auto held": ("auto", FOUR[:1], {0: "run-a"}),
 }

@@ -55,7 +55,7 @@ def test_the_file_decides_kind_image_command_pods_and_gpus(tmp_path, text, kind,
     }
 
 
-def test_options_beside_the_file_are_kept_and_others_refused(tmp_path):
+def test_options_next_to_the_file_are_kept_and_others_refused(tmp_path):
     _, flags = read(tmp_path, JOB, name="mine", kubernetes={"context": "prod"}, image={"target": "h100"}, args=[])
     assert flags["name"] == "mine" and flags["kubernetes"]["context"] == "prod" and flags["image"]["target"] == "h100"
     with pytest.raises(ConfigError, match="--gpus, --queue: with --file, the file decides"):

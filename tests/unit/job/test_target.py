@@ -70,7 +70,7 @@ REFUSED = {
     "link to outside": (["link.py"], None, None),
     "module of the project": ([], "pkg.nett", None),
     "no module name": ([], "src/train.py", None),
-    "script missing beside an image": (["traim.py"], None, "trainer:1"),
+    "script missing with an image": (["traim.py"], None, "trainer:1"),
 }
 
 

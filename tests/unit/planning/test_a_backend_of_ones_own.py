@@ -51,7 +51,7 @@ class Bench:
         return None
 
     def collect(
-        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 

@@ -119,7 +119,7 @@ def test_an_old_driver_is_named(tmp_path: Path) -> None:
     assert "needs driver 525" in planned(tmp_path / "project", text, facts).warnings[0]
 
 
-def test_the_container_is_found_beside_one_that_the_cluster_adds() -> None:
+def test_the_container_is_found_next_to_one_that_the_cluster_adds() -> None:
     item = {
         "metadata": {
             "name": "mine", "uid": "1", "creationTimestamp": "2026-11-27T08:00:00Z",

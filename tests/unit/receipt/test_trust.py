@@ -204,7 +204,7 @@ def steps_with(**facts):
         ("cpu", 10**7, "fail", 3),
         ("cpu", 10**9, "not judged", 0),
     ],
-    ids=["on the GPU", "on the CPU", "on the CPU beside a small kernel", "offloaded"],
+    ids=["on the GPU", "on the CPU", "on the CPU with a small kernel", "offloaded"],
 )
 def test_training_is_where_the_optimizers_parameters_are(tmp_path, device, peak_bytes, verdict, exit_code):
     training = at(23, "step", "target", training={"pid": 7, "device": device, "parameters": 1_000_000})

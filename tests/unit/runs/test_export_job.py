@@ -50,7 +50,7 @@ def test_a_file(project: Project) -> None:
         find(project, str(project.write("m.pkl", "x")))
     with pytest.raises(UsageError, match="is an ONNX file already"):
         find(project, str(project.write("m.onnx", "x")))
-    with pytest.raises(UsageError, match="is no model that can be exported"):
+    with pytest.raises(UsageError, match="is not a model that can be exported"):
         find(project, str(project.write("m.gguf", "x")))
     assert find(project, str(project.write("m.bin", "x"))).is_weights_alone
 

@@ -29,7 +29,7 @@ def project(tmp_path: Path) -> Path:
     (made / "models" / "digits.safetensors").write_bytes(b"weights")
     (made / "models" / "spam" / "model.safetensors").write_bytes(b"more weights")
     (made / "net.onnx").write_bytes(b"graph")
-    (made / "net.onnx.data").write_bytes(b"weights beside it")
+    (made / "net.onnx.data").write_bytes(b"weights next to it")
     (made / "train.py").write_text("import torch\n")
     (made / "my serve.py").write_text("import numpy\nclass Model: ...\n")
     return made

@@ -1,4 +1,4 @@
-"""Joining a study: it is searched again, and says so, whatever its search came to before."""
+"""Joining a study: it is searched again, and reports so, however it ended before."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_names_go_and_their_neighbours_stay(text: str) -> None:
 
 #: Sentences of receipts, with words that users and machines are called.
 SENTENCES = [
-    "train.py -- --data /data/train on docker, mnist: Training ran on the GPU; CUDA sees 1 GPU of 1 asked for",
+    "train.py -- --data /data/train on docker, mnist: Training ran on the GPU; CUDA sees 1 GPU of 1 requested",
     "mnist@sha256:0123 · a user will mark it; root may run on the host, max 98 %, a train a day",
     "pip install torch; cuda 13.0; model saved in models/mnist.pth; test_accuracy 0.99, train_loss 0.1",
 ]

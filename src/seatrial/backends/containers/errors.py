@@ -82,7 +82,7 @@ def unavailable_error(
         words = last_line(stderr)
         found = EngineUnavailableError(
             f"{engine.capitalize()} does not respond: {words}" if words else f"{engine.capitalize()} gave no answer",
-            cause=f"its client or its daemon failed; `{engine} info` shows all that it says",
+            cause=f"its client or its daemon failed; `{engine} info` shows all of its output",
             run=f"{engine} info",
         )
     return as_addressed(found, engine, host, at)

@@ -77,7 +77,7 @@ def text_of(line: bytes) -> bytes:
     return (fields[3] if len(fields) == 4 else b"") + (b"\n" if fields[2] == b"F" else b"")
 
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 OpenLog = Callable[[bool], "command.Piped | K8sFile"]  # of whether to follow it
 
 #: A log goes on for a moment after its container is reported to have ended.
@@ -94,7 +94,7 @@ def collecting(
     logs: Sequence[str],
     folder: Path,
     is_over: Callable[[], bool],
-    echo: Say,
+    echo: Echo,
     *,
     open_log: OpenLog | None = None,
     starts_again: bool = False,
@@ -130,7 +130,7 @@ def collecting(
 
 class _Collector:
     def __init__(
-        self, logs: Sequence[str], folder: Path, echo: Say, open_log: OpenLog | None, is_over: Callable[[], bool]
+        self, logs: Sequence[str], folder: Path, echo: Echo, open_log: OpenLog | None, is_over: Callable[[], bool]
     ) -> None:
         self._is_over = is_over
         self._logs, self._folder, self._echo, self._open_log = list(logs), folder, echo, open_log

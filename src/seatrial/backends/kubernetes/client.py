@@ -50,7 +50,7 @@ def kubeconfigs(host: Host) -> Iterator[Path]:
 
 
 def configured(host: Host) -> str | None:
-    """Return the source of the cluster's address; None if there is no cluster to talk to."""
+    """Return the source of the cluster's address; None without a cluster."""
     for path in kubeconfigs(host):
         return f"kubeconfig {path}"
     return "this pod's service account" if SERVICE_ACCOUNT.exists() else None
@@ -103,7 +103,7 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
         named = f"{match['verb']} {match['resource']}" + (f".{match['group']}" if match["group"] else "")
         namespace = match["namespace"]
         text = f"Permission is missing: {named}" + (f" in the namespace {namespace}" if namespace else "")
-        cause = f"{match['user'] or 'this account'} has no Role that allows it; whoever runs the cluster can bind one"
+        cause = f"{match['user'] or 'this account'} has no Role that allows it; an administrator can bind one"
         run = f"kubectl auth can-i {named}" + (f" -n {namespace}" if namespace else "")
     elif status == 404 and (match := re.search(r'namespaces "([^"]+)" not found', message)):
         text, run = f"Namespace {match[1]} not found", f"kubectl create namespace {match[1]}"

@@ -107,7 +107,7 @@ def parse_time_ns(stamp: bytes) -> int | None:
     return seconds * 10**9 + fraction
 
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 #: Between two tries after the server has ended a watch or a log: it does so every few minutes by design.
 RETRY_S = 1.0
@@ -128,7 +128,7 @@ class Collector:
         echo: progress in words.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Say) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Echo) -> None:
         self._cluster, self._namespace, self._run_id = cluster, namespace, run_id
         self._sink = Sink(run_dir, nodes)
         self._pods: dict[str, Pod] = {}
@@ -235,7 +235,7 @@ class Collector:
 
 
 @contextmanager
-def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Say) -> Iterator[None]:
+def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Echo) -> Iterator[None]:
     """While open, the run is collected into its folder, by this process or another; then all that is there has come."""
     turn = Turn(run_dir)
     stopping = threading.Event()

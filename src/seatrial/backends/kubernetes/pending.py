@@ -371,9 +371,9 @@ class PodProgress:
             if condition.get("reason") == "Unschedulable":
                 await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
         if pod.deleted and pod.started and not pod.ended:
-            self._once(f"{pod.name} is being deleted; its target was asked to end and may save")
+            self._once(f"{pod.name} is being deleted; its target received SIGTERM and may save")
         if pod.ended and pod.exit_code == EXIT_POD_STOPPED:
-            self._once(f"{pod.name} was asked to end before it had finished: drained, preempted or deleted")
+            self._once(f"{pod.name} received SIGTERM before it had finished: drained, preempted or deleted")
         elif pod.ended and pod.exit_code:
             self._once(f"{pod.name} has ended with exit code {pod.exit_code}")
         if pod.outlived_by:

@@ -138,7 +138,7 @@ def _rights(machine: Machine) -> Verdict:
         if not allowed(verb, group, resource)
     ]
     if missing:
-        fix = f"kubectl -n {seen.namespace} apply -f docs/kubernetes-role.yaml   # by whoever runs the cluster"
+        fix = f"kubectl -n {seen.namespace} apply -f docs/kubernetes-role.yaml   # by the cluster's administrator"
         return found("k8s-forbidden", [f"missing in {seen.namespace}: {', '.join(missing)}"], fix=fix)
     return ok(f"a run is allowed in {seen.namespace}")
 

@@ -98,7 +98,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
 
 
 def refuse_siblings(project: Path, script: ScriptFacts) -> None:
-    """Refuse a script that imports what lies beside its project: an index has nothing, or a stranger's, of that name.
+    """Refuse a script that imports what lies next to its project: an index has nothing, or a stranger's, of that name.
 
     Raises ConfigError with the command that has the whole repository.
     """
@@ -115,7 +115,7 @@ def refuse_siblings(project: Path, script: ScriptFacts) -> None:
             places.append(root / folder)
         if places and folder_of(name, project) is None:
             raise ConfigError(
-                f"{script.where.get(name, 'the target')} imports {name}, which lies beside this folder, in {root}",
+                f"{script.where.get(name, 'the target')} imports {name}, which lies next to this folder, in {root}",
                 cause="only the project's folder is in the container, and the package index has another's of that name",
                 run=f"seatrial run -C {os.path.relpath(root, project)} "
                 f"-w {CONTAINER_PROJECT}/{project.relative_to(root).as_posix()} …",

@@ -221,7 +221,7 @@ def _applies(requirement: Requirement) -> bool:
 
 
 def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> ResolveRequest | None:
-    """Return the request; None if there is no index, the Python is unknown, or the list has its own hashes."""
+    """Return the request; None without an index or a known Python, or for a list with its own hashes."""
     found, options = resolved.requirements, job.image
     sources = index_sources(options, found, resolver.host)
     links = wheels_of(job)

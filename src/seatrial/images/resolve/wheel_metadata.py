@@ -1,6 +1,6 @@
 """Read the metadata of a stranger's wheel: of bounded size, and nothing unpacked.
 
-uv unpacks a wheel of a folder into its cache, whatever size that has. It gets a wheel of the same name in its place,
+uv unpacks a wheel of a folder into its cache, at any size. It gets a wheel of the same name in its place,
 with the metadata alone.
 """
 

@@ -151,7 +151,7 @@ class Steps(Section):
         return [*([_shares(receipt, first)] if first.parts else []), Rows(rows)]
 
 
-_COARSE = "Copies to the GPU and waits for it are told apart in a few steps only: here they are part of the others."
+_COARSE = "Copies to the GPU and waits for it are separate in a few steps only: here they are part of the others."
 
 
 def _shares(receipt: Receipt, first: StepAnatomy) -> Shares:

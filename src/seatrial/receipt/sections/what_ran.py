@@ -309,7 +309,7 @@ def _agent_started(moment: Moment) -> str:
 
 def _checked(moment: Moment) -> str:
     visible, expected = len(items(moment.keys.get("visible"))), len(items(moment.keys.get("expected")))
-    ok = "as asked" if moment.keys.get("ok") is True else moment.text("error") or "not as requested"
+    ok = "as requested" if moment.keys.get("ok") is True else moment.text("error") or "not as requested"
     return f"CUDA sees {count(visible, 'GPU')} of {expected} requested: {ok}"
 
 

@@ -34,7 +34,7 @@ from seatrial.system.command import spawn_detached
 from seatrial.system.host import Host
 
 Write = Callable[[Stream, bytes], None]
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 #: Between two looks at the logs, which cost two stat calls, and at the engine, which cost a process (20 ms of CPU).
 LOG_INTERVAL_S = 0.1
@@ -56,7 +56,7 @@ def follow(
     *,
     tail: int | None = None,
     until_end: bool = True,
-    say: Say = lambda line: None,
+    echo: Echo = lambda line: None,
     just_started: bool = False,
     between_looks: Callable[[], None] = lambda: None,
     log_interval_s: float = LOG_INTERVAL_S,
@@ -66,7 +66,7 @@ def follow(
 
     Args:
         tail: begin with the last so many chunks of output; None: from the beginning.
-        say: gets a cluster's progress before any output, and the watchdog's findings.
+        echo: gets a cluster's progress before any output, and the watchdog's findings.
         just_started: by the caller, so that the engine is not queried at once.
         between_looks: called after each look at the logs while the run lives.
     """
@@ -86,7 +86,7 @@ def follow(
     state = State("running") if just_started else backend.state(handle)
     began = queried = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
-    with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
+    with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, echo):
         while until_end and state.is_live:
             for stream, data in reader.new():
                 write(stream, data)
@@ -98,7 +98,7 @@ def follow(
                 state = backend.state(handle)
                 queried = time.monotonic()
                 for line in alerts.new():
-                    say(line)
+                    echo(line)
     for stream, data in reader.new():
         write(stream, data)
     if not state.is_live:
@@ -150,7 +150,7 @@ def _record_signal(run: Run, number: signal.Signals, origin: str = "user", **mor
 
 
 @contextmanager
-def interrupt_stops(run: Run, host: Host, say: Say) -> Iterator[None]:
+def interrupt_stops(run: Run, host: Host, echo: Echo) -> Iterator[None]:
     """Pass Ctrl-C to the target as SIGINT, then SIGTERM, then SIGKILL; pass SIGTERM on.
 
     A server gets SIGTERM at once, upon which it answers all accepted requests.
@@ -175,15 +175,15 @@ def interrupt_stops(run: Run, host: Host, say: Say) -> Iterator[None]:
             sent = signal.SIGINT if takes_sigint else signal.SIGTERM
             does = f"SIGTERM follows in {grace_s:g} s, or when you press Ctrl-C again"
             interrupting = f"Interrupting: SIGINT was sent to the target, as by Ctrl-C on its own terminal; {does}."
-            say(interrupting if takes_sigint else stopping)
+            echo(interrupting if takes_sigint else stopping)
             act(request_interrupt, grace_s)
         elif sent in (0, signal.SIGINT):
             sent = signal.SIGTERM
-            say(stopping)
+            echo(stopping)
             act(request_stop, grace_s)
         elif sent == signal.SIGTERM:
             sent = signal.SIGKILL
-            say("Killing it.")
+            echo("Killing it.")
             act(_kill)
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):

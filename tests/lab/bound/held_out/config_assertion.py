@@ -1,4 +1,4 @@
-# expect: failed-early; says: AssertionError
+# expect: failed-early; shows: AssertionError
 """A config that does not fit itself: an assertion after the model is on the GPU, before the first batch."""
 
 from dataclasses import dataclass

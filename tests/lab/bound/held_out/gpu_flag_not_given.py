@@ -1,4 +1,4 @@
-# expect: cpu-only; says: --gpu
+# expect: cpu-only; shows: --gpu
 """An old command line: training uses the GPU where --gpu is given, which nobody did."""
 
 import argparse

@@ -166,7 +166,7 @@ def test_what_goes_out_of_the_combination_reports_what_it_made(tuned):
 
 
 @pytest.mark.parametrize(
-    ("shift", "verdict"), [(0.15, "kept"), (3.0, "different")], ids=["near a seed", "no seed is there"]
+    ("shift", "verdict"), [(0.15, "kept"), (3.0, "different")], ids=["close to a seed", "no seed is there"]
 )
 def test_losses_that_two_seeds_do_not_reach_are_compared_with_a_third(tuned, shift, verdict):
     world = World(workers=0)

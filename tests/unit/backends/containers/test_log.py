@@ -59,8 +59,8 @@ class Container:
         self._life.kill()
         self._life.join()
 
-    def collect(self, say: Callable[[str], None] = lambda line: None) -> object:
-        return collecting(self.argv, self.record, lambda: self.over, say)
+    def collect(self, echo: Callable[[str], None] = lambda line: None) -> object:
+        return collecting(self.argv, self.record, lambda: self.over, echo)
 
     def collect_now(self) -> None:
         with self.collect():

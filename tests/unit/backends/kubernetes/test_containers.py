@@ -67,7 +67,7 @@ def test_the_image_that_cannot_be_pulled_is_named(reason: str, message: str, ima
 
 
 def test_a_native_sidecar_that_runs_is_no_trouble() -> None:
-    """An init container with restartPolicy Always (1.29 and later) runs beside ours and ends after it."""
+    """An init container with restartPolicy Always (1.29 and later) runs next to ours and ends after it."""
     native = (_status("istio-proxy", PROXY, RUNNING, started=True), _status("setup", INIT, _ended(0)))
     train = [_status("train", TRAIN, RUNNING)]
     pod = read_pod(_item("Running", train, native))

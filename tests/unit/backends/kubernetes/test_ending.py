@@ -76,7 +76,7 @@ class ApiWithAnOperator:
         self.objects[path]["metadata"]["deletionTimestamp"] = "2026-11-21T00:01:00Z"
 
     def _collector(self) -> None:
-        """A pod that was told to end has ended; dependents of a workload that is being deleted are told."""
+        """A pod that that received SIGTERM has ended; dependents of a workload that is being deleted end too."""
         for one in self.objects.values():
             if "phase" in one.get("status", {}) and "deletionTimestamp" in one["metadata"]:
                 one["status"]["phase"] = "Failed"

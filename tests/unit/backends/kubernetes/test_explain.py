@@ -78,7 +78,7 @@ def test_operators_number_their_pods() -> None:
     replica = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "1"}
     assert _pod("x-worker-1", "Running", "2026", **replica).node == 2
     assert _pod("x-3-abcde", "Running", "2026", **{"batch.kubernetes.io/job-completion-index": "3"}).node == 3
-    assert _pod("x-12345", "Running", "2026").node == 0, "the name is no index"
+    assert _pod("x-12345", "Running", "2026").node == 0, "the name is not an index"
 
 
 @cases("workloads", "verdict")

@@ -81,7 +81,7 @@ def test_valid_for_kubernetes(manifests: list[dict[str, Any]]) -> None:
                 assert violations(manifest, version) == []
 
 
-@pytest.mark.skipif(not CRDS.is_dir(), reason="the CRDs are not beside the repository")
+@pytest.mark.skipif(not CRDS.is_dir(), reason="the CRDs are not next to the repository")
 def test_valid_for_the_operators(manifests: list[dict[str, Any]]) -> None:
     for manifest in manifests:
         if manifest["kind"] in CUSTOM:
@@ -168,7 +168,7 @@ def test_a_queue_is_a_label_of_the_workload_alone(tmp_path: Path, kind: str) -> 
 def test_a_disruption_spends_no_restart(
     tmp_path: Path, version: tuple[int, int], models: str, nodes: str, rules: int
 ) -> None:
-    """The rule stands first, so none before it counts the pod; restartPolicy Never is what the API wants beside it."""
+    """The rule stands first, so none before it counts the pod; restartPolicy Never is what the API requires with it."""
     facts = replace(MODERN, version=version)
     flags = {"gpus": "1", "nodes": nodes, "script": DDP, "kubernetes": {"kind": "job", "models": models}}
     spec = rendered(a_cluster_plan(tmp_path, facts, **flags))[-1]["spec"]

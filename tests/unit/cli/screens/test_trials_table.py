@@ -57,7 +57,7 @@ def test_80_columns_have_settings_in_their_own_columns_where_they_fit() -> None:
     assert lines[0] == "trial  learning_rate  batch_size  mixed_precision  accuracy  outcome"
     assert lines[1] == "0      0.001          128         true             0.98      done on the GPU"
     assert lines[-2:] == [
-        "no room here for seconds, images/s, GPU %, energy J, test_loss, loss: see the",
+        "too narrow for seconds, images/s, GPU %, energy J, test_loss, loss: see the",
         "page, or --json",
     ]
     assert printed(MANY, 80)[0].split() == ["trial", "settings", "accuracy", "seconds", "images/s", "outcome"]

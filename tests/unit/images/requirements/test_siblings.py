@@ -1,4 +1,4 @@
-"""A script started from a folder of its repository imports what lies beside that folder."""
+"""A script started from a folder of its repository imports what lies next to that folder."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ def plan(project: Path, script: str) -> tuple[str, ...]:
     return made.warnings
 
 
-def test_a_module_beside_the_folder_is_not_taken_from_an_index(repository: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^train\.py:2 imports pointy, which lies beside this folder") as refusal:
+def test_a_module_next_to_the_folder_is_not_taken_from_an_index(repository: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^train\.py:2 imports pointy, which lies next to this folder") as refusal:
         plan(repository / "tools", "train.py")
     assert refusal.value.run == "seatrial run -C .. -w /workspace/tools …"
 
