@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from seatrial.common.gpu_peaks import peak_tflops  # noqa: E402
 from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe_requirements  # noqa: E402
 from seatrial.job.model import Target  # noqa: E402
-from seatrial.recipes.matmul import peak_tflops  # noqa: E402
 from seatrial.train import memory  # noqa: E402
 from seatrial.train.data import augment  # noqa: E402
 from seatrial.train.data.images import ImageSet, TestImages  # noqa: E402
@@ -205,7 +205,27 @@ def test_images_get_the_packages_that_trackers_need() -> None:
 def test_peaks() -> None:
     assert peak_tflops("NVIDIA H200", "bf16") == 989.4
     assert peak_tflops("NVIDIA H100 PCIe", "bf16") == 756
-    assert peak_tflops("Riva 128", "bf16") is None
+    assert peak_tflops("NVIDIA A100-SXM4-80GB", "bf16") == 312
+    assert peak_tflops("Tesla V100-PCIE-16GB", "fp16") == 112
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        "Riva 128",
+        "NVIDIA RTX A1000",
+        "NVIDIA RTX A4000",
+        "NVIDIA T400",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA A2",
+    ],
+)
+def test_no_peak_of_a_product_with_a_similar_name(product: str) -> None:
+    assert peak_tflops(product, "bf16") is None and peak_tflops(product, "fp16") is None
+
+
+def test_an_a10g_is_no_a10() -> None:
+    assert peak_tflops("NVIDIA A10G", "bf16") != peak_tflops("NVIDIA A10", "bf16")
 
 
 @pytest.mark.parametrize(("config", "taken"), [("cuda:nccl", True), ("cpu:gloo,cuda:nccl", True), ("cpu:gloo", False)])
