@@ -22,7 +22,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,13 +53,16 @@ def main() -> int:
     options.add_argument("--plain", action="store_true")
     options.add_argument("--jobs", type=int, default=6)
     options.add_argument("--out", type=Path)
-    options.add_argument("--raw", type=Path)
+    options.add_argument("--raw", type=Path, help="keep what was measured")
+    options.add_argument("--judge", type=Path, help="judge what --raw has kept, and run nothing")
     chosen = options.parse_args()
     scripts = {
         name: text
         for name, text in loops().items()
         if chosen.only in name and (chosen.aside or chosen.plain or not kept_aside(name))
     }
+    if chosen.judge:
+        return conclude(json.loads(chosen.judge.read_text()), chosen)
     folder = Path(tempfile.mkdtemp(prefix="lab-"))  # a TemporaryDirectory would be removed by the first fork that ends
     try:
         results = run_all(scripts, folder, chosen.jobs, measured=not chosen.plain)
@@ -73,6 +75,11 @@ def main() -> int:
         return 0
     if chosen.raw:
         chosen.raw.write_text(json.dumps(results))
+    return conclude(results, chosen)
+
+
+def conclude(results: Mapping[str, Mapping[str, Any]], chosen: argparse.Namespace) -> int:
+    """Judge, print and write."""
     verdicts = {name: verdict(result) for name, result in results.items()}
     rows = table(verdicts)
     for name, each in sorted(verdicts.items()):
@@ -87,7 +94,9 @@ def main() -> int:
     )
 
 
-def run_all(scripts: Mapping[str, str], folder: Path, jobs: int, *, measured: bool) -> dict[str, dict[str, Any]]:
+def run_all(
+    scripts: Mapping[str, str], folder: Path, jobs: int, *, measured: bool, as_on_a_gpu: bool = False
+) -> dict[str, dict[str, Any]]:
     """Run every script in a fork, ``jobs`` at a time."""
     import torch
     import torch.utils.data
@@ -111,7 +120,7 @@ def run_all(scripts: Mapping[str, str], folder: Path, jobs: int, *, measured: bo
             (home / "train.py").write_text(text)
             began_s = time.time()
             if (pid := os.fork()) == 0:
-                _be_the_script(home, hook if measured else None, env)
+                _be_the_script(home, hook if measured else None, env if measured else os.environ, as_on_a_gpu)
             running[pid] = (name, home, began_s)
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in running:
@@ -128,7 +137,7 @@ def run_all(scripts: Mapping[str, str], folder: Path, jobs: int, *, measured: bo
     return found
 
 
-def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str]) -> None:
+def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str], as_on_a_gpu: bool) -> None:
     """Never returns. Python starts with sitecustomize, then torch is imported: here torch is there before."""
     code = 0
     try:
@@ -136,22 +145,29 @@ def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str]) -> Non
         for number, name in ((1, "stdout.log"), (2, "stderr.log")):
             os.dup2(os.open(home / name, os.O_WRONLY | os.O_CREAT, 0o644), number)
         sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False) for fd in (1, 2))  # noqa: SIM115
+        env = dict(env, SEATRIAL_EVENTS=str(home / "events.jsonl"))
         os.environ.clear()
-        os.environ.update(env, SEATRIAL_EVENTS=str(home / "events.jsonl"))
+        os.environ.update(env)
         sys.argv, sys.path[0] = ["train.py"], str(home)
         if hook is not None:
             sys.path.insert(0, str(hook))
             sys.modules.pop("sitecustomize", None)
             import sitecustomize  # type: ignore[import-not-found]  # the hook's
 
+            if as_on_a_gpu:
+                windows = sitecustomize.part("torch_windows").Windows
+                place = windows._place
+                windows._place = lambda opened: (opened._tensor_methods and opened._place_on_tensors(), place(opened))
             for module, hooks in sitecustomize.wanted().items():
                 for part, function in hooks if module in sys.modules else ():
                     getattr(sitecustomize.part(part), function)(sys.modules[module])
         runpy.run_path(str(home / "train.py"), run_name="__main__")
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # as without this frame
+        sys.audit("sys.excepthook", sys.excepthook, type(error), error, error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     try:
         threading._shutdown()  # type: ignore[attr-defined]
@@ -182,7 +198,7 @@ def _template() -> tuple[dict[str, Any], list[dict[str, Any]]]:
             env = {**os.environ, "XDG_STATE_HOME": folder + "/state"}
             command = [sys.executable, "-m", "seatrial", "run", "train.py", "--on", "local"]
             subprocess.run(command, cwd=folder, env=env, capture_output=True, check=True, timeout=300)
-            run = next((Path(folder) / ".seatrial" / "runs").glob("2*"))
+            run = next(Path(folder).rglob("plan.json")).parent
             plan = json.loads((run / "plan.json").read_text())
             _TEMPLATE.append((plan, [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]))
     return _TEMPLATE[0]
