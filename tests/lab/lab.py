@@ -62,10 +62,11 @@ def main() -> int:
         if chosen.only in name and (chosen.aside or chosen.plain or not kept_aside(name))
     }
     if chosen.judge:
-        return conclude(json.loads(chosen.judge.read_text()), chosen)
+        kept = [json.loads(line) for line in chosen.judge.read_text().splitlines()]
+        return conclude({name: result for line in kept for name, result in line.items()}, chosen)
     folder = Path(tempfile.mkdtemp(prefix="lab-"))  # a TemporaryDirectory would be removed by the first fork that ends
     try:
-        results = run_all(scripts, folder, chosen.jobs, measured=not chosen.plain)
+        results = run_all(scripts, folder, chosen.jobs, measured=not chosen.plain, raw=chosen.raw)
     finally:
         shutil.rmtree(folder)
     if chosen.plain:
@@ -73,8 +74,6 @@ def main() -> int:
             if result["exit_code"] and not name.startswith(("silent-save-fails", "interrupted")):
                 print(name, result["stderr"][-600:])
         return 0
-    if chosen.raw:
-        chosen.raw.write_text(json.dumps(results))
     return conclude(results, chosen)
 
 
@@ -95,9 +94,15 @@ def conclude(results: Mapping[str, Mapping[str, Any]], chosen: argparse.Namespac
 
 
 def run_all(
-    scripts: Mapping[str, str], folder: Path, jobs: int, *, measured: bool, as_on_a_gpu: bool = False
+    scripts: Mapping[str, str],
+    folder: Path,
+    jobs: int,
+    *,
+    measured: bool,
+    as_on_a_gpu: bool = False,
+    raw: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Run every script in a fork, ``jobs`` at a time."""
+    """Run every script in a fork, ``jobs`` at a time; each ended one is a line of ``raw``."""
     import torch
     import torch.utils.data
     import tqdm  # noqa: F401
@@ -126,6 +131,9 @@ def run_all(
         if pid in running:
             name, home, began_s = running.pop(pid)
             found[name] = _read(home, began_s, os.waitstatus_to_exitcode(status))
+            if raw is not None:
+                with raw.open("a") as kept:
+                    kept.write(json.dumps({name: found[name]}) + "\n")
             shutil.rmtree(home)
             continue
         for late, (name, _, began_s) in running.items():
