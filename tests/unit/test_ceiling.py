@@ -7,7 +7,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 
 #: Lines and files of .py, .cu and .cuh under src.
-LINES, FILES = 93_300, 550
+LINES, FILES = 93_540, 551
 
 
 def test_source_is_below_the_ceiling() -> None:
