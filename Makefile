@@ -9,7 +9,7 @@ CORE_SECONDS ?= 900
 # Tests start the command line hundreds of times; without bytecode each start compiles 300 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-nightly test-all wheel-test lint docs clean
+.PHONY: help demo test test-nightly test-all wheel-test lab lint docs clean
 
 help:
 	@echo "make demo      set up, train a small network in a container (or locally), show its receipt"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-nightly  the tests that tests/nightly.txt names"
 	@echo "make test-all  all of them, and the slow tests"
 	@echo "make wheel-test  build the wheel, install it with pip, pipx and uv, and use it from there"
+	@echo "make lab       run loops that count their own steps, and compare with what is measured"
 	@echo "make docs      build the site in build/site, with the pages that are generated from the code"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -64,6 +65,10 @@ $(VENV)/.wheel: $(VENV)/.test
 
 wheel-test: $(VENV)/.wheel
 	$(BIN)/pytest -n 0 tests/unit/test_distribution.py tests/integration/test_wheel.py
+
+# Loops that count themselves beside what the hook measures; ASIDE=1 adds the tenth that is kept aside.
+lab: $(VENV)/.test
+	$(BIN)/python tests/lab/lab.py $(if $(ASIDE),--aside) --out benchmarks/results/lab.json
 
 $(VENV)/.docs: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
 from typing import NamedTuple
+
+from seatrial.common.gpu_peaks import peak_tflops
 
 #: A key of MEANING.
 Cause = str
@@ -65,23 +64,13 @@ class Diagnosis:
 
 
 class Peaks(NamedTuple):
-    """Dense peaks of a GPU in FLOP/s: bf16 on tensor cores (fp16 if it has no bf16), and fp32 without them.
+    """Dense peaks of a GPU in FLOP/s: bf16 on tensor cores (fp16 if it has no bf16), and fp32 without them."""
 
-    ``name`` is a part of NVML's product name; in gpus.json the first entry that fits counts, so longer names stand
-    first. Source: NVIDIA's data sheets, dense figures without sparsity.
-    """
-
-    name: str
     tensor: float
     fp32: float | None
 
 
-@lru_cache(maxsize=1)
-def _table() -> list[Peaks]:
-    text = resources.files("seatrial.diagnosis").joinpath("gpus.json").read_text(encoding="utf-8")
-    return [Peaks(*row) for row in json.loads(text)]
-
-
 def peaks(name: str) -> Peaks | None:
-    """Return the peaks of a product, or None if it is not in the table (then MFU is unknown)."""
-    return next((each for each in _table() if each.name in name), None)
+    """Return the peaks of a product by NVML's name, or None if it is not in the table (then MFU is unknown)."""
+    tensor, fp32 = peak_tflops(name, "bf16") or peak_tflops(name, "fp16"), peak_tflops(name, "fp32")
+    return Peaks(tensor * 1e12, fp32 * 1e12 if fp32 else None) if tensor else None

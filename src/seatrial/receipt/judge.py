@@ -114,7 +114,7 @@ def judge(
     )
     if receipt.outcome.id == "failed":
         receipt = receipt.changed(ending=read_log_end(run_dir))
-    return receipt if plan.job.with_names else without_names(receipt, plan.job)
+    return without_names(receipt, plan.job)
 
 
 def _findings(run: RunEvidence) -> list[Finding]:

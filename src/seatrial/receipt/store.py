@@ -60,9 +60,10 @@ def write_receipt(run_dir: Path, receipt: Receipt) -> None:
 
 
 def without_names(receipt: Receipt, job: Job) -> Receipt:
-    """Remove host, user, home folder and the job's secrets from every text."""
+    """Remove the job's secrets from every text, and host, user and home folder unless the job keeps them."""
     hosts = [host for host in (*(receipt.header.host or "").split(", "), *job.hosts) if host]
-    return scrubbed(receipt, names_of(Host(), secrets=job.secrets, hosts=hosts))
+    names = names_of(Host(), secrets=job.secrets, hosts=hosts)
+    return scrubbed(receipt, Names(secrets=names.secrets) if job.with_names else names)
 
 
 def scrubbed(receipt: Receipt, names: Names) -> Receipt:

@@ -124,19 +124,20 @@ def load_users_own() -> None:
         sys.modules["sitecustomize"] = ours  # Python's own import still looks for it there
 
 
-def without_ours(kind: Any, error: Any, trace: Any) -> None:
-    """An exception that nobody caught is shown as it would be without the hook: of its frames none of ours."""
+def on_audit_event(event: str, args: Any) -> None:
+    """An exception that nobody caught is shown as it would be without the hook: of its frames none of ours. Python
+    announces it before it calls sys.excepthook, which stays as it is. Source: PyErr_PrintEx, 3.8 to 3.14."""
+    if event != "sys.excepthook":
+        return
     try:
         seen: Set[int] = set()
-        each = error
+        each = args[2]
         while each is not None and id(each) not in seen:
             seen.add(id(each))
             each.__traceback__ = outside(each.__traceback__)
             each = each.__cause__ or each.__context__
-        trace = outside(trace)
     except Exception:  # noqa: BLE001  then with them
         pass
-    sys.__excepthook__(kind, error, trace)
 
 
 def outside(trace: Any) -> Any:
@@ -154,8 +155,8 @@ def outside(trace: Any) -> Any:
     return built
 
 
-if sys.excepthook is sys.__excepthook__ and wanted():
-    sys.excepthook = without_ours
+if wanted() and hasattr(sys, "addaudithook"):
+    sys.addaudithook(on_audit_event)
 sys.meta_path.insert(0, Finder(wanted()))
 if os.environ.get("SEATRIAL_STAND_INS"):
     first = os.environ.get("SEATRIAL_STAND_INS_FIRST") == "1"

@@ -103,6 +103,7 @@ class KerasSteps:
         recorder = self.recorder
         recorder.bounded_by("keras")
         if recorder.facts.get("backend") != "torch":  # torch's own loaders have counted there
+            recorder.batches += 1
             recorder.examples += steps * self.batch_size
         length = (getattr(callbacks, "params", None) or {}).get("steps")
         self.passed = [last + 1, int(length)] if length else []

@@ -6,7 +6,6 @@ synchronisations, which are many small calls, and the GPU's own time are measure
 
 import importlib.util
 import os
-import pickle
 import sys
 import weakref
 from threading import get_ident
@@ -101,11 +100,10 @@ class Measuring:
         self.windows = Windows(torch, recorder)
         self.compiling = compiling_check(torch)
         self.steps = OptimizerSteps(torch, recorder, self.windows)
-        self.by_hand = HandSteps(torch, recorder, self.compiling)
+        self.by_hand = HandSteps(torch, recorder, self.compiling, self.windows)
         self.steps.seen = self.by_hand.optimizer_stepped
         self.communication = Communication(torch, recorder, self.windows, self.compiling)
         self.loaders = LoaderWatch(torch, recorder, self.windows)
-        self.unwrapped: Any = None  # torch.autograd.backward as it was, while it is wrapped
         self.compiled = False  # or torch.compile is at work
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
         recorder.look = self.look
@@ -123,8 +121,9 @@ class Measuring:
         self.by_hand.place()
         self.loaders.place(sys.modules["torch.utils.data.dataloader"])
         for owner, name, around in (
-            (torch, "save", self._saves),
-            (pickle, "dump", self._saves),
+            # What torch.save calls, and no one else: torch.save itself stays as it is.
+            (sys.modules["torch.serialization"], "_save", self._saves),
+            (sys.modules["torch.serialization"], "_legacy_save", self._saves),
             *((kind, "__enter__", self._gradients_end) for kind in (no_grad, inference)),
             *((kind, "__exit__", self._gradients_begin) for kind in (no_grad, inference)),
             (torch.nn.Module, "train", self._mode),
@@ -134,33 +133,9 @@ class Measuring:
         ):
             wrap(owner, name, around)
         self.communication.place()
-        self.windows.also += [self.steps.window, self.window]
+        self.windows.also.append(self.steps.window)
 
-    def window(self, opens: bool) -> None:
-        """Backward passes are looked at in windows; for good where torch.compile may have looked at them."""
-        autograd = self.torch.autograd
-        if opens and self.unwrapped is None:
-            self.unwrapped = autograd.backward
-            wrap(autograd, "backward", self._backward)
-        elif not opens and self.unwrapped is not None and not self.compiled:
-            autograd.backward, self.unwrapped = self.unwrapped, None
-
-    # backward, checkpoints
-
-    def _backward(self, original: Any) -> Any:
-        recorder, windows, compiling = self.recorder, self.windows, self.compiling
-
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if compiling() or not windows.open or get_ident() != recorder.thread:
-                return original(*args, **kwargs)
-            windows.mark("backward")
-            recorder.backward_began()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                recorder.backward_ended()
-
-        return backward
+    # checkpoints
 
     def _saves(self, original: Any) -> Any:
         recorder, compiling = self.recorder, self.compiling
@@ -246,6 +221,7 @@ class Measuring:
             steps = self.graphs.get(captured) if self.graphs else None
             if steps and self.recorder.mine():
                 try:
+                    self.recorder.passes += 1
                     self.recorder.bounded_by(graph)
                     self.recorder.stepped(graph, steps)
                 except Exception as error:  # noqa: BLE001
@@ -259,7 +235,6 @@ class Measuring:
     def compiling_begins(self) -> None:
         """Keep what compiled code may look at as it is from now on."""
         self.compiled = True
-        self.window(opens=True)
         self.steps.compiling_begins()
 
     def compile_begins(self, *_: Any) -> None:
@@ -288,6 +263,7 @@ class Measuring:
 
     def at_end(self) -> None:
         """Why a script stayed on the CPU, as far as it shows: none of it comes from the driver."""
+        self.by_hand.at_end()
         facts, cuda = self.recorder.facts, self.torch.cuda
         facts["cuda_build"] = self.torch.version.cuda
         facts["cuda_used"] = bool(cuda.is_initialized())

@@ -5,7 +5,7 @@ looked at in windows is placed when a window opens, and everything is as it was 
 """
 
 import functools
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 #: The owner had no attribute of its own under the name: it inherits one.
 _ABSENT = object()
@@ -34,21 +34,46 @@ def is_compiling(torch: Any) -> Callable[[], bool]:
 
 
 class Placed:
-    """Wrappers that are placed for a while: ``Placed()(owner, name, around)``, and ``restore``."""
+    """Wrappers that are placed for a while: ``Placed()(owner, name, around)``, and ``restore``.
+
+    What a script puts in the place of a wrapper stays. A wrapper that it puts back later is taken out, and found out
+    as one, when wrappers are placed again.
+    """
 
     def __init__(self) -> None:
-        self._placed: List[Tuple[Any, str, Any]] = []
+        self._placed: List[Tuple[Any, str, Any, Any]] = []
+        self._originals: Dict[int, Tuple[Any, Any]] = {}  # id of a wrapper → the wrapper, and what was there before
 
     def __call__(self, owner: Any, name: str, around: Callable[[str, Any], Any]) -> None:
+        self._take_out(owner, name)
         own = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, around(name, getattr(owner, name)))
-        self._placed.append((owner, name, own))
+        wrapper = around(name, getattr(owner, name))
+        setattr(owner, name, wrapper)
+        self._placed.append((owner, name, wrapper, own))
 
     def restore(self) -> None:
-        """Give every owner its attribute back, the last one first."""
+        """Give every owner its attribute back, the last one first, unless it has been given another."""
         while self._placed:
-            owner, name, own = self._placed.pop()
-            if own is _ABSENT:
-                delattr(owner, name)
+            owner, name, wrapper, own = self._placed.pop()
+            if vars(owner).get(name, _ABSENT) is wrapper:
+                _put(owner, name, own)
             else:
-                setattr(owner, name, own)
+                self._originals[id(wrapper)] = wrapper, own
+
+    def take_out(self, owners: Iterable[Any]) -> None:
+        """Give back what a script has put back of ours since the last ``restore``."""
+        for owner in owners if self._originals else ():
+            for name in list(vars(owner)):
+                self._take_out(owner, name)
+
+    def _take_out(self, owner: Any, name: str) -> None:
+        known = self._originals.get(id(vars(owner).get(name))) if self._originals else None
+        if known is not None:
+            _put(owner, name, known[1])
+
+
+def _put(owner: Any, name: str, own: Any) -> None:
+    if own is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, own)

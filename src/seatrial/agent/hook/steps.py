@@ -5,12 +5,15 @@ a line of Python that was not in the CPU's caches costs some microseconds on a s
 """
 
 import atexit
+import math
 import os
+import sys
 import time
+import weakref
 from statistics import median
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 from . import report
 
@@ -65,6 +68,11 @@ class StepTimeline:
         self.spent[self.current] -= seconds
         self.spent[region] += seconds
 
+    def restart(self) -> None:
+        """Begin anew, in a process that was forked off. Wrappers hold ``spent`` itself."""
+        self.spent.update(dict.fromkeys(REGIONS, 0.0))
+        self._outer, self.current, self.since_s = [], "other", self._clock()
+
     def totals(self) -> Dict[str, float]:
         """A copy of ``spent``, up to now."""
         self.become(self.current)
@@ -98,6 +106,11 @@ _LONGEST_END_S = 0.5
 #: The thread of a recorder that is switched off.
 NOBODY = -1
 
+#: So many steps of one optimizer beside the one that bounds steps show that the latter will not step again.
+_BESIDE = 32
+#: Steps kept until it is known whether they are steps of their own.
+_MOST_BESIDE = 4096
+
 #: No context without gradients is entered.
 NEVER = (None,)
 
@@ -105,10 +118,15 @@ NEVER = (None,)
 class Recorder:
     """Counts and times the steps of the thread that makes them.
 
-    A step ends where the first optimizer that was seen has stepped; others' steps are part of it.
+    A step ends where an optimizer has stepped that bounds steps: the first one, and each that steps with a batch of
+    its own, on parameters that this step has changed already, or when the one before is gone. Steps of others are part
+    of it (a GAN's generator), until they turn out to follow each other alone (folds without a loader).
 
     Attributes:
-        on: False once anything in here went wrong, and in forked children.
+        on: False once anything in here went wrong, and in children of a process that had made steps.
+        batches: taken from loaders. unused: those with no backward pass before the loader's next.
+        passes: backward passes begun, in any thread.
+        elsewhere: steps of threads other than the one that trains.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
         look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
@@ -124,7 +142,8 @@ class Recorder:
         self.on = True
         self.thread = get_ident()
         self.timeline = StepTimeline()
-        self.steps = self.examples = self.next_look = 0
+        self.steps = self.next_look = 0
+        self.examples: float = 0
         self.facts: Dict[str, Any] = {}
         self.look: Callable[[int], None] = lambda step: None
         self.extras: List[Callable[[], Dict[str, Any]]] = []
@@ -136,10 +155,18 @@ class Recorder:
         self.at_step: Optional[Callable[[int], None]] = None
         self._written_facts: Dict[str, Any] = {}
         self._written_regions: Dict[str, float] = {}
-        self._boundary: Any = None
-        self._boundary_missed = 0
+        self.batches = self.passes = self.elsewhere = 0
+        self._boundary: Callable[[], Any] = lambda: None
+        self._boundary_id, self._run = 0, 0
+        self._beside: List[Tuple[int, float]] = []
+        self._batches_then, self._passes_then, self._took_data = 0, 0, False
+        self._without_data = 0  # steps before which no batch was taken
+        self.unused = self._doubtful_unused = 0
+        self._owned: Any = weakref.WeakKeyDictionary()  # an optimizer → its parameters' ids
+        self._threads: Dict[int, Any] = {}  # a thread beside the one that trains → its first optimizer
+        self._is_child = False
         self.doubtful: Optional[Dict[str, float]] = None
-        self._doubtful_examples = 0
+        self._doubtful_examples: float = 0
         self._evaluates_since: Optional[Dict[str, float]] = None
         self.without: Any = NEVER
         self._first_step_s: Optional[float] = None
@@ -152,7 +179,15 @@ class Recorder:
         atexit.register(self.finish)
 
     def _in_child(self) -> None:
-        self.on, self.thread = False, NOBODY
+        """Begin anew where the parent has made no step: its child may train."""
+        if not self.on or self.steps:
+            self.on, self.thread = False, NOBODY
+            return
+        self.thread, self._pid, self._is_child = get_ident(), os.getpid(), True
+        self.timeline.restart()
+        self.examples = self.batches = self.elsewhere = self._without_data = self.unused = 0
+        self.doubtful = self._evaluates_since = None
+        self.without, self._beside, self._in_optimizer = NEVER, [], []
 
     def mine(self) -> bool:
         """Return whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
@@ -164,7 +199,9 @@ class Recorder:
         return self.on and (self.timeline.current in ("backward", "communication") or get_ident() == self.thread)
 
     def take_thread(self) -> None:
-        """This is the thread that trains."""
+        """This is the thread that trains. multiprocessing ends its children without atexit."""
+        if self._is_child and "multiprocessing.util" in sys.modules:
+            sys.modules["multiprocessing.util"].Finalize(None, self.finish, exitpriority=0)
         if self.on and self.thread != get_ident():
             self.thread = get_ident()
             self.timeline.enter("other")
@@ -180,21 +217,24 @@ class Recorder:
     def doubt(self) -> None:
         """Note that a loader without training so far is iterated: it is evaluation, unless a step follows."""
         if self.doubtful is None:
-            self.doubtful, self._doubtful_examples = self.timeline.totals(), self.examples
+            self.doubtful = self.timeline.totals()
+            self._doubtful_examples, self._doubtful_unused = self.examples, self.unused
 
     def doubt_ends(self) -> None:
         """No step has followed, and the loader is at its end, or one that is trained on goes on."""
         if self.doubtful is not None:
             self.timeline.move_to_evaluation(self.doubtful)
             self.examples, self.doubtful = self._doubtful_examples, None
+            self.unused = self._doubtful_unused
             self.evaluated()
 
-    def doubt_ended_at(self, totals: Dict[str, float], examples: int) -> None:
+    def doubt_ended_at(self, totals: Dict[str, float], examples: float) -> None:
         """Up to there it was evaluation, by a loader that was left before its end; what followed is trained on."""
         if self.doubtful is not None:
             if sum(totals.values()) > sum(self.doubtful.values()):
                 self.timeline.move_between(self.doubtful, totals)
             self.examples -= examples - self._doubtful_examples
+            self.unused = self._doubtful_unused
             self.evaluated()
 
     def mode_set(self, training: bool) -> None:
@@ -223,6 +263,8 @@ class Recorder:
     # in windows only
 
     def backward_began(self) -> None:
+        if self._in_optimizer and not self._in_optimizer[-1]:
+            self.optimizer_failed()
         self.timeline.enter("backward")
 
     def backward_ended(self) -> None:
@@ -240,36 +282,98 @@ class Recorder:
             self._in_optimizer.pop()
             self.timeline.leave()
 
+    def optimizer_failed(self) -> None:
+        """Leave optimizers that ended with an exception: no hook is called behind their steps."""
+        while self._in_optimizer:
+            self.optimizer_ended()
+
     # steps
 
     def bounded_by(self, what: Any) -> None:
         """Steps end with this one from now on: a graph that holds whole steps."""
-        self._boundary = what
+        try:
+            self._boundary = weakref.ref(what)
+        except TypeError:
+            self._boundary = lambda: what
+        self._boundary_id, self._run = id(what), 0
 
     def _bounds(self, optimizer: Any) -> bool:
-        """Another optimizer than the one that bounds steps: one that never steps again bounds nothing."""
-        self._boundary_missed += 1
-        if self._boundary is None or self._boundary_missed > 32:
-            self._boundary = optimizer
+        """Return whether a step of another optimizer than the one that bounds steps ends a step."""
+        self.trains()
+        former = self._boundary()
+        if former is None or self.batches != self._batches_then or self._changes_again(former, optimizer):
+            self._settle()
+            self.bounded_by(optimizer)
             return True
+        self._beside.append((id(optimizer), perf_counter()))
+        if sum(each[0] == id(optimizer) for each in self._beside[-_BESIDE:]) == _BESIDE:
+            self._settle(gone=True)
+            self.bounded_by(optimizer)
+        elif len(self._beside) > _MOST_BESIDE:
+            self._settle()
         return False
 
-    def stepped(self, optimizer: Any, steps: int = 1) -> None:
-        """The optimizer has stepped: a step is complete, if it is the one that bounds them."""
-        if optimizer is not self._boundary and not self._bounds(optimizer):
+    def _changes_again(self, former: Any, optimizer: Any) -> bool:
+        """Return whether both change one parameter, with a backward pass between: it is no optimizer around another."""
+        if self.passes == self._passes_then:
+            return False
+        try:
+            return not self._parameters(former).isdisjoint(self._parameters(optimizer))
+        except (AttributeError, TypeError):  # a graph, or another framework's
+            return False
+
+    def _parameters(self, optimizer: Any) -> FrozenSet[int]:
+        found: Optional[FrozenSet[int]] = self._owned.get(optimizer)
+        if found is None:
+            found = frozenset(id(each) for group in optimizer.param_groups for each in group["params"])
+            self._owned[optimizer] = found
+        return found
+
+    def _settle(self, gone: bool = False) -> None:
+        """Count steps beside the boundary that were steps of their own: several in a row, as the boundary's were, and
+        where no loader shows what a step is. With ``gone`` it will not step again."""
+        beside, self._beside = self._beside, []
+        if not beside or (self._took_data and not gone):
             return
-        self._boundary_missed = 0
-        now_s = perf_counter()
-        self.steps += steps
+        in_a_row = any(one[0] == other[0] for one, other in zip(beside, beside[1:]))  # noqa: RUF007
+        if in_a_row and (gone or self._run > 1):
+            for _, then_s in beside:
+                self._count(1, then_s)
+
+    def trains(self) -> None:
+        """An optimizer has stepped: what was in doubt was no evaluation, or that of another model."""
         if self.doubtful is not None:
             self.stepped_elsewhere()
             self.doubtful = None
-        self._evaluates_since, self.without = None, NEVER  # that was another model: a teacher, a frozen one
+        self._evaluates_since, self.without = None, NEVER
+
+    def stepped(self, optimizer: Any, steps: int = 1) -> None:
+        """The optimizer has stepped: a step is complete, if it is the one that bounds them."""
+        if id(optimizer) != self._boundary_id and not self._bounds(optimizer):
+            return
+        if self._beside:
+            self._settle()
+            self._run = 0
+        self._run += 1
+        self._took_data = self.batches != self._batches_then
+        self._without_data += not self._took_data
+        self._batches_then, self._passes_then = self.batches, self.passes
+        self._count(steps, perf_counter())
+
+    def stepped_in_another_thread(self, optimizer: Any) -> None:
+        """Count the step, if it is of the first optimizer of that thread that lives; whose data it was is unknown."""
+        known = self._threads.get(get_ident(), lambda: None)()
+        if known is None:
+            self._threads[get_ident()] = weakref.ref(optimizer)
+        if known is None or known is optimizer:
+            self.elsewhere += 1
+            self._last_step_s = perf_counter()
+
+    def _count(self, steps: int, now_s: float) -> None:
+        self.steps += steps
+        self.trains()
         if self._first_step_s is None:
-            self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
-            self._before_first = self.timeline.totals()
-            self.examples = 0  # their time came before the first step's end
-            self.facts["first_step_after_s"] = round(age_s(), 3)
+            self.begin_at(now_s, self.timeline.totals(), self.examples)
         elif len(self._durations) < _MOST_DURATIONS:
             self._durations.append((now_s - self._last_step_s) / steps)
         self._last_step_s = now_s
@@ -279,6 +383,13 @@ class Recorder:
             self.at_step(self.steps)
         if now_s >= self._line_due_s:
             self.report_line()
+
+    def begin_at(self, now_s: float, totals: Dict[str, float], examples: float) -> None:
+        """The first step has ended then. Its examples' time came before."""
+        self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
+        self._before_first, self._last_step_s = totals, now_s
+        self.examples -= examples
+        self.facts["first_step_after_s"] = round(age_s() - (perf_counter() - now_s), 3)
 
     def report_line(self, at_end: bool = False) -> None:
         """One line of all so far; ``at_end``: of the process, when what it did after its last step is left out."""
@@ -300,9 +411,9 @@ class Recorder:
         self._written_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
         line: Dict[str, Any] = {
             "pid": self._pid,
-            "steps": self.steps,
+            "steps": self.steps + self.elsewhere,
             "seconds": round(seconds, 6),
-            "examples": self.examples,
+            "examples": self._known_examples(),
             "regions": regions,
         }
         if self._durations:
@@ -313,6 +424,13 @@ class Recorder:
         self.report_facts()
         self._durations = []
         self._line_due_s = perf_counter() + LINE_EVERY_S
+
+    def _known_examples(self) -> int:
+        """Return the examples of all steps; 0 where those of some are not known: their batch is of no loader, of a
+        loader in another thread, or has a size that only the script knows; or batches were left out, or joined."""
+        few = max(1, self.steps // 20)
+        unknown = self._without_data > few or self.unused > few or math.isnan(self.examples)
+        return 0 if self.elsewhere or unknown else int(self.examples)
 
     def report_facts(self) -> None:
         """Return what is known of the training, where it has changed."""
@@ -325,8 +443,11 @@ class Recorder:
         if not self.on or os.getpid() != self._pid:
             return
         try:
+            if self._is_child and not self.steps:
+                return
             for at_end in self.at_ends:
                 at_end()
+            self._settle()
             self.doubt_ends()
             self.report_line(at_end=True)
             self.report_facts()  # of a script that never made a step, too

@@ -1,6 +1,8 @@
 """Measure torch's DataLoaders: each batch's wait, its examples, and which loaders are used for training."""
 
+import math
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from threading import get_ident
 from time import perf_counter
@@ -31,7 +33,10 @@ class LoaderWatch:
         base = dataloader._BaseDataLoaderIter
         base._seatrial_trains = False  # True on those that steps follow
         wrap(base, "__init__", self._begins)
+        base._seatrial_sizes = ()  # how many examples were requested for each batch that has not come yet
+        base._seatrial_passes = -1  # backward passes when the last batch was taken
         wrap(base, "__next__", self._next)
+        wrap(base, "_next_index", self._indices)
 
     def _begins(self, original: Any) -> Any:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -46,8 +51,18 @@ class LoaderWatch:
 
         return __init__
 
+    def _indices(self, original: Any) -> Any:
+        def _next_index(iterator: Any) -> Any:
+            indices = original(iterator)
+            if type(iterator._seatrial_sizes) is tuple:
+                iterator._seatrial_sizes = deque()
+            iterator._seatrial_sizes.append(len(indices) if hasattr(indices, "__len__") else 0)
+            return indices
+
+        return _next_index
+
     def _next(self, original: Any) -> Any:
-        recorder, windows, loaders, tensor = self.recorder, self.windows, self, self.torch.Tensor
+        recorder, windows, loaders = self.recorder, self.windows, self
         timeline, spent = recorder.timeline, recorder.timeline.spent
 
         def __next__(iterator: Any) -> Any:
@@ -58,6 +73,8 @@ class LoaderWatch:
                 loaders.asks(iterator)
             elif recorder.doubtful is not None:
                 recorder.doubt_ends()
+            if windows.open:
+                recorder.optimizer_failed()  # or none is at work
             outer, now_s = timeline.current, perf_counter()
             spent[outer] += now_s - timeline.since_s
             timeline.current, timeline.since_s = "data", now_s
@@ -71,12 +88,12 @@ class LoaderWatch:
                 if batch is None:
                     loaders.pass_ended(iterator)
             try:
-                first = batch[0] if type(batch) is list else batch
-                recorder.examples += first.size(0) if type(first) is tensor else first_dimension(batch)
+                recorder.batches += 1
+                recorder.unused += recorder.passes > 0 and iterator._seatrial_passes == recorder.passes
+                iterator._seatrial_passes = recorder.passes
+                recorder.examples += examples_in(batch, iterator)
                 if windows.open:
                     windows.mark("forward")
-            except IndexError:  # a number has no first dimension
-                recorder.examples += first_dimension(batch)
             except Exception as error:  # noqa: BLE001
                 recorder.stop(error)
             return batch
@@ -143,15 +160,31 @@ class LoaderWatch:
         return self.settings
 
 
-def first_dimension(batch: Any, depth: int = 3) -> int:
-    """Examples in a batch: the first dimension of its first tensor; 0 where there is none to be found."""
+def examples_in(batch: Any, iterator: Any) -> float:
+    """Return how many examples the loader put into a batch; NaN where only the script knows.
+
+    A batch of a data set with indices has as many as its sampler drew, however they are collated. The last one of a
+    stream may have fewer than were requested, and shows it by its tensors; so does one that a stream made whole.
+    """
+    sizes = iterator._seatrial_sizes
+    if iterator._num_yielded == 1:  # a pass that was left early may have left some
+        waiting = 1 + getattr(iterator, "_send_idx", 0) - getattr(iterator, "_rcvd_idx", 0)
+        while len(sizes) > max(1, waiting):
+            sizes.popleft()
+    size: int = sizes.popleft() if sizes else 0
+    if size and iterator._dataset_kind == 0:  # torch.utils.data.dataloader._DatasetKind.Map
+        return size
+    first = first_dimensions(batch)
+    if size:
+        return max(first) if first and max(first) < size else size
+    return first[0] if len(first) > 1 and len(set(first)) == 1 else math.nan
+
+
+def first_dimensions(batch: Any, depth: int = 3) -> List[int]:
+    """Return the first dimension of each tensor in a batch, 0 for a number."""
     listed = isinstance(batch, (list, tuple))
     shape = None if listed else getattr(batch, "shape", None)
     if shape is not None:
-        return int(shape[0]) if len(shape) else 1
-    if depth:
-        for item in batch if listed else batch.values() if isinstance(batch, Mapping) else ():
-            found = first_dimension(item, depth - 1)
-            if found:
-                return found
-    return 0
+        return [int(shape[0]) if len(shape) else 0]
+    items = (batch if listed else batch.values() if isinstance(batch, Mapping) else ()) if depth else ()
+    return [size for item in items for size in first_dimensions(item, depth - 1)]

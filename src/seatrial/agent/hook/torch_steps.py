@@ -1,76 +1,163 @@
 """Report where a training step ends: eager, compiled, with a closure, in a CUDA graph, or without an optimizer."""
 
 import sys
+import weakref
 from threading import get_ident
-from typing import Any, Callable
+from time import perf_counter
+from typing import Any, Callable, List
 
 from .observe import wrap
 from .steps import Recorder
 from .torch_windows import Windows
 
-#: So many backward passes in a row without any optimizer's step: gradients are gathered over fewer of them.
+#: So many steps without any optimizer's: whoever has one has used it by then.
 _PASSES = 32
+#: Leaves whose change shows a step by hand, and nodes of the graph that are looked at for them.
+_MOST_LEAVES, _MOST_NODES = 4, 400
+#: What torch.autograd.backward and grad, and so torch.func, start the engine with (torch 2.2 and later); no public
+#: name. Before it, torch.autograd.backward.
+_ENGINE = "_engine_run_backward"
 
 
 class HandSteps:
-    """Counts backward passes as steps, once there were many and nobody has stepped. It goes at the first step that
-    an optimizer makes.
+    """Counts and times backward passes, and counts steps that no optimizer makes.
+
+    Such a step begins with a pass that finds its parameters changed, or their gradients taken away, since the pass
+    before. They are counted once there were many and nobody has stepped; it ends at the first step of an optimizer.
 
     Args:
         compiling: whether torch.compile is looking (compiling_check).
     """
 
-    def __init__(self, torch: Any, recorder: Recorder, compiling: Callable[[], bool]) -> None:
-        self._torch, self._recorder, self._compiling = torch, recorder, compiling
-        self._original = self._ours = torch.autograd.backward
-        self._passes = 0
+    def __init__(self, torch: Any, recorder: Recorder, compiling: Callable[[], bool], windows: Windows) -> None:
+        self._torch, self._recorder, self._compiling, self._windows = torch, recorder, compiling, windows
+        self._name = _ENGINE if hasattr(torch.autograd, _ENGINE) else "backward"
+        self._waiting: List[Any] = []  # when each of the first steps began
+        self._leaves: List[Any] = []  # weak references, and what they were after the last pass
         self._on, self._counts, self._inside = True, False, False
+        self._passes = self._passes_before = 0  # of this step, and of the one before
 
     def place(self) -> None:
-        wrap(self._torch.autograd, "backward", self._around)
-        self._ours = self._torch.autograd.backward
+        wrap(self._torch.autograd, self._name, self._around)
 
     def _around(self, original: Any) -> Any:
-        recorder, compiling = self._recorder, self._compiling
+        recorder, compiling, windows = self._recorder, self._compiling, self._windows
 
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if not self._on or self._inside or compiling() or get_ident() != recorder.thread:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(*args, **kwargs)
+            recorder.passes += 1
+            if self._inside or get_ident() != recorder.thread or not (self._on or windows.open):
                 return original(*args, **kwargs)
             self._inside = True
+            if self._on:
+                self._begins(args)
+            timed = windows.open
+            if timed:
+                windows.mark("backward")
+                recorder.backward_began()
             try:
                 result = original(*args, **kwargs)
             finally:
                 self._inside = False
-            self._passed(args)
+                if timed:
+                    recorder.backward_ended()
+            if self._on:
+                self._keep()
             return result
 
-        return backward
+        return run_backward
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """There is an optimizer after all."""
-        if not self._on:
-            return
-        self._on = False
-        if self._counts:
+        if self._on and self._counts:
             self._recorder.bounded_by(optimizer)
-        if self._torch.autograd.backward is self._ours:
-            self._torch.autograd.backward = self._original
+        self._on, self._waiting, self._leaves = False, [], []
 
-    def _passed(self, args: Any) -> None:
+    def at_end(self) -> None:
+        """The last step has ended, too, unless gradients were still gathered."""
+        complete = self._passes >= self._passes_before or self._has_changed()
+        if self._on and (self._counts or self._waiting) and complete:
+            self._ended()
+
+    def _begins(self, args: Any) -> None:
         recorder = self._recorder
         try:
-            self._passes += 1
-            if self._passes <= _PASSES:
+            if not self._counts and recorder.steps:  # another framework's steps are counted
+                self._on = False
                 return
-            if not self._counts:
-                if recorder.steps:  # another framework's steps are counted
-                    self._on = False
-                    return
-                self._counts = True
-                recorder.facts.update(optimizer="none, a step is a backward pass", **_of_loss(args))
-            recorder.stepped(self)
+            if not self._leaves:
+                self._leaves = _leaves(args)
+                if not recorder.facts.get("device"):
+                    recorder.facts.update(_of_loss(args))
+            elif not self._has_changed():
+                self._passes += 1
+                return
+            self._passes_before, self._passes = self._passes, 1
+            if self._counts or self._waiting:
+                self._ended()
+            else:
+                self._waiting.append((perf_counter(), recorder.timeline.totals(), recorder.examples))
         except Exception as error:  # noqa: BLE001  never the script's trouble
             recorder.stop(error)
+
+    def _ended(self) -> None:
+        """A step has ended, as the next one begins."""
+        recorder = self._recorder
+        if self._counts:
+            recorder.stepped(self)
+            return
+        recorder.trains()
+        self._waiting.append((perf_counter(), recorder.timeline.totals(), recorder.examples))
+        if len(self._waiting) > _PASSES:
+            self._counts = True
+            recorder.facts.update(optimizer="none, a step is a backward pass")
+            recorder.begin_at(*self._waiting[1])
+            recorder.bounded_by(self)
+            recorder.stepped(self, len(self._waiting) - 1)
+            self._waiting = []
+
+    def _has_changed(self) -> bool:
+        """Return whether a leaf, or its gradient, is another than after the last pass. Without any leaf, each pass
+        counts (torch.func)."""
+        for leaf, version, gradient, gradient_version in self._leaves:
+            tensor = leaf()
+            if tensor is None or tensor._version != version or tensor.grad is not gradient():
+                return True
+            if gradient() is not None and gradient()._version != gradient_version:
+                return True
+        return not self._leaves or self._leaves[0][2]() is None
+
+    def _keep(self) -> None:
+        """Note how the leaves are after a pass."""
+        kept = []
+        for leaf, *_ in self._leaves:
+            tensor = leaf()
+            if tensor is not None:
+                gradient = tensor.grad
+                reference = _none if gradient is None else weakref.ref(gradient)
+                kept.append((leaf, tensor._version, reference, None if gradient is None else gradient._version))
+        self._leaves = kept
+
+
+def _none() -> None:
+    """Stand in for a reference to a gradient where there is none."""
+
+
+def _leaves(args: Any) -> List[Any]:
+    """Return some leaves that a loss was computed from, as HandSteps keeps them; none where that cannot be seen."""
+    losses = args[0] if args else ()
+    nodes = [getattr(each, "grad_fn", None) for each in (losses if isinstance(losses, (list, tuple)) else (losses,))]
+    found: List[Any] = []
+    for _ in range(_MOST_NODES):
+        if not nodes or len(found) == _MOST_LEAVES:
+            break
+        node = nodes.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.append((weakref.ref(variable), variable._version, _none, None))
+        nodes += [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
+    return found
 
 
 def _of_loss(args: Any) -> Any:
@@ -124,6 +211,7 @@ class OptimizerSteps:
         elif not opens and self._handle is not None and not COMPILES:
             self._handle.remove()
             self._handle = None
+            self.recorder.optimizer_failed()  # or none is at work
 
     def compiling_begins(self) -> None:
         """torch.compile is about to be used: it may look at the hooks, which stay as they are from now on."""
@@ -175,9 +263,11 @@ class OptimizerSteps:
                 if getattr(optimizer, "_seatrial_ends_graph", False):
                     end_graph()
                 return
-            if get_ident() != recorder.thread and (recorder.steps or not recorder.on):
-                return
             try:
+                if get_ident() != recorder.thread and (recorder.steps or not recorder.on):
+                    if recorder.on:
+                        recorder.stepped_in_another_thread(optimizer)
+                    return
                 if not self._seen_one:
                     self._seen_one = True
                     self.seen(optimizer)

@@ -83,13 +83,18 @@ _COMPILE_STEPS = 6
 #: Methods of a tensor that wait for the GPU where the tensor is on it, and those that may copy.
 _SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__")
 _COPIES = ("to", "cuda", "copy_")
-#: Those whose result has a size that only the GPU knows, as methods and as functions; and indexing by such a mask.
+#: Those whose result has a size that only the GPU knows, as methods; and indexing by such a mask. Functions of torch
+#: stay as they are: scripts and torch itself compare them, and keep tables of them (decision 0133).
 _SIZED = (
     *("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "equal", "allclose"),
     *("repeat_interleave", "bincount", "histc"),
 )
-#: Functions that make a tensor of an array, and copy it to the GPU if ``device`` is one.
-_MAKERS = ("tensor", "as_tensor")
+#: torch's functions with lru_cache that list its functions and methods.
+_TABLES = (
+    ("torch.overrides", ("get_ignored_functions", "get_testing_overrides", "_get_overridable_functions",
+                         "get_default_nowrap_functions", "get_tensor_methods")),
+    ("torch.utils._device", ("_device_constructors",)),
+)  # fmt: skip
 _INDEXED = ("__getitem__", "__setitem__")
 
 #: Lines of the script that are reported, the most expensive first.
@@ -116,6 +121,7 @@ class Windows:
         self.also: List[Callable[[bool], None]] = []
         self._tensor_methods = True
         self.open = False
+        self._caches: List[Any] = []
         recorder.evaluated = self.spoil
         self._until = self._next = 0
         self._steps = 0
@@ -147,6 +153,7 @@ class Windows:
             self._open(step)
             recorder.next_look = step + 1
         else:
+            self._placed.take_out((self._torch.Tensor, self._torch.nn.Module))
             recorder.next_look = max(step + 8, self._next)
 
     def _is_compiled_now(self, step: int) -> bool:
@@ -202,6 +209,7 @@ class Windows:
         for place in self.also:
             place(True)
         self._before = self._recorder.timeline.totals()
+        self._caches = [(each, each.cache_info().currsize) for each in _caches()]
         self._opened_s = perf_counter()
         if self._torch.cuda.is_initialized():
             self._stream = self._torch.cuda.current_stream()
@@ -231,8 +239,16 @@ class Windows:
     def _end(self) -> None:
         self.open = False
         self._placed.restore()
+        for cache, size in self._caches:  # a table of torch's functions that was made now holds wrappers
+            if cache.cache_info().currsize != size:
+                cache.cache_clear()
         for place in self.also:
             place(False)
+
+    def _is_looked_through(self) -> bool:
+        """Return whether a mode of the script is active, which is given torch's functions and may compare them."""
+        depth = getattr(self._torch._C, "_len_torch_function_stack", None)
+        return depth is not None and depth() > 0
 
     def _is_plain(self, tensor: Any) -> bool:
         """Return whether the tensor's class leaves its methods alone. One that does not may look a method up by what it
@@ -245,6 +261,7 @@ class Windows:
             ordinary = getattr(self._torch.Tensor, "__torch_function__", None)
             known = own is disabled or getattr(own, "__func__", 0) is getattr(ordinary, "__func__", 1)
             self._plain[kind] = known
+        known = known and not self._is_looked_through()
         if not known and self._tensor_methods:
             self._tensor_methods = False
             self._placed.restore()
@@ -252,7 +269,7 @@ class Windows:
 
     def _place(self) -> None:
         torch = self._torch
-        if self._tensor_methods:
+        if self._tensor_methods and torch.cuda.is_initialized() and not self._is_looked_through():
             self._place_on_tensors()
         if not self._recorder.compiles():  # torch.compile looks at how modules are called
             self._depth = 0
@@ -260,14 +277,13 @@ class Windows:
         for owner, name, around in (
             (torch.cuda, "synchronize", self._waits_for_all),
             (torch.cuda, "empty_cache", self._waits_for_all),
-            *((torch, name, self._makes) for name in _MAKERS),
             (torch.autocast, "__enter__", self._autocast),
         ):
             self._placed(owner, name, around)
 
     def _place_on_tensors(self) -> None:
-        torch, tensor = self._torch, self._torch.Tensor
-        sized = [(owner, name, self._waits) for name in _SIZED for owner in (tensor, torch) if hasattr(owner, name)]
+        tensor = self._torch.Tensor
+        sized = [(tensor, name, self._waits) for name in _SIZED if hasattr(tensor, name)]
         for owner, name, around in (
             *((tensor, name, self._waits) for name in _SYNCS),
             *((tensor, name, self._copies) for name in _COPIES),
@@ -277,10 +293,9 @@ class Windows:
             self._placed(owner, name, around)
 
     def _waits(self, name: str, original: Any) -> Any:
-        def waits(*args: Any, **kwargs: Any) -> Any:  # functions take their tensor as input=, too
-            tensor = args[0] if args else kwargs.get("input")
-            on_gpu = getattr(tensor, "is_cuda", False)
-            if self._inside or not on_gpu or not self._recorder.mine() or not self._is_plain(tensor):
+        def waits(*args: Any, **kwargs: Any) -> Any:
+            usual = self._inside or not self.open or not self._is_plain(args[0] if args else None)
+            if usual or not getattr(args[0] if args else None, "is_cuda", False) or not self._recorder.mine():
                 return original(*args, **kwargs)
             began_s, self._inside = perf_counter(), True
             try:
@@ -296,8 +311,9 @@ class Windows:
 
         def index(tensor: Any, key: Any, *value: Any) -> Any:
             parts = key if type(key) is tuple else (key,)
-            masked = tensor.is_cuda and any(getattr(part, "dtype", None) is boolean for part in parts)
-            if self._inside or not masked or not self._recorder.mine() or not self._is_plain(tensor):
+            if self._inside or not self.open or not self._is_plain(tensor) or not self._recorder.mine():
+                return original(tensor, key, *value)
+            if not tensor.is_cuda or not any(getattr(part, "dtype", None) is boolean for part in parts):
                 return original(tensor, key, *value)
             began_s, self._inside = perf_counter(), True
             try:
@@ -313,7 +329,7 @@ class Windows:
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             timeline = self._recorder.timeline
-            if self._depth or timeline.current != "other" or not self._recorder.mine():
+            if self._depth or not self.open or timeline.current != "other" or not self._recorder.mine():
                 return original(module, *args, **kwargs)
             self._depth = 1
             if self._gpu.last == "end":
@@ -336,14 +352,14 @@ class Windows:
             try:
                 return original(*args, **kwargs)
             finally:
-                if self._recorder.mine():
+                if self.open and self._recorder.mine():
                     self._waited("torch.cuda." + name, perf_counter() - began_s)
 
         return synchronize
 
     def _copies(self, name: str, original: Any) -> Any:
         def copies(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or not self._recorder.mine() or not self._is_plain(tensor):
+            if self._inside or not self.open or not self._is_plain(tensor) or not self._recorder.mine():
                 return original(tensor, *args, **kwargs)
             began_s, self._inside = perf_counter(), True
             try:
@@ -370,19 +386,6 @@ class Windows:
         for key, value in (("count", 1), ("bytes", size), ("pageable", pageable), ("blocking", blocking)):
             self._copied_now[key] = self._copied_now.get(key, 0) + value
 
-    def _makes(self, name: str, original: Any) -> Any:
-        def makes(data: Any, *args: Any, **kwargs: Any) -> Any:
-            listed = isinstance(data, (list, tuple))  # which takes Python's time, more than the copy's
-            if self._inside or listed or kwargs.get("device") is None or not self._recorder.mine():
-                return original(data, *args, **kwargs)
-            began_s = perf_counter()
-            result = original(data, *args, **kwargs)
-            if result.is_cuda and not getattr(data, "is_cuda", False):
-                self._has_copied(result, perf_counter() - began_s, True, True)
-            return result
-
-        return makes
-
     def _waited(self, name: str, seconds: float) -> None:
         self._recorder.timeline.shift("sync", seconds)
         frame: Any = sys._getframe(2)
@@ -403,3 +406,14 @@ class Windows:
             return original(entered)
 
         return __enter__
+
+
+def _caches() -> List[Any]:
+    """Return torch's own tables of its functions, where their modules are imported: torch 1.7 to 2.13."""
+    return [
+        each
+        for module, names in _TABLES
+        for name in names
+        for each in [getattr(sys.modules.get(module), name, None)]
+        if hasattr(each, "cache_clear")
+    ]

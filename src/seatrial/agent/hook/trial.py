@@ -164,7 +164,7 @@ class TrialClock:
         self._synchronize = torch.cuda.synchronize  # windows, which note who waits, wrap it later
         self.pid = os.getpid()
         self.last_s = self.first_s = self.began_s = self.warm_s = 0.0
-        self.began_step = self.began_examples = 0
+        self.began_step, self.began_examples = 0, 0.0
         self.began_regions: Dict[str, float] = {}
         self.recent: Deque[float] = deque(maxlen=_ALIKE_STEPS)
         self.durations: List[float] = []

@@ -28,7 +28,14 @@ WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 _PACKAGE = Path(seatrial.__file__).parent
 _DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
 _FOLDERS = ("events", "export", "models", "recipes", "serve", "train")
-_FILES = ("__init__.py", "web/__init__.py", "web/guard.py")
+_FILES = (
+    "__init__.py",
+    "common/__init__.py",
+    "common/gpu_peaks.json",
+    "common/gpu_peaks.py",
+    "web/__init__.py",
+    "web/guard.py",
+)
 
 _IMPORTS = re.compile(
     r"^\s*(?:from seatrial\.(\w+)[\w.]* import |from seatrial import ([\w, ]+)|import seatrial\.(\w+))", re.MULTILINE

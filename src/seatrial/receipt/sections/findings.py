@@ -407,7 +407,8 @@ def _farewell(output: Output) -> str | None:
 def _worked(run: RunEvidence) -> bool:
     """Return whether it reported, saved or computed something."""
     used = (use.utilization_max_pct or use.sm_activity_mean_pct for use in run.measurements.gpus)
-    return bool(run.evidence.steps.lines) or any(used) or judge_saved_model(run).verdict == "pass"
+    stepped = bool(run.evidence.steps.lines or run.evidence.anatomy)
+    return stepped or any(used) or judge_saved_model(run).verdict == "pass"
 
 
 _RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")

@@ -71,6 +71,48 @@ def test_an_error_in_the_hook_switches_it_off_and_reports_so(tmp_path):
     assert last(with_hook[2], "hook_stopped")["reason"] == "RuntimeError: ours"
 
 
+def test_saving_is_measured_and_public_functions_keep_their_identity(tmp_path):
+    body = """
+import io, pickle, sys
+opt = torch.optim.SGD(net.parameters(), 0.1)
+big = torch.randn(200, 1000).tolist()
+for _ in range(40):
+    net(torch.randn(4, 12)).sum().backward(); opt.step()
+    torch.save({"net": net.state_dict(), "big": big}, io.BytesIO())
+assert torch.save is torch.serialization.save and type(pickle.dump).__name__ == "builtin_function_or_method"
+assert sys.excepthook is sys.__excepthook__
+"""
+    _, _, lines = run(tmp_path, body, measured=True)
+    regions = last(lines, "anatomy")["regions"]
+    assert regions["checkpoint"] > 0.5 * sum(regions.values())
+
+
+def test_steps_of_optimizers_that_come_and_go_and_examples_of_the_sampler(tmp_path):
+    body = """
+import copy
+def images(batch): return tuple(zip(*batch))
+for client in range(12):
+    local = copy.deepcopy(net); opt = torch.optim.SGD(local.parameters(), 0.1)
+    for x, y in DataLoader(data, batch_size=64, collate_fn=images):
+        opt.zero_grad(); F.cross_entropy(local(torch.stack(x)), torch.stack(y)).backward(); opt.step()
+"""
+    reported = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert reported["steps"] == 48 and reported["examples"] == 12 * 256 - 64
+    assert reported["regions"].get("evaluation", 0) < 0.1 * reported["seconds"]
+
+
+def test_gathered_gradients_of_updates_by_hand_are_one_step(tmp_path):
+    body = """
+for number in range(120):
+    net(torch.randn(4, 12)).sum().backward()
+    if number % 3 == 2:
+        with torch.no_grad():
+            for p in net.parameters(): p -= 0.01 * p.grad
+        net.zero_grad()
+"""
+    assert last(run(tmp_path, body, measured=True)[2], "anatomy")["steps"] == 40
+
+
 def test_functions_that_wait_may_take_their_tensor_by_name_and_contexts_are_known_to_script_and_trace(tmp_path):
     body = PLAIN.replace("losses.append", "torch.nonzero(input=x); torch.histc(input=x, bins=4); losses.append")
     lines = run(tmp_path, body, measured=True)[2]

@@ -1,0 +1,29 @@
+"""Peak rates of GPUs by their full product names: one table, in which each entry names its source."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+#: Words of NVML's product names that tell no product from another.
+_BRANDS = re.compile(r"^(NVIDIA |Tesla |GeForce )+")
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, dict[str, Any]]:
+    text = resources.files("seatrial.common").joinpath("gpu_peaks.json").read_text(encoding="utf-8")
+    return {name: row for row in json.loads(text) for name in row["names"]}
+
+
+def peak_tflops(product: str, kind: str) -> float | None:
+    """Return a GPU's peak in TFLOP/s: dense, at boost clock; None where the table has none.
+
+    Args:
+        product: NVML's name, whole: a part of a GPU (MIG) and a product of a similar name have other peaks.
+        kind: ``fp32`` (CUDA cores), ``tf32``, ``bf16``, ``fp16`` or ``fp8``.
+    """
+    found: float | None = _table().get(_BRANDS.sub("", product.strip()), {}).get(kind)
+    return found

@@ -1,0 +1,11 @@
+steps(5)
+sys.stdout.flush()
+pid = os.fork()
+if pid == 0:
+    steps(20)
+    print("child", digest())
+    sys.stdout.flush()
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+steps(20)
+print(digest())

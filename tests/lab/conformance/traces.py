@@ -1,0 +1,7 @@
+steps(5)
+traced = torch.jit.trace(net, torch.ones(1, 8))
+print(traced.graph.__str__().count("aten::linear"))
+graph = torch.fx.symbolic_trace(net)
+print(graph.code.strip())
+steps(40)
+print(torch.equal(traced(torch.ones(2, 8)), net(torch.ones(2, 8))), digest())
