@@ -89,7 +89,7 @@ def test_reports_of_the_script_come_first():
     steps = [{"t": 100.0 + n, "data_s": 0.6, "flops": 2e14} for n in range(5)]
     found = diagnose(samples(utilization_pct=30, sm_activity_pct=4.6, **BUSY), steps, "NVIDIA H200")
     assert found.cause == "data-bound" and any("60 % of the time" in line for line in found.evidence)
-    assert found.mfu == pytest.approx(2e14 / 9.89e14)
+    assert found.mfu == pytest.approx(2e14 / 9.894e14)
     assert diagnose(samples(**STARVED), steps, "Some GPU").mfu is None
 
 
