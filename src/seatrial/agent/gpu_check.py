@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import seatrial
 from seatrial.agent import target
-from seatrial.agent.isolation import PR_SET_DUMPABLE, own_python
+from seatrial.agent.isolation import PR_SET_DUMPABLE, archive_descriptor, own_python
 from seatrial.agent.journal import Journal, print_to_stderr
 from seatrial.agent.plan import Gpu
 from seatrial.common.contract.agent_plan import AgentPlan
@@ -362,6 +362,7 @@ def _see(plan: AgentPlan, env: Dict[str, str]) -> Dict[str, Any]:
     """Run probe.cuda.check in a child, with the plan's spelling of UUIDs: CUDA gives 16 bytes for GPU- and MIG-."""
     # The archive, or the folder of the package. -I: modules of the user's folder must not stand in for Python's own.
     root = os.path.dirname(os.path.dirname(os.path.abspath(seatrial.__file__)))
+    archive = archive_descriptor(root)
     library, _ = driver_library.find(cuda.LIBRARY, plan.filled, env)
     program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main(%r)" % (root, library)
     try:
@@ -370,6 +371,7 @@ def _see(plan: AgentPlan, env: Dict[str, str]) -> Dict[str, Any]:
             # A library that is loaded into every process would answer for the driver.
             env={name: value for name, value in env.items() if name not in ("LD_PRELOAD", "LD_AUDIT")},
             cwd=plan.workdir,
+            pass_fds=() if archive is None else (archive,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

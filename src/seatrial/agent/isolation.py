@@ -4,6 +4,7 @@ The agent is made undumpable before the target exists; guard, target and imports
 """
 
 import ctypes
+import fcntl
 import importlib.util
 import marshal
 import os
@@ -70,9 +71,25 @@ def _capabilities(status: Dict[str, str]) -> Optional[int]:
 
 def _own_code_is_writable() -> bool:
     """Python loads some modules only when it needs them. A link on the way to them could be another one by then."""
-    places = [os.path.dirname(os.__file__), os.path.realpath(sys.executable), sys.argv[0]]
+    places = [os.path.dirname(os.__file__), os.path.realpath(sys.executable)]
+    places += [] if _is_sealed(sys.argv[0]) else [sys.argv[0]]
     moved = len(own_python()) > 1 and os.path.realpath(sys.executable) != sys.executable
     return moved or any(os.access(place, os.W_OK) for place in places)
+
+
+def _is_sealed(path: str) -> bool:
+    """Return whether it is memory of this process that cannot be written any more (system/agent_archive.py)."""
+    descriptor = archive_descriptor(path)
+    try:
+        return descriptor is not None and bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
+    except (AttributeError, OSError):
+        return False
+
+
+def archive_descriptor(path: str) -> Optional[int]:
+    """Return N of /proc/self/fd/N, which a child needs to read the archive; None for a file."""
+    folder, _, number = path.rpartition("/")
+    return int(number) if folder == "/proc/self/fd" and number.isdigit() else None
 
 
 def _status() -> Dict[str, str]:

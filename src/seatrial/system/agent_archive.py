@@ -30,15 +30,24 @@ _CATALOG = "seatrial/findings/catalog.json"
 
 #: The archive for pods: an archive within, without what pods never run, as one xz stream: a third of the size.
 _WITHIN = "agent.xz"
-_UNPACK = f"""import os, sys, tempfile
+_UNPACK = f"""import os, sys
 try:
-    import lzma
+    import fcntl, lzma
 except ImportError as error:
     sys.exit("The agent needs Python's module lzma, which this image's Python lacks: %s" % error)
 data = lzma.decompress(__loader__.get_data("{_WITHIN}"))
-descriptor, path = tempfile.mkstemp(prefix="seatrial-agent-", suffix=".pyz")
-with os.fdopen(descriptor, "wb") as file:
+try:  # memory that nobody can write any more, and no other process can open
+    descriptor = os.memfd_create("seatrial-agent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    path = "/proc/self/fd/%d" % descriptor
+except (AttributeError, OSError):
+    import tempfile
+    descriptor, path = tempfile.mkstemp(prefix="seatrial-agent-", suffix=".pyz")
+with os.fdopen(descriptor, "wb", closefd=False) as file:
     file.write(data)
+try:
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+except (AttributeError, OSError):  # a file; isolation.py finds that the target can write it
+    pass
 sys.path[0] = sys.argv[0] = path
 {_MAIN}"""
 
