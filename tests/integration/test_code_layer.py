@@ -60,8 +60,9 @@ def made(project: Path, tmp_path: Path, code: str, registry: str | None, ready: 
 def pushed_digest(registry: str, tag: str) -> str:
     """The digest that the registry itself gives for a tag."""
     name, _, version = tag.removeprefix(f"{registry}/").rpartition(":")
-    kind = "application/vnd.docker.distribution.manifest.v2+json"
-    request = urllib.request.Request(f"http://{registry}/v2/{name}/manifests/{version}", headers={"Accept": kind})
+    kinds = ("docker.distribution.manifest.v2", "oci.image.manifest.v1", "oci.image.index.v1")
+    accepted = ", ".join(f"application/vnd.{kind}+json" for kind in kinds)
+    request = urllib.request.Request(f"http://{registry}/v2/{name}/manifests/{version}", headers={"Accept": accepted})
     with urllib.request.urlopen(request) as answer:
         return str(answer.headers["Docker-Content-Digest"])
 

@@ -32,7 +32,7 @@ _HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 120
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 #: Files of a project that are searched for the name of an option.
-_MOST_READ = 200
+_MOST_READ, _MOST_BYTES = 200, 20 << 20
 
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -82,8 +82,10 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     import difflib
 
     from seatrial.job.startable import LAUNCHER_MODULES, scripts
+    from seatrial.system.project_files import read_sources
 
-    known, at, text = {**options_of(argv[0]), "-h": False, "--help": False}, 1, b""
+    here = Path.cwd()
+    known, at, text = {**options_of(argv[0]), "-h": False, "--help": False}, 1, ""
     while at < len(argv):
         name, sign, _ = argv[at].partition("=")
         at += 2 if known.get(name) and not sign else 1
@@ -91,7 +93,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             script = Path(name)
             if name.startswith("-") or script.suffix != ".py":
                 return argv
-            text = script.read_bytes() if script.is_file() else b""
+            text = next(read_sources([script], here, _MOST_BYTES), "")
         if name not in known or name == "-m":
             break
     if argv[at - 1] in LAUNCHER_MODULES:
@@ -105,14 +107,15 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             next(words, None)
     near = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
     if near:
-        texts = [text, *(Path(file).read_bytes() for file in itertools.islice(scripts(Path()), _MOST_READ))]
+        files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
+        texts = [text, *read_sources(files, here, _MOST_BYTES)]
         near = {name for name in near if not any(_declares(each, name) for each in texts)}
     is_theirs = theirs and all(_declares(text, name) for name in ours | near)
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 
-def _declares(script: bytes, option: str) -> bool:
-    return f'"{option}"'.encode() in script or f"'{option}'".encode() in script
+def _declares(script: str, option: str) -> bool:
+    return f'"{option}"' in script or f"'{option}'" in script
 
 
 class Root(click.Group):

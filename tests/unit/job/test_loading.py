@@ -178,7 +178,16 @@ def test_two_files_are_one_too_many(project: Path) -> None:
 
 def test_the_file_can_report_all_that_a_job_holds() -> None:
     sayable = set(ConfigFile.model_fields) - {"module", "args", "sweep"}
-    assert sayable == set(Job.model_fields) - {"project", "hosts", "node_rank", "asks", "outputs", "serve", "tuning"}
+    assert sayable == set(Job.model_fields) - {
+        "project",
+        "hosts",
+        "node_rank",
+        "asks",
+        "outputs",
+        "own",
+        "serve",
+        "tuning",
+    }
 
 
 def test_the_schema_names_every_key_and_is_json() -> None:

@@ -34,7 +34,7 @@ def test_a_job_is_written_as_before() -> None:
     assert written["kubernetes"].pop("queue") is None  # newer than the recording
     for key in ("runtime", "gpu_claims"):
         written["kubernetes"].pop(key)
-    assert written.pop("serve") is None
+    assert written.pop("serve") is None and written.pop("own") is None
     assert written.pop("no_hook") is False
     assert written.pop("no_tune") is False and written.pop("tuning") is None
     assert set(written.pop("tune").values()) == {None}

@@ -309,8 +309,8 @@ def _agent_started(moment: Moment) -> str:
 
 def _checked(moment: Moment) -> str:
     visible, expected = len(items(moment.keys.get("visible"))), len(items(moment.keys.get("expected")))
-    ok = "as requested" if moment.keys.get("ok") is True else moment.text("error") or "not as requested"
-    return f"CUDA sees {count(visible, 'GPU')} of {expected} requested: {ok}"
+    trouble = "" if moment.keys.get("ok") is True else f": {moment.text('error') or 'not as requested'}"
+    return f"CUDA sees {count(visible, 'GPU')} of {expected} requested{trouble}"
 
 
 def _kernel(moment: Moment) -> str:
