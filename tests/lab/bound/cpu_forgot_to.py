@@ -1,5 +1,5 @@
 # expect: cpu-only
-"""A tutorial's regression network: nothing in it ever says .to("cuda"), so a GPU that was asked for stays empty."""
+"""A tutorial's regression network: nothing in it ever calls .to("cuda"), so the requested GPU stays idle."""
 
 import sys
 import time
