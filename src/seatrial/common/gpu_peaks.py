@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 #: Words of NVML's product names that tell no product from another.
@@ -14,8 +14,8 @@ _BRANDS = re.compile(r"^(NVIDIA |Tesla |GeForce )+")
 
 @lru_cache(maxsize=1)
 def _table() -> dict[str, dict[str, Any]]:
-    text = resources.files("seatrial.common").joinpath("gpu_peaks.json").read_text(encoding="utf-8")
-    return {name: row for row in json.loads(text) for name in row["names"]}
+    rows = json.loads(pkgutil.get_data(__name__, "gpu_peaks.json") or b"[]")
+    return {name: row for row in rows for name in row["names"]}
 
 
 def peak_tflops(product: str, kind: str) -> float | None:
