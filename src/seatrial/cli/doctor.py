@@ -93,7 +93,6 @@ def doctor(
         from seatrial.doctor.examine import examine
         from seatrial.doctor.fix import apply_fixes, undo
         from seatrial.doctor.machine import Machine
-        from seatrial.system.files import require_writable
 
     console, host = door.console(), this_host()
     if undo_last:
@@ -101,14 +100,7 @@ def doctor(
         return report.EXIT_OK
     if cdi_file is not None:
         return _write_cdi(cdi_file)
-    if as_json and report_file == "-":
-        raise UsageError("--json and --report both print", run="seatrial doctor --json --report report.md")
-    if as_json and fix:
-        raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
-    if on not in _ENGINES:
-        raise UsageError(f"Unknown engine {on!r}; available: {', '.join(_ENGINES)}", run="seatrial doctor --help")
-    if report_file not in (None, "-"):
-        require_writable(Path(report_file or ""))
+    _refuse_contradictions(on, report_file, as_json=as_json, fix=fix)
     chain = _layers(on, only, host_only=host_only)
     if tries:
         chain.append(_trying(on, inspected["image"]))
@@ -134,6 +126,19 @@ def doctor(
     if fix:
         apply_fixes(results, machine, console, lambda question: yes or _agrees(question))
     return report.exit_code(results)
+
+
+def _refuse_contradictions(on: str, report_file: str | None, *, as_json: bool, fix: bool) -> None:
+    from seatrial.system.files import require_writable
+
+    if as_json and report_file == "-":
+        raise UsageError("--json and --report both print", run="seatrial doctor --json --report report.md")
+    if as_json and fix:
+        raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
+    if on not in _ENGINES:
+        raise UsageError(f"Unknown engine {on!r}; available: {', '.join(_ENGINES)}", run="seatrial doctor --help")
+    if report_file not in (None, "-"):
+        require_writable(Path(report_file or ""))
 
 
 def _layers(on: str, only: tuple[str, ...], *, host_only: bool) -> list[Layer]:

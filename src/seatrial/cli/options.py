@@ -105,12 +105,12 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         (ours if name in known else theirs).add(name)
         if known.get(name) and not sign:
             next(words, None)
-    near = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
-    if near:
+    similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    if similar:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         texts = [text, *read_sources(files, here, _MOST_BYTES)]
-        near = {name for name in near if not any(_declares(each, name) for each in texts)}
-    is_theirs = theirs and all(_declares(text, name) for name in ours | near)
+        similar = {name for name in similar if not any(_declares(each, name) for each in texts)}
+    is_theirs = theirs and all(_declares(text, name) for name in ours | similar)
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 

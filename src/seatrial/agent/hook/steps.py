@@ -106,10 +106,10 @@ _LONGEST_END_S = 0.5
 #: The thread of a recorder that is switched off.
 NOBODY = -1
 
-#: So many steps of one optimizer beside the one that bounds steps show that the latter will not step again.
-_BESIDE = 32
+#: So many steps of another optimizer in a row show that the one that bounds steps will not step again.
+_PENDING_STEPS = 32
 #: Steps kept until it is known whether they are steps of their own.
-_MOST_BESIDE = 4096
+_MOST_PENDING = 4096
 
 #: No context without gradients is entered.
 NEVER = (None,)
@@ -158,12 +158,12 @@ class Recorder:
         self.batches = self.passes = self.elsewhere = 0
         self._boundary: Callable[[], Any] = lambda: None
         self._boundary_id, self._run = 0, 0
-        self._beside: List[Tuple[int, float]] = []
+        self._pending: List[Tuple[int, float]] = []
         self._batches_then, self._passes_then, self._took_data = 0, 0, False
         self._without_data = 0  # steps before which no batch was taken
         self.unused = self._doubtful_unused = 0
         self._owned: Any = weakref.WeakKeyDictionary()  # an optimizer → its parameters' ids
-        self._threads: Dict[int, Any] = {}  # a thread beside the one that trains → its first optimizer
+        self._threads: Dict[int, Any] = {}  # a thread other than the one that trains → its first optimizer
         self._is_child = False
         self.doubtful: Optional[Dict[str, float]] = None
         self._doubtful_examples: float = 0
@@ -187,7 +187,7 @@ class Recorder:
         self.timeline.restart()
         self.examples = self.batches = self.elsewhere = self._without_data = self.unused = 0
         self.doubtful = self._evaluates_since = None
-        self.without, self._beside, self._in_optimizer = NEVER, [], []
+        self.without, self._pending, self._in_optimizer = NEVER, [], []
 
     def mine(self) -> bool:
         """Return whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
@@ -305,11 +305,11 @@ class Recorder:
             self._settle()
             self.bounded_by(optimizer)
             return True
-        self._beside.append((id(optimizer), perf_counter()))
-        if sum(each[0] == id(optimizer) for each in self._beside[-_BESIDE:]) == _BESIDE:
+        self._pending.append((id(optimizer), perf_counter()))
+        if sum(each[0] == id(optimizer) for each in self._pending[-_PENDING_STEPS:]) == _PENDING_STEPS:
             self._settle(gone=True)
             self.bounded_by(optimizer)
-        elif len(self._beside) > _MOST_BESIDE:
+        elif len(self._pending) > _MOST_PENDING:
             self._settle()
         return False
 
@@ -330,14 +330,14 @@ class Recorder:
         return found
 
     def _settle(self, gone: bool = False) -> None:
-        """Count steps beside the boundary that were steps of their own: several in a row, as the boundary's were, and
+        """Count pending steps that were steps of their own: several in a row, as the boundary's were, and
         where no loader shows what a step is. With ``gone`` it will not step again."""
-        beside, self._beside = self._beside, []
-        if not beside or (self._took_data and not gone):
+        pending, self._pending = self._pending, []
+        if not pending or (self._took_data and not gone):
             return
-        in_a_row = any(one[0] == other[0] for one, other in zip(beside, beside[1:]))  # noqa: RUF007
+        in_a_row = any(one[0] == other[0] for one, other in zip(pending, pending[1:]))  # noqa: RUF007
         if in_a_row and (gone or self._run > 1):
-            for _, then_s in beside:
+            for _, then_s in pending:
                 self._count(1, then_s)
 
     def trains(self) -> None:
@@ -351,7 +351,7 @@ class Recorder:
         """The optimizer has stepped: a step is complete, if it is the one that bounds them."""
         if id(optimizer) != self._boundary_id and not self._bounds(optimizer):
             return
-        if self._beside:
+        if self._pending:
             self._settle()
             self._run = 0
         self._run += 1
