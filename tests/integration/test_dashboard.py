@@ -171,7 +171,7 @@ def test_every_project_of_the_user_is_listed_sorted_and_filtered(page, tmp_path)
     try:
         page.goto(address + "#/runs")
         page.wait_for_selector("text=5 runs, page 1 of 1")
-        assert page.get_by_label("Project", exact=True).inner_text().split("\n") == ["Every project", "here", "there"]
+        assert page.get_by_label("Project", exact=True).inner_text().split("\n") == ["All projects", "here", "there"]
         page.get_by_role("button", name="Loss").click()
         page.wait_for_selector("th[aria-sort] >> text=Loss")
         names = page.locator("td.run a")

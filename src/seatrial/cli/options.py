@@ -34,6 +34,10 @@ _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 #: Files of a project that are searched for the name of an option.
 _MOST_READ, _MOST_BYTES = 200, 20 << 20
 
+#: Words of a program that reads its command line, and modules that it may leave this to.
+_PARSERS = re.compile(r"argv|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|draccus|fire|hydra|tap|typer|tyro)\b")
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
@@ -110,8 +114,15 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         texts = [text, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name) for each in texts)}
-    is_theirs = theirs and all(_declares(text, name) for name in ours | similar)
+    is_theirs = theirs and _reads_arguments(text) and all(_declares(text, name) for name in ours | similar)
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
+
+
+def _reads_arguments(script: str) -> bool:
+    """Return whether a script, or a module that it imports from its project, may read its command line."""
+    roots = {name.partition(".")[0] for name in _IMPORTED.findall(script)}
+    local = any(Path(root).is_dir() or Path(f"{root}.py").is_file() for root in roots)
+    return local or _PARSERS.search(script) is not None
 
 
 def _declares(script: str, option: str) -> bool:

@@ -139,7 +139,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
 @AS_JSON
 @_PROJECT
 def show(reference: str, as_json: bool, project: Path | None) -> int:
-    """Show a run's receipt, or while it lives its progress and last line. Exits with the run's own exit code."""
+    """Show a run's receipt or, while it runs, its progress and last line. Exits with the run's own exit code."""
     with importing():
         from seatrial.cli.screen import Screen
         from seatrial.runs.finish import finalise
@@ -276,7 +276,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
 @RUN_OR_LAST
 @_PROJECT
 def execute(reference: str, project: Path | None) -> int:
-    """Run a command inside a live run: seatrial runs exec RUN -- nvidia-smi"""
+    """Run a command in a run that has not ended: seatrial runs exec RUN -- nvidia-smi"""
     from seatrial.runs import run_actions
 
     argv = target_arguments()

@@ -59,7 +59,7 @@ _WITH_RESUME = (
     help="V1,V2; LOW..HIGH[:STEP]; log:LOW..HIGH; int:LOW..HIGH.",
 )
 @option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
-@option("--metric", metavar="NAME:max|min", help="The metric that a good trial has most or least of.")
+@option("--metric", metavar="NAME:max|min", help="The metric to maximise or minimise.")
 @option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group.")
 @option("--trials", metavar="N", type=click.IntRange(min=1), help="Maximum number of trials.")
 @option("--budget", metavar="TIME", help="End the search after this long, e.g. 30m.")

@@ -24,7 +24,7 @@ from seatrial.cli.options import (
 @option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
 @option("plan_only", "--plan", is_flag=True, help="Show what would be done; change nothing.")
 @option("--detach", "-d", is_flag=True, help="Run in the background.")
-@option("--gpus", metavar="REQUEST", help="Override the file's GPU requests; only none is accepted.")
+@option("--gpus", metavar="REQUEST", help="Replace the GPU request of each service that has one, e.g. none.")
 @option("backend", "--on", metavar="BACKEND", help="auto, docker or podman.")
 @option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
 @option("name", "--name", metavar="TEXT", type=GroupName(), help="A name for the group.")

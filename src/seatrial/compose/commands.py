@@ -223,5 +223,7 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     if (follower := processes.read(pid)) is not None:  # until it has loaded and writes itself down
         store.change_group(group, launcher=(pid, follower.started_ticks))
     console.show(group.id)
-    console.note(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial runs stop ends it")
+    console.note(
+        f"{group.name} is up in the background; seatrial runs ls lists it, seatrial runs stop {group.name} ends it"
+    )
     return EXIT_DONE

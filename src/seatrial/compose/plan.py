@@ -61,6 +61,11 @@ class ComposeContext:
             if ask is None or (ask.ways == ("environment",) and self.gpus is None and not self.host.gpus):
                 continue
             found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
+        if self.gpus is not None and self.gpus.kind != "none" and not found:
+            raise ConfigError(
+                f"--gpus {self.gpus}: no service of {self.file.path.name} requests a GPU, so there is none to replace",
+                run="seatrial up --gpus none   # or request one: https://docs.docker.com/compose/how-tos/gpu-support/",
+            )
         return found
 
 
@@ -123,7 +128,7 @@ def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Sele
             problem = error.message.removeprefix(f"--gpus {ask.request}: ")
             raise type(error)(
                 f"{place}: {name} reserves {_in_words(ask.request)}: {problem}",
-                cause="; ".join(filter(None, [error.cause, "up plans for this machine's GPUs, for no others yet"])),
+                cause="; ".join(filter(None, [error.cause, "up can plan only for this machine's GPUs"])),
                 run=f"{context.file.command} --gpus none   # on the CPU; seatrial doctor checks the machine",
             ) from None
     return chosen

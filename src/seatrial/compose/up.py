@@ -341,7 +341,7 @@ def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], asks: Sequen
     lines += [str(warning) for warning in (*warnings, *([short] if short else []))]
     if whole:
         return "".join(f"# {line}".rstrip() + "\n" for line in lines) + planned.text
-    return "\n".join([*lines, "", "the file that seatrial adds to Compose's: --verbose"]) + "\n"
+    return "\n".join([*lines, "", "--verbose shows the override file"]) + "\n"
 
 
 def _one_line(argv: Sequence[str]) -> str:

@@ -170,7 +170,7 @@ def _refuse_what_is_there(folder: Path) -> None:
         what = "The folder {} is not empty" if folder.is_dir() else "There is a file {} already"
         raise UsageError(
             f"{what.format(folder)}: nothing was written",
-            cause="seatrial init makes a new folder; for a project that is there, seatrial init writes seatrial.toml",
+            cause="init NAME makes a new folder; in an existing project, init without a name writes seatrial.toml",
             run=f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial init ANOTHER-NAME",
         )
 

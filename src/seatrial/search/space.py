@@ -132,7 +132,7 @@ class Space:
 def parse_space(texts: Sequence[str]) -> Space:
     """Raises UsageError for none, for text that is not NAME=SPEC, and for a name that is given twice."""
     if not texts:
-        raise UsageError("Nothing to sweep over: --set names it", run="seatrial sweep … --set batch_size=64,128")
+        raise UsageError("No settings to try: add --set NAME=V1,V2", run="seatrial sweep … --set batch_size=64,128")
     dimensions = [parse_dimension(text) for text in texts]
     names = [dimension.name.replace("-", "_") for dimension in dimensions]
     for name in names:

@@ -14,7 +14,7 @@ const plainly = ["No GPU"]; // where a machine has none, that is no warning
 
 export function live(main) {
   const running = make("div"), cards = make("div"), containers = make("div"), problems = make("div");
-  const machine = make("p", { class: "soft small" }), ended = make("section", {}, make("h2", {}, "Ended last"), make("p", { class: "soft" }, "…"));
+  const machine = make("p", { class: "soft small" }), ended = make("section", {}, make("h2", {}, "Recently ended"), make("p", { class: "soft" }, "…"));
   main.replaceChildren(make("h1", {}, "Live"), problems, running, cards, containers, ended, machine);
   const seen = new Map(); // uuid → {section, tiles, busy, more}
   const known = new Map(); // run → {section, head, tiles, figure}
@@ -56,7 +56,7 @@ export function live(main) {
         drawing = shown.map((run) => drawRun(run).catch((error) => card(run).head.replaceChildren(notice(error.message))));
       } else running.replaceChildren(make("section", { class: "empty" }, "Nothing is running. Start something: seatrial run digits"));
       const done = last.runs.filter((run) => run.ended).slice(0, 5);
-      redraw(ended, make("h2", {}, "Ended last"), done.length ? runsTable(done, { label: "Ended last" }) : make("p", { class: "soft" }, "No run has ended yet."));
+      redraw(ended, make("h2", {}, "Recently ended"), done.length ? runsTable(done, { label: "Recently ended" }) : make("p", { class: "soft" }, "No run has ended yet."));
       await Promise.all(drawing);
     } catch (error) { if (!stopped) redraw(running, notice(error.message)); }
     if (!stopped) timer = setTimeout(load, 2000);

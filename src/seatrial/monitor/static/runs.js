@@ -78,7 +78,7 @@ export function runs(main) {
 
   ask("api/projects").then((found) => {
     projects = found;
-    where.replaceChildren(make("option", { value: "" }, "Every project"), ...found.map((one) => make("option", { value: one.key, title: one.folder }, one.name)));
+    where.replaceChildren(make("option", { value: "" }, "All projects"), ...found.map((one) => make("option", { value: one.key, title: one.folder }, one.name)));
     where.value = wanted.project;
     where.hidden = found.length < 2;
     load();
