@@ -35,7 +35,9 @@ _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _MOST_READ, _MOST_BYTES = 200, 20 << 20
 
 #: Words of a program that reads its command line, and modules that it may leave this to.
-_PARSERS = re.compile(r"argv|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|draccus|fire|hydra|tap|typer|tyro)\b")
+_PARSERS = re.compile(
+    r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|draccus|fire|hydra|tap|typer|tyro)\b"
+)
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
@@ -114,7 +116,9 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         texts = [text, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name) for each in texts)}
-    is_theirs = theirs and _reads_arguments(text) and all(_declares(text, name) for name in ours | similar)
+    is_theirs = (
+        theirs and (not text or _reads_arguments(text)) and all(_declares(text, name) for name in ours | similar)
+    )
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 

@@ -48,6 +48,7 @@ def test_words_that_can_only_be_the_scripts_are_its_own(
         "run --epochs 5 train.py",
         "tune train.py --epochs 5",
         "run --image x train.py",
+        "run plain.py --dry-run",
     ],
 )
 def test_words_that_may_be_seatrials_stay_as_they_are(
@@ -55,4 +56,5 @@ def test_words_that_may_be_seatrials_stay_as_they_are(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "plain.py").write_text("import math\nprint(math.pi)\n")  # reads no argument
     assert " ".join(_with_dashes(typed.split())) == typed
