@@ -25,6 +25,17 @@ from seatrial.system.host import Host
 #: Layers whose failures keep a GPU out of a container, apart from those in ERRORS.
 GPU_LAYERS = ("host", "engine")
 
+#: Entries of those layers that are about the engine itself.
+_OF_THE_ENGINE = (
+    "capabilities-forbidden", "cgroup-limit", "cgroup-not-delegated", "cgroup-not-mounted", "containerd-down",
+    "crun-kernel", "daemon-json-conflict", "daemon-json-invalid", "docker-not-installed", "docker-service-failed",
+    "engine-missing", "engine-part-missing", "mount-not-propagated", "namespaces-forbidden",
+    "network-bridge-missing", "network-pair-failed", "newuidmap-missing", "no-login-session", "podman-down",
+    "podman-ebpf-forbidden", "podman-fuse-not-loaded", "podman-network", "podman-registries",
+    "podman-remote-login", "podman-storage-driver", "rootless-storage", "runtime-not-allowed", "selinux-storage",
+    "toolkit-apt-sources",
+)  # fmt: skip
+
 #: Entry of the catalogue → the error it is.
 ERRORS: dict[str, type[SeatrialError]] = {
     "engine-permission": EngineUnavailableError,
@@ -33,10 +44,7 @@ ERRORS: dict[str, type[SeatrialError]] = {
     "docker-is-podman": EngineUnavailableError,
     "docker-client-too-new": EngineUnavailableError,
     "rootless-no-subids": EngineUnavailableError,
-    **dict.fromkeys(
-        ["capabilities-forbidden", "cgroup-limit", "cgroup-not-delegated", "cgroup-not-mounted", "containerd-down", "crun-kernel", "daemon-json-conflict", "daemon-json-invalid", "docker-not-installed", "docker-service-failed", "engine-missing", "engine-part-missing", "mount-not-propagated", "namespaces-forbidden", "network-bridge-missing", "network-pair-failed", "newuidmap-missing", "no-login-session", "podman-down", "podman-ebpf-forbidden", "podman-fuse-not-loaded", "podman-network", "podman-registries", "podman-remote-login", "podman-storage-driver", "rootless-storage", "runtime-not-allowed", "selinux-storage", "toolkit-apt-sources"],
-        EngineError,
-    ),
+    **dict.fromkeys(_OF_THE_ENGINE, EngineError),
     "device-not-there": UsageError,
     "limit-out-of-range": UsageError,
     "podman-ports-of-the-pod": UsageError,
