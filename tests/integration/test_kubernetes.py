@@ -152,7 +152,7 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
         (["--kind", "pytorchjob"], "no pytorchjobs.kubeflow.org", {}),
         (["--namespace", "nowhere"], "Namespace nowhere not found", {}),
         (["--context", "nowhere"], "no context nowhere", {}),
-        ([], "kubeconfig", {"KUBECONFIG": "/nowhere"}),
+        ([], "KUBECONFIG names /nowhere", {"KUBECONFIG": "/nowhere"}),
         (["--data", str(tmp_path)], "folder of this machine", {}),
         (["--nodes", "2"], "nodes independently", {}),
         (["--nodes", "a,b"], "Kubernetes --nodes takes a number", {}),
