@@ -3,8 +3,8 @@
 python tests/lab/lab.py [--only TEXT] [--aside] [--out FILE] [--jobs N] [--plain]
 
 --aside: the tenth that is kept aside, too. --plain: without the hook, to check the loops alone. A loop runs in a fork
-of this process, which has torch imported; its receipt is judged as that of a run with an idle GPU, whose diagnosis
-makes more claims, and as that of a run without one.
+of this process, which has imported torch. Its receipt is judged twice: with an idle GPU, because that diagnosis makes
+more claims, and without a GPU.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class OwnWorkload(Value):
 
 
 def replicas(manifest: Mapping[str, Any]) -> list[tuple[dict[str, Any], int]]:
-    """Return the templates of its pods, that of node 0 first, and how many pods are made of each."""
+    """Return its pod templates, node 0's first, each with its number of pods."""
     spec = manifest["spec"]
     if manifest["kind"] == "Job":
         return [(spec["template"], int(spec.get("completions") or spec.get("parallelism") or 1))]
@@ -104,7 +104,7 @@ def _read(manifest: dict[str, Any], file: str, project: Path) -> tuple[OwnWorklo
     if any(_gpus(one) != _gpus(first) or any(one.get(key) != first.get(key) for key in alike) for one in containers):
         raise ValueError("Master and Worker differ in GPUs, image, command or workingDir, and a run has one of each")
     if not first.get("command"):
-        raise ValueError("its container has no command, and that of the image, which the agent starts, is unknown here")
+        raise ValueError("its container has no command, and the image's own command is unknown here")
     if nodes > 1 and manifest["kind"] == "Job" and manifest["spec"].get("completionMode") != "Indexed":
         raise ValueError("several pods need completionMode: Indexed, or none knows which one it is")
     argv = _command(first)

@@ -314,7 +314,7 @@ class Recorder:
         return False
 
     def _changes_again(self, former: Any, optimizer: Any) -> bool:
-        """Return whether both change one parameter, with a backward pass between: it is no optimizer around another."""
+        """Return whether both own a parameter and a backward pass lies between; a wrapper steps without such a pass."""
         if self.passes == self._passes_then:
             return False
         try:
@@ -341,7 +341,7 @@ class Recorder:
                 self._count(1, then_s)
 
     def trains(self) -> None:
-        """An optimizer has stepped: what was in doubt was no evaluation, or that of another model."""
+        """Count doubtful time as training: an optimizer has stepped, so it was not this model's evaluation."""
         if self.doubtful is not None:
             self.stepped_elsewhere()
             self.doubtful = None

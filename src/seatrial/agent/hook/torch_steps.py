@@ -10,7 +10,7 @@ from .observe import wrap
 from .steps import Recorder
 from .torch_windows import Windows
 
-#: So many steps without any optimizer's: whoever has one has used it by then.
+#: Steps without an optimizer before they count as steps by hand; a script with an optimizer has used it by then.
 _PASSES = 32
 #: Leaves whose change shows a step by hand, and nodes of the graph that are looked at for them.
 _MOST_LEAVES, _MOST_NODES = 4, 400
