@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.system.command import Completed
 
+#: Prints a line of progress.
+Echo = Callable[[str], None]
+
 Status = Literal["created", "running", "exited", "gone"]
 
 #: Which part of planning makes a backend's requests (planning/plan.py): a container of this machine, a process, pods.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from seatrial.backends import table
-from seatrial.backends.base import ImageStore
+from seatrial.backends.base import Echo, ImageStore
 from seatrial.errors import ImageError, UsageError
 from seatrial.findings.catalogue import IN_RUN
 from seatrial.findings.match import first_in
@@ -28,8 +27,6 @@ from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.system import command
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
-
-Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.backends import table
-from seatrial.backends.base import Backend, EngineFacts
+from seatrial.backends.base import Backend, Echo, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
 from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
@@ -41,7 +41,6 @@ from seatrial.system.host import Host
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
 
-Echo = Callable[[str], None]
 
 #: In the user's state folder: archives of the agent, one for each version of it, and the Python that runs it.
 AGENT = "agent"

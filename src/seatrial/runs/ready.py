@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seatrial.backends import table
-from seatrial.backends.base import Backend, ImageStore
+from seatrial.backends.base import Backend, Echo, ImageStore
 from seatrial.backends.containers.mounts import host_files
 from seatrial.backends.local import ensure_venv
 from seatrial.errors import EngineError, EngineUnavailableError
@@ -23,8 +23,6 @@ from seatrial.planning.container.env import shielded
 from seatrial.runs.run import Run
 from seatrial.system.files import make_folder
 from seatrial.system.host import Host
-
-Echo = Callable[[str], None]
 
 
 def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Echo) -> Plan:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from seatrial import frames
+from seatrial.backends.base import Echo
 from seatrial.backends.log_sink import Sink, Turn
 from seatrial.errors import DiskError
 from seatrial.system import command
@@ -77,7 +78,6 @@ def text_of(line: bytes) -> bytes:
     return (fields[3] if len(fields) == 4 else b"") + (b"\n" if fields[2] == b"F" else b"")
 
 
-Echo = Callable[[str], None]
 OpenLog = Callable[[bool], "command.Piped | K8sFile"]  # of whether to follow it
 
 #: A log goes on for a moment after its container is reported to have ended.

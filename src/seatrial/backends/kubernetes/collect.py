@@ -12,12 +12,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from seatrial import frames
+from seatrial.backends.base import Echo
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.pending import PodProgress, is_of_run
 from seatrial.backends.kubernetes.pod import selector
@@ -106,8 +107,6 @@ def parse_time_ns(stamp: bytes) -> int | None:
         seconds -= (1 if rest[0] == "+" else -1) * (int(hours) * 3600 + int(minutes or 0) * 60)
     return seconds * 10**9 + fraction
 
-
-Echo = Callable[[str], None]
 
 #: Between two tries after the server has ended a watch or a log: it does so every few minutes by design.
 RETRY_S = 1.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from seatrial import events
 from seatrial.backends import table
-from seatrial.backends.base import Backend, Handle, State
+from seatrial.backends.base import Backend, Echo, Handle, State
 from seatrial.backends.log_sink import Turn
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.events import AgentFinished, HostWitness, Signal, of_type, tail
@@ -34,7 +34,6 @@ from seatrial.system.command import spawn_detached
 from seatrial.system.host import Host
 
 Write = Callable[[Stream, bytes], None]
-Echo = Callable[[str], None]
 
 #: Between two looks at the logs, which cost two stat calls, and at the engine, which cost a process (20 ms of CPU).
 LOG_INTERVAL_S = 0.1
