@@ -62,7 +62,12 @@ def build_for_pods(directory: Path, stand_ins: Collection[str]) -> Path:
         stand_ins: packages of seatrial.compat that the run needs.
     """
     form = Path(__file__).read_bytes() + ",".join(stand_ins).encode()
-    return _written(directory, _contents(), form, lambda whole: _as_stream(_lean(whole, stand_ins)))
+    return _written(directory, _contents(), form, lambda _: _pod_archive(tuple(stand_ins)))
+
+
+@functools.cache
+def _pod_archive(stand_ins: tuple[str, ...]) -> bytes:
+    return _as_stream(_lean(_contents(), stand_ins))
 
 
 def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str, bytes]:
