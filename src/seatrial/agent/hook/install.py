@@ -13,7 +13,8 @@ VARIABLE, FIRST_VARIABLE = "SEATRIAL_STAND_INS", "SEATRIAL_STAND_INS_FIRST"
 #: In the hook's folder, where Python does not look.
 FOLDER = "stand_ins"
 
-FILES = {"horovod": ("__init__", "torch/__init__", "torch/operations", "torch/optimizer", "torch/world")}
+_TORCH = ("__init__", "joining", "operations", "optimizer", "world")
+FILES = {"horovod": ("__init__", *("torch/" + name for name in _TORCH))}
 
 _IS_THERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(%r) is None)"
 

@@ -68,7 +68,6 @@ assert not (hvd.mpi_built() or hvd.mpi_enabled() or hvd.ddl_built() or hvd.ccl_b
 assert hvd.gloo_built() and hvd.gloo_enabled() and hvd.nccl_built() == bool(torch.version.cuda)
 raises(ImportError, lambda: hvd.elastic, "horovod.torch.elastic")
 raises(ImportError, lambda: hvd.start_timeline("t.json"), "hvd.start_timeline")
-raises(ImportError, hvd.join, "DistributedSampler")
 raises(ImportError, lambda: hvd.alltoall(mine), "all_to_all_single")
 raises(ImportError, lambda: hvd.init(comm=[0]), "torch.distributed.new_group")
 assert not hasattr(hvd, "no_such_name")

@@ -28,7 +28,6 @@ _MISSING = {
             "grouped_reducescatter_async",
         ),
     ): "the same operation for each tensor",
-    ("join",): "a DistributedSampler, which gives equally many batches to all ranks",
     ("reducescatter", "reducescatter_async"): "torch.distributed.reduce_scatter_tensor",
     ("sparse_allreduce_async",): "dense gradients: nn.Embedding(…, sparse=False)",
     ("start_timeline", "stop_timeline"): "torch.profiler, or the measurements of the receipt",
