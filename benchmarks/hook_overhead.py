@@ -27,7 +27,7 @@ from typing import Any
 from seatrial.agent.hook import install
 
 HEAD = """
-import hashlib, sys, time, torch
+import hashlib, sys, time, torch, types
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -42,10 +42,12 @@ class Switch:
         from seatrial_hook import measure_torch
         self.measuring = measure_torch._BEGUN["torch"]
         self.recorder, self.windows = self.measuring.recorder, self.measuring.windows
-        base, optimizer = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter, sys.modules["torch.optim.optimizer"]
-        self.places = [(owner, name, vars(owner)[name], vars(owner)[name].__wrapped__) for owner, name in
-                       ((base, "__next__"), (base, "__init__"), (torch, "save"), (torch.nn.Module, "train"),
-                        *((kind, part) for kind in (torch.no_grad, torch.inference_mode) for part in ("__enter__", "__exit__")))]
+        optimizer, data = sys.modules["torch.optim.optimizer"], sys.modules["torch.utils.data.dataloader"]
+        owners = (torch, torch.autograd, torch.autograd.graph, sys.modules["torch.serialization"], data, data._BaseDataLoaderIter,
+                  *data._BaseDataLoaderIter.__subclasses__(), torch.no_grad, torch.inference_mode, nn.Module, torch.cuda.CUDAGraph)
+        self.places = [(owner, name, each, each.__wrapped__) for owner in owners for name, each in list(vars(owner).items())
+                       if isinstance(each, types.FunctionType) and hasattr(each, "__wrapped__") and "seatrial_hook" in each.__code__.co_filename]
+        assert any(name == "_engine_run_backward" for _, name, *_ in self.places), self.places
         self.hooks = [(each, dict(each)) for each in (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)]
         self.thread, self.due_s = self.recorder.thread, 0.0
     def to(self, mode):

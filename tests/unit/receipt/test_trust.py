@@ -187,6 +187,8 @@ def test_work_of_another_process_is_not_the_runs(tmp_path, working, ran):
     assert (ran_on.verdict, busy.verdict) == (ran, "not judged")
     assert "python3 (PID 4711) also worked on GPU 0" in busy.evidence and "in 12 of 30 checks" in busy.evidence
     assert (receipt.outcome.id == "passed") == (ran == "pass")
+    alone = gpu_run().judge(tmp_path / "alone")
+    assert alone.diagnosis is not None and receipt.diagnosis is None
 
 
 def steps_with(**facts):

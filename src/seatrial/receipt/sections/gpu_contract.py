@@ -100,7 +100,7 @@ def _ran_on_gpu(run: RunEvidence) -> Judgement:
     if untried := [gpu for gpu in expected if not _tried(run, gpu)]:
         own = f"{FRAMEWORKS[run.plan.agent.check]}'s own kernel"
         return Judgement("not judged", f"{own} was not tested on {_names(untried)}")
-    if shared := _shared_with(run, but_for_its_own_work=True):
+    if shared := shared_with(run, but_for_its_own_work=True):
         return Judgement("not judged", f"{shared}; the driver attributed no SM time to this run")
     seen = min(evidence.contexts[gpu.uuid].at_s for gpu in expected)
     after = format_seconds(max(0.0, seen - evidence.target_started.at_s))
@@ -109,7 +109,7 @@ def _ran_on_gpu(run: RunEvidence) -> Judgement:
     return Judgement("pass", f"CUDA context of the target {after} after its start; {ran}")
 
 
-def _shared_with(run: RunEvidence, *, but_for_its_own_work: bool = False) -> str | None:
+def shared_with(run: RunEvidence, *, but_for_its_own_work: bool = False) -> str | None:
     """Return which other processes worked on the run's GPUs, or may have; None if the host saw none.
 
     Args:
@@ -170,7 +170,7 @@ def _kept_busy(run: RunEvidence) -> Judgement:
     known = {use.uuid: mean for use in uses if (mean := use.utilization_mean_pct) is not None}
     if len(known) < len(uses):
         return Judgement("not judged", "the driver reports no utilisation for this GPU (MIG slices have none)")
-    if shared := _shared_with(run):
+    if shared := shared_with(run):
         return Judgement("not judged", shared)
     names = gpu_names(run.expected)
     each = ", ".join(f"{names[uuid]} {percent(mean)}" for uuid, mean in known.items())

@@ -202,15 +202,21 @@ def _seconds(seconds: float) -> str:
 
 
 def _diagnosis(run: RunEvidence) -> Diagnosis | None:
-    """Return what bounded the run; None without GPUs, of a server, of a tune, or with too few samples in the window."""
+    """Return what bounded the run.
+
+    None without GPUs, of a server, of a tune, with too few samples in the window, or beside another process's work.
+    """
     from seatrial.diagnosis.advice import in_framework
     from seatrial.diagnosis.rules import diagnose
+    from seatrial.receipt.sections.gpu_contract import shared_with
 
     window = run.evidence.window
     if not run.expected or run.plan.job.serve is not None or run.plan.job.tuning is not None:
         return None
     if window is None:
         return _cpu_build(run) if run.cause.id == "gpu-contract" else None
+    if shared_with(run):
+        return None
     inside = [m for m in run.evidence.moments if window.start_s <= m.at_s <= window.end_s]
     samples = [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == Sample.type]
     steps = [{**m.keys, "t": m.at_s} for m in run.evidence.all(Step) if window.start_s <= m.at_s <= window.end_s + 1]
