@@ -100,8 +100,8 @@ _MOST_DURATIONS = 4096
 #: evaluations in it, so it is far above a step's own time where there are many.
 SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
 
-#: Longer work after the last step does not belong to the steps.
-_LONGEST_END_S = 0.5
+#: Longer work after the last step does not belong to the steps; nor what would change their rate by so much.
+_LONGEST_END_S, _LONGEST_END = 0.5, 0.01
 
 #: The thread of a recorder that is switched off.
 NOBODY = -1
@@ -125,8 +125,8 @@ class Recorder:
     Attributes:
         on: False once anything in here went wrong, and in children of a process that had made steps.
         batches: taken from loaders. unused: those with no backward pass before the loader's next.
-        passes: backward passes begun, in any thread.
-        elsewhere: steps of threads other than the one that trains.
+        passes: backward passes begun, in the thread that trains once it has stepped.
+        elsewhere: steps of threads other than the one that trains. taken: that one has stepped.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
         look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
@@ -152,6 +152,7 @@ class Recorder:
         self.compiles: Callable[[], bool] = lambda: False
         self.compile_begins_at: Optional[int] = None
         self.stepped_elsewhere: Callable[[], None] = lambda: None
+        self.examples_a_step: Callable[[], float] = lambda: 0.0
         self.at_step: Optional[Callable[[int], None]] = None
         self._written_facts: Dict[str, Any] = {}
         self._written_regions: Dict[str, float] = {}
@@ -164,7 +165,7 @@ class Recorder:
         self.unused = self._doubtful_unused = 0
         self._owned: Any = weakref.WeakKeyDictionary()  # an optimizer → its parameters' ids
         self._threads: Dict[int, Any] = {}  # a thread other than the one that trains → its first optimizer
-        self._is_child = False
+        self._is_child = self.taken = False
         self.doubtful: Optional[Dict[str, float]] = None
         self._doubtful_examples: float = 0
         self._evaluates_since: Optional[Dict[str, float]] = None
@@ -183,7 +184,7 @@ class Recorder:
         if not self.on or self.steps:
             self.on, self.thread = False, NOBODY
             return
-        self.thread, self._pid, self._is_child = get_ident(), os.getpid(), True
+        self.thread, self._pid, self._is_child, self.taken = get_ident(), os.getpid(), True, False
         self.timeline.restart()
         self.examples = self.batches = self.elsewhere = self._without_data = self.unused = 0
         self.doubtful = self._evaluates_since = None
@@ -202,6 +203,7 @@ class Recorder:
         """This is the thread that trains. multiprocessing ends its children without atexit."""
         if self._is_child and "multiprocessing.util" in sys.modules:
             sys.modules["multiprocessing.util"].Finalize(None, self.finish, exitpriority=0)
+        self.taken = True
         if self.on and self.thread != get_ident():
             self.thread = get_ident()
             self.timeline.enter("other")
@@ -337,8 +339,9 @@ class Recorder:
             return
         in_a_row = any(one[0] == other[0] for one, other in zip(pending, pending[1:]))  # noqa: RUF007
         if in_a_row and (gone or self._run > 1):
+            self.evaluated()  # a window has these in it
             for _, then_s in pending:
-                self._count(1, then_s)
+                self._count(1, then_s, late=True)
 
     def trains(self) -> None:
         """Count doubtful time as training: an optimizer has stepped, so it was not this model's evaluation."""
@@ -369,7 +372,7 @@ class Recorder:
             self.elsewhere += 1
             self._last_step_s = perf_counter()
 
-    def _count(self, steps: int, now_s: float) -> None:
+    def _count(self, steps: int, now_s: float, late: bool = False) -> None:
         self.steps += steps
         self.trains()
         if self._first_step_s is None:
@@ -377,7 +380,7 @@ class Recorder:
         elif len(self._durations) < _MOST_DURATIONS:
             self._durations.append((now_s - self._last_step_s) / steps)
         self._last_step_s = now_s
-        if self.steps >= self.next_look:
+        if self.steps >= self.next_look and not late:
             self.look(self.steps)
         if self.at_step is not None:
             self.at_step(self.steps)
@@ -398,8 +401,9 @@ class Recorder:
         totals = self.timeline.totals()
         seconds = perf_counter() - self._first_step_s
         regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
-        if at_end and seconds - (self._last_step_s - self._first_step_s) > _LONGEST_END_S:
-            seconds = self._last_step_s - self._first_step_s
+        stepped_s = self._last_step_s - self._first_step_s
+        if at_end and seconds - stepped_s > min(_LONGEST_END_S, _LONGEST_END * stepped_s):
+            seconds = stepped_s
             written_s = sum(
                 self._written_regions.values()
             )  # since then it was not looked at: steps as they were before
@@ -426,11 +430,15 @@ class Recorder:
         self._line_due_s = perf_counter() + LINE_EVERY_S
 
     def _known_examples(self) -> int:
-        """Return the examples of all steps; 0 where those of some are not known: their batch is of no loader, of a
-        loader in another thread, or has a size that only the script knows; or batches were left out, or joined."""
+        """Return the examples of all steps. Where counting does not show those of some, because their batch is of no
+        loader or of a loader in another thread, or batches were left out or joined, windows may; else 0, as where the
+        size of a batch is one that only the script knows."""
         few = max(1, self.steps // 20)
-        unknown = self._without_data > few or self.unused > few or math.isnan(self.examples)
-        return 0 if self.elsewhere or unknown else int(self.examples)
+        if math.isnan(self.examples):
+            return 0
+        if self.elsewhere or self._without_data > few or self.unused > few:
+            return int(self.examples_a_step() * (self.steps - 1 + self.elsewhere))
+        return int(self.examples)
 
     def report_facts(self) -> None:
         """Return what is known of the training, where it has changed."""

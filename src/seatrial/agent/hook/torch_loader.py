@@ -24,6 +24,7 @@ class LoaderWatch:
         self.torch, self.recorder, self.windows = torch, recorder, windows
         self.latest: Callable[[], Any] = lambda: None  # the iterator of the last batch, while it lives
         self.pending: Dict[int, List[Any]] = {}  # iterators in doubt, and how many batches they gave
+        self.given = windows.given = GivenBatches(torch, recorder, windows)
         self.settings: Dict[str, Any] = {}
         self.passed: List[int] = []
         recorder.stepped_elsewhere = self.trained_on
@@ -35,6 +36,7 @@ class LoaderWatch:
         wrap(base, "__init__", self._begins)
         base._seatrial_sizes = ()  # how many examples were requested for each batch that has not come yet
         base._seatrial_passes = -1  # backward passes when the last batch was taken
+        base._seatrial_pass = None  # how many batches and examples it gave
         wrap(base, "__next__", self._next)
         wrap(base, "_next_index", self._indices)
 
@@ -62,12 +64,16 @@ class LoaderWatch:
         return _next_index
 
     def _next(self, original: Any) -> Any:
-        recorder, windows, loaders = self.recorder, self.windows, self
+        recorder, windows, loaders, given = self.recorder, self.windows, self, self.given
         timeline, spent = recorder.timeline, recorder.timeline.spent
 
         def __next__(iterator: Any) -> Any:
             if get_ident() != recorder.thread:
-                return original(iterator)
+                batch = original(iterator)
+                if recorder.on:
+                    gave(iterator, batch)
+                    given.add(batch, iterator)
+                return batch
             if not iterator._seatrial_trains:
                 recorder.doubt()
                 loaders.asks(iterator)
@@ -91,7 +97,9 @@ class LoaderWatch:
                 recorder.batches += 1
                 recorder.unused += recorder.passes > 0 and iterator._seatrial_passes == recorder.passes
                 iterator._seatrial_passes = recorder.passes
-                recorder.examples += examples_in(batch, iterator)
+                recorder.examples += gave(iterator, batch)
+                if windows.open or not iterator._seatrial_trains:
+                    given.add(batch, iterator)
                 if windows.open:
                     windows.mark("forward")
             except Exception as error:  # noqa: BLE001
@@ -160,6 +168,16 @@ class LoaderWatch:
         return self.settings
 
 
+def gave(iterator: Any, batch: Any) -> float:
+    """Count a batch of a pass. Returns its examples."""
+    size = examples_in(batch, iterator)
+    if iterator._seatrial_pass is None:
+        iterator._seatrial_pass = [0, 0.0]
+    iterator._seatrial_pass[0] += 1
+    iterator._seatrial_pass[1] += size
+    return size
+
+
 def examples_in(batch: Any, iterator: Any) -> float:
     """Return how many examples the loader put into a batch; NaN where only the script knows.
 
@@ -180,11 +198,123 @@ def examples_in(batch: Any, iterator: Any) -> float:
     return first[0] if len(first) > 1 and len(set(first)) == 1 else math.nan
 
 
-def first_dimensions(batch: Any, depth: int = 3) -> List[int]:
+def first_dimensions(batch: Any) -> List[int]:
     """Return the first dimension of each tensor in a batch, 0 for a number."""
-    listed = isinstance(batch, (list, tuple))
-    shape = None if listed else getattr(batch, "shape", None)
-    if shape is not None:
-        return [int(shape[0]) if len(shape) else 0]
-    items = (batch if listed else batch.values() if isinstance(batch, Mapping) else ()) if depth else ()
-    return [size for item in items for size in first_dimensions(item, depth - 1)]
+    return [int(each.shape[0]) if len(each.shape) else 0 for each in tensors_in(batch)]
+
+
+def tensors_in(batch: Any, depth: int = 3) -> List[Any]:
+    """Return what has a shape in nested lists and mappings."""
+    if not isinstance(batch, (list, tuple, Mapping)):
+        return [batch] if getattr(batch, "shape", None) is not None else []
+    items = batch.values() if isinstance(batch, Mapping) else batch
+    return [each for item in items for each in tensors_in(item, depth - 1)] if depth else []
+
+
+class GivenBatches:
+    """Batches whose step counting does not show: taken in another thread, before training, or left out.
+
+    In a window a step uses a batch if its backward pass comes to a model that was called with a tensor of it. Where
+    every step uses as many batches that the step before did not, that times their mean size is what a step takes.
+    """
+
+    def __init__(self, torch: Any, recorder: Recorder, windows: Windows) -> None:
+        self._torch, self._recorder, self._windows = torch, recorder, windows
+        self._known: Dict[int, Any] = {}  # id of a tensor → a reference to it, and its batch: a number and its pass
+        self._number, self._most = 0, _MOST_KNOWN
+        self._now: Dict[int, List[float]] = {}  # the batches of this step, and of the one before
+        self._before: Dict[int, List[float]] = {}
+        self._last: Dict[int, Any] = {}  # a thread other than the one that trains → its last batches
+        self._passes: Dict[int, List[float]] = {}  # those that used batches are of: how many batches and examples
+        self._used = self._steps = self._elsewhere = 0  # in windows; steps of other threads when this one opened
+        recorder.examples_a_step = self.examples_a_step
+
+    def add(self, batch: Any, iterator: Any) -> None:
+        """Note a batch, as long as its tensors live."""
+        try:
+            self._number += 1
+            known = self._number, iterator._seatrial_pass
+            for tensor in tensors_in(batch)[:_MOST_TENSORS]:
+                self._known[id(tensor)] = weakref.ref(tensor), known
+            if len(self._known) > self._most:
+                self._known = {key: value for key, value in self._known.items() if value[0]() is not None}
+                self._most = max(_MOST_KNOWN, 2 * len(self._known))
+        except Exception as error:  # noqa: BLE001  never the script's trouble
+            self._recorder.stop(error)
+
+    def copied(self, source: Any, result: Any) -> None:
+        """A tensor of a batch was copied, to the GPU."""
+        known = self._batch_of(source)
+        if known is not None and result is not source:
+            self._known[id(result)] = weakref.ref(result), known
+
+    def of(self, arguments: Any) -> Dict[int, List[float]]:
+        """Return the batches that a model is called with in a window: a number and its pass."""
+        if not self._known or not self._torch.is_grad_enabled():
+            return {}
+        try:
+            found = map(self._batch_of, tensors_in(arguments)[:_MOST_TENSORS])
+            return dict(known for known in found if known is not None)
+        except Exception as error:  # noqa: BLE001  never the script's trouble
+            self._recorder.stop(error)
+            return {}
+
+    def follow(self, batches: Dict[int, List[float]], result: Any) -> Any:
+        """See whether a backward pass comes to the result of a model that was called with these. Returns the result."""
+        thread = get_ident()
+
+        def reached(gradients: Any) -> None:
+            if not self._windows.open:
+                return
+            if thread == self._recorder.thread:
+                self._now.update((number, each) for number, each in batches.items() if number not in self._before)
+            elif self._last.get(thread) != batches.keys():
+                self._last[thread] = batches.keys()
+                self._uses(batches)
+
+        try:
+            for tensor in tensors_in(result)[:_MOST_TENSORS] if batches else ():
+                register = getattr(getattr(tensor, "grad_fn", None), "register_prehook", None)
+                if register is not None:
+                    register(reached)
+        except Exception as error:  # noqa: BLE001  never the script's trouble
+            self._recorder.stop(error)
+        return result
+
+    def window_opens(self) -> None:
+        self._now, self._before, self._elsewhere = {}, {}, self._recorder.elsewhere
+
+    def stepped(self) -> None:
+        """A step of a window has ended."""
+        elsewhere = self._recorder.elsewhere
+        self._steps += 1 + elsewhere - self._elsewhere
+        self._uses(self._now)
+        self._before, self._now, self._elsewhere = self._now or self._before, {}, elsewhere
+
+    def _uses(self, batches: Dict[int, List[float]]) -> None:
+        self._used += len(batches)
+        self._passes.update((id(each), each) for each in batches.values())
+
+    def examples_a_step(self) -> float:
+        """Return the examples of a step by what windows have shown; 0 where they have not."""
+        each = round(self._used / self._steps) if self._steps >= _FEWEST_STEPS else 0
+        near = max(_WITHIN * each * self._steps, 2 * bool(self._elsewhere))  # threads meet a window's ends anywhere
+        if not each or abs(self._used - each * self._steps) > near:
+            return 0.0
+        batches, examples = map(sum, zip(*self._passes.values()))
+        return 0.0 if math.isnan(examples) else each * examples / batches
+
+    def _batch_of(self, tensor: Any) -> Any:
+        """Return the batch of a tensor, or of the tensor that it is a view of, with all of the examples."""
+        reference, known = self._known.get(id(tensor), (None, None))
+        if reference is not None and reference() is tensor:
+            return known
+        base = getattr(tensor, "_base", None)
+        if base is None or (tensor.shape[:1] != base.shape[:1] and tensor.numel() != base.numel()):
+            return None
+        return self._batch_of(base)
+
+
+#: Tensors of a batch that are looked at, and that are kept in mind; steps of windows that show what a step uses; and
+#: how far from it they may be.
+_MOST_TENSORS, _MOST_KNOWN, _FEWEST_STEPS, _WITHIN = 8, 4096, 8, 0.05

@@ -46,8 +46,9 @@ class HandSteps:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             if compiling():
                 return original(*args, **kwargs)
-            recorder.passes += 1
-            if self._inside or get_ident() != recorder.thread or not (self._on or windows.open):
+            mine = get_ident() == recorder.thread
+            recorder.passes += mine or not recorder.taken
+            if self._inside or not mine or not (self._on or windows.open):
                 return original(*args, **kwargs)
             self._inside = True
             if self._on:
@@ -264,7 +265,7 @@ class OptimizerSteps:
                     end_graph()
                 return
             try:
-                if get_ident() != recorder.thread and (recorder.steps or not recorder.on):
+                if get_ident() != recorder.thread and (recorder.taken or recorder.steps or not recorder.on):
                     if recorder.on:
                         recorder.stepped_in_another_thread(optimizer)
                     return

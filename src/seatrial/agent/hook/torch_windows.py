@@ -119,6 +119,7 @@ class Windows:
         self._stream: Any = None
         self._closed, self._length = 0, _STEPS
         self.also: List[Callable[[bool], None]] = []
+        self.given: Any = None  # batches, by LoaderWatch
         self._tensor_methods = True
         self.open = False
         self._caches: List[Any] = []
@@ -142,6 +143,7 @@ class Windows:
             self.spoil()
             recorder.next_look = step + 1
         elif self.open:
+            self.given.stepped()
             self.mark("end")
             if step >= self._until:
                 self._close(step)
@@ -205,6 +207,7 @@ class Windows:
         self.open, self._until = True, step + self._length
         self._first_s = self._first_s or perf_counter()
         self._sites_now, self._copied_now, self._inside = {}, {}, False
+        self.given.window_opens()
         self._place()
         for place in self.also:
             place(True)
@@ -328,16 +331,18 @@ class Windows:
         """The outermost module's call: the remainder without a region of its own is the script's Python."""
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            timeline = self._recorder.timeline
-            if self._depth or not self.open or timeline.current != "other" or not self._recorder.mine():
-                return original(module, *args, **kwargs)
+            timeline, mine = self._recorder.timeline, self._recorder.mine()
+            batches = {} if (self._depth and mine) or not self.open else self.given.of((args, kwargs))
+            if self._depth or not self.open or timeline.current != "other" or not mine:
+                result = original(module, *args, **kwargs)
+                return self.given.follow(batches, result) if batches else result
             self._depth = 1
             if self._gpu.last == "end":
                 self.mark("forward")
             timeline.become("other")
             before_s = timeline.spent["other"]
             try:
-                return original(module, *args, **kwargs)
+                return self.given.follow(batches, original(module, *args, **kwargs))
             finally:
                 self._depth = 0
                 timeline.become(timeline.current)
@@ -369,6 +374,7 @@ class Windows:
             seconds = perf_counter() - began_s
             source = args[0] if name == "copy_" and args else tensor
             try:
+                self.given.copied(source, result)
                 if result.is_cuda and getattr(source, "is_cuda", True) is False:
                     blocking = not (kwargs.get("non_blocking") or True in args)
                     self._has_copied(source, seconds, not source.is_pinned(), blocking)

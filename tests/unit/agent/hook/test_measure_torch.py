@@ -101,6 +101,23 @@ for client in range(12):
     assert reported["regions"].get("evaluation", 0) < 0.1 * reported["seconds"]
 
 
+@cases("batches", "each", "examples")
+def test_examples_are_those_of_the_batches_that_a_step_uses(tmp_path, batches, each, examples):
+    """16 batches of 16 a pass; 0 is unknown."""
+    body = f"""
+import queue, threading
+opt = torch.optim.SGD(net.parameters(), 0.1)
+def loader(): return DataLoader(data, batch_size=16)
+def step(x, y): loss = F.cross_entropy(net(x), y); opt.zero_grad(); loss.backward(); opt.step()
+{batches}
+for epoch in range(4):
+    for x, y in batches():
+        {each}
+"""
+    lines = run(tmp_path, body, measured=True)[2]
+    assert last(lines, "anatomy")["examples"] == examples and not any("hook_stopped" in line for line in lines)
+
+
 def test_gathered_gradients_of_updates_by_hand_are_one_step(tmp_path):
     body = """
 for number in range(120):
