@@ -61,6 +61,7 @@ class Anatomy:
         gpu: phase of the step → share of the stream's time, in windows; {} without a GPU.
         caught_up: share of marks at which the GPU had done all that it was given: 1.0 is a GPU that waits for the host.
         copies_per_step, pageable, blocking: of copies to the GPU; the last two are shares, 0 to 1.
+        lines: of the script between the steps, with their share of the time: ``train.py:41``; of Python 3.12 and later.
         facts: device, parameters, loader, precision …, as the script has them.
         over_time: (Unix time, region → seconds since the line before) of each line.
         exposed_communication: share of the step that DDP's all-reduces take beyond what the backward pass hides.
@@ -78,6 +79,7 @@ class Anatomy:
     pageable: float = 0.0
     blocking: float = 0.0
     waits: tuple[Wait, ...] = ()
+    lines: tuple[tuple[str, float], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     over_time: tuple[tuple[float, Mapping[str, float]], ...] = ()
     peak_bytes: int | None = None
@@ -197,7 +199,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
     seconds = _number(last.get("seconds"))
     window = last.get("window")
     window = window if isinstance(window, Mapping) else {}
-    steps_seen = max(1.0, _number(window.get("steps")))
+    steps_seen, seen_s = max(1.0, _number(window.get("steps"))), _number(window.get("seconds"))
     copied = window.get("copied")
     copied = copied if isinstance(copied, Mapping) else {}
     copies = _number(copied.get("count"))
@@ -221,6 +223,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         pageable=_number(copied.get("pageable")) / copies if copies else 0.0,
         blocking=_number(copied.get("blocking")) / copies if copies else 0.0,
         waits=tuple(_waits(window.get("waits"), steps_seen)),
+        lines=tuple((site, min(1.0, spent / seen_s)) for site, spent in _lines(window.get("lines"))) if seen_s else (),
         facts=facts,
         over_time=tuple(_over_time(lines)),
         peak_bytes=int(_number(last.get("peak_bytes"))) or None,
@@ -280,6 +283,12 @@ def _waits(value: Any, steps: float) -> Iterable[Wait]:
     for entry in value if isinstance(value, list) else []:
         if isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str):
             yield Wait(entry[0][:120], _number(entry[1]) / steps, _number(entry[2]) / steps)
+
+
+def _lines(value: Any) -> Iterable[tuple[str, float]]:
+    for entry in value if isinstance(value, list) else []:
+        if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str):
+            yield entry[0][:120], _number(entry[1])
 
 
 def _exposed(ddp: Any) -> float | None:

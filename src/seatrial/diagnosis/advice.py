@@ -52,13 +52,6 @@ def _rest(seen: Signals) -> str:
 
 def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     waited = seen.share("data")
-    if seen.ranks and seen.share("other") > max(waited, at.OWN_PYTHON_SHARE):
-        gain = _without(seen.share("other"), "Python between the steps")
-        return [
-            Advice("make the batches in a Dataset, and let DataLoader(num_workers=…) workers make them ahead", gain),
-            Advice("make them once, before training, and keep them on the GPU if they fit", gain),
-            Advice("make them with torch operations on the GPU, whole batches at a time", gain),
-        ]
     gain = _without(waited, "waiting for data") if seen.ranks and waited else _rest(seen)
     quota = seen.host.get("cpu_quota_cores")
     cores = max(1, math.floor(quota)) if quota else None
@@ -83,6 +76,23 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return found
 
 
+def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    gain = _without(seen.share("other"), "Python between the steps")
+    lines = seen.ranks[0].lines if seen.ranks else ()
+    found = [
+        Advice(f"{site}: take it out of the step, or let workers do it ahead", _without(share, "this line"))
+        for site, share in lines[:2]
+        if share >= at.ADVISED_SHARE
+    ]
+    if not found:
+        found.append(Advice("find the line: py-spy record, or Python 3.12 or later, which names it here", gain))
+    return [
+        *found,
+        Advice("make the batches in a Dataset, and let DataLoader(num_workers=…) workers make them ahead", gain),
+        Advice("make them with torch operations on the GPU, whole batches at a time", gain),
+    ]
+
+
 def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     fill = _full(seen.gpu.get("sm_activity_pct"), "the GPU's SMs are at work")
     found = [
@@ -101,6 +111,8 @@ def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
+    if seen.ranks and seen.ranks[0].facts.get("parameter_dtype") == "float64":
+        found.append(Advice("float32 in place of float64: torch.set_default_dtype, or .float() on the data", UNKNOWN))
     busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
     if "fp32" in tags:
         peak = peaks(seen.gpu_name)
@@ -115,7 +127,9 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             at_most = 1 / (1 - busy + busy / (ratio / 2))
             gain = f"at most {at_most:.2g}×: TF32 has half the peak of bf16"
         found.append(Advice('torch.set_float32_matmul_precision("high"), and no other change', gain))
-    else:
+    elif not found and busy < at.COMPUTE_BOUND_SM_PCT / 100:
+        found.append(Advice("a larger batch: more work in each kernel", _full(100 * busy, "the SMs are at work")))
+    elif not found:
         found.append(
             Advice(
                 "no simple change left: the GPU is fully used; use more GPUs, or a smaller model",
@@ -123,7 +137,7 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             )
         )
     tensor = seen.gpu.get("tensor_activity_pct", 0.0) / 100
-    if 0 < tensor < busy:
+    if 0 < tensor < busy and "fp32" not in tags:  # without tensor cores it is not known what matrix products take
         rest = f"kernels other than matrix products take at most {100 * (busy - tensor):.0f} % of the time"
         found.append(Advice("torch.compile(model)", f"at most {_times(busy - tensor)}: {rest}"))
     if "power-cap" in tags:
@@ -289,9 +303,17 @@ def _idle(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
+def _undetermined(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    return [
+        Advice("find out what it waits for: seatrial runs exec RUN -- py-spy dump --pid 1", _rest(seen)),
+        Advice("report data_s, the seconds spent waiting for data, with each step", "settles whether it is data"),
+    ]
+
+
 #: Cause → its advice; the others are advised in happened.py.
 ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "data-bound": _data,
+    "python-bound": _python,
     "launch-bound": _launch,
     "latency-bound": _latency,
     "compute-bound": _compute,
@@ -304,6 +326,7 @@ ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "evaluation-bound": _evaluation,
     "checkpoint-bound": _checkpoint,
     "imbalanced": _imbalance,
+    "undetermined": _undetermined,
 }
 
 

@@ -13,6 +13,7 @@ Cause = str
 #: Cause → what it means, for people.
 MEANING: dict[Cause, str] = {
     "data-bound": "the GPU waits for data",
+    "python-bound": "Python of the script's own between the steps takes the time",
     "launch-bound": "its kernels are too small, or launched too slowly, to fill the GPU",
     "compute-bound": "the GPU's arithmetic is the limit",
     "memory-bandwidth-bound": "the GPU's memory bandwidth is the limit",
@@ -30,6 +31,25 @@ MEANING: dict[Cause, str] = {
     "too-short": "there was too little training to judge",
     "start-up": "most of the run was start-up",
     "compiling": "most of the run was compilation",
+    "undetermined": "the GPU rests, and nothing that was measured shows why",
+}
+
+#: Cause → what would show that it is this one.
+SHOWN_BY: dict[Cause, str] = {
+    "data-bound": "steps on one batch, used again and again, are faster",
+    "python-bound": "py-spy record has its lines on top",
+    "launch-bound": "a batch twice as large gives as many steps a second",
+    "compute-bound": "half the batch takes half the time",
+    "memory-bandwidth-bound": "bf16 halves the time of a step",
+    "latency-bound": "a batch twice as large gives as many steps a second, at the same utilisation",
+    "communication-bound": "one GPU alone makes more steps a second",
+    "imbalanced": "one rank alone makes as many steps a second",
+    "host-memory-bound": "steps on a batch that stays on the GPU are faster",
+    "synchronisation-bound": "steps without .item(), print and .cpu() are faster",
+    "evaluation-bound": "the same steps without evaluation end sooner",
+    "checkpoint-bound": "the same steps without saving end sooner",
+    "throttled": "a rested or less limited machine is faster",
+    "idle": "py-spy dump has the line that waits",
 }
 
 
@@ -49,6 +69,7 @@ class Diagnosis:
         tags: further things that hold, e.g. ``power-cap``, ``fp32``, ``cpu-quota``, ``worker-limit``.
         evidence: sentences with the numbers it rests on.
         mfu: model FLOPs utilisation, 0 to 1; None unless the script counts its FLOPs and the GPU's peak is known.
+        runner_up: the next cause, and what would tell them apart; "" where nothing else holds.
     """
 
     cause: Cause
@@ -56,6 +77,7 @@ class Diagnosis:
     evidence: tuple[str, ...]
     advice: tuple[Advice, ...]
     mfu: float | None = None
+    runner_up: str = ""
 
     @property
     def words(self) -> str:

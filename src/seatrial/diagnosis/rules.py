@@ -9,8 +9,8 @@ from typing import Any
 from seatrial.common.signals import REGIONS
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
-from seatrial.diagnosis.diagnosis import Cause, Diagnosis, peaks
-from seatrial.diagnosis.happened import EndFacts, happened, notes, too_short
+from seatrial.diagnosis.diagnosis import MEANING, SHOWN_BY, Cause, Diagnosis, peaks
+from seatrial.diagnosis.happened import SHORTEST_S, EndFacts, happened, notes, too_short
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 
 
@@ -26,9 +26,11 @@ def diagnose(
         ended: how the run ended; None while it goes on.
     """
     seen = signals(samples, steps, gpu_name)
-    if ended is not None and (found := happened(seen, ended)) is not None:
-        return found
-    found = diagnose_signals(seen)
+    early, found = happened(seen, ended) if ended is not None else None, diagnose_signals(seen)
+    if early is not None and early.cause == "start-up" and found is not None:
+        return replace(early, advice=(*early.advice[1:], *found.advice)[:3], runner_up=f"its steps are {found.words}")
+    if early is not None:
+        return early
     if found is None and ended is not None and ended.used and ended.failed is None:
         return too_short(seen)
     if found is None or ended is None or not seen.ranks:
@@ -41,11 +43,31 @@ def diagnose_signals(seen: Signals) -> Diagnosis | None:
     """Return the same from signals."""
     if seen.samples < at.MIN_SAMPLES or not ("utilization_pct" in seen.gpu or "sm_activity_pct" in seen.gpu):
         return None
+    if seen.ranks and seen.ranks[0].seconds < SHORTEST_S:
+        return None
     cause = next(cause for cause, holds in RULES if holds(seen))
     tags = tuple(tag for tag, holds in TAGS if holds(seen))
     peak = peaks(seen.gpu_name)
     mfu = seen.flops_per_s / (peak.tensor * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
-    return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen), mfu)
+    return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen), mfu, _runner_up(cause, seen))
+
+
+def _runner_up(cause: Cause, seen: Signals) -> str:
+    """Return the next largest share, or the next rule that holds, and what would show that it is the cause."""
+    shares = sorted(((share(seen), other) for other, share in SHARES), reverse=True)
+    others = [*(other for share, other in shares if share > 0), *(other for other, holds in RULES if holds(seen))]
+    regions = sorted(((seen.share(region), other) for region, other in _OF_REGION.items()), reverse=True)
+    others += [other for share, other in regions if share >= at.ADVISED_SHARE]
+    found = next((other for other in others if other != cause and other in SHOWN_BY), None)
+    return f"{found}: {MEANING[found]}; then {SHOWN_BY[found]}" if found else ""
+
+
+#: Region → the cause that it would be, were it larger.
+_OF_REGION: Mapping[str, Cause] = {
+    "data": "data-bound", "other": "python-bound", "copy": "host-memory-bound", "sync": "synchronisation-bound",
+    "evaluation": "evaluation-bound", "checkpoint": "checkpoint-bound", "communication": "communication-bound",
+    "forward": "launch-bound", "backward": "launch-bound", "optimizer": "launch-bound",
+}  # fmt: skip
 
 
 def _slowed(seen: Signals) -> bool:
@@ -100,7 +122,15 @@ def _memory_bandwidth(seen: Signals) -> bool:
 
 def _compute(seen: Signals) -> bool:
     activity = seen.gpu.get("sm_activity_pct")
-    return seen.gpu.get("utilization_pct", 0.0) >= 95.0 if activity is None else activity >= at.COMPUTE_BOUND_SM_PCT
+    if activity is None:
+        return seen.gpu.get("utilization_pct", 0.0) >= at.BUSY_UTILIZATION_PCT
+    return activity >= at.COMPUTE_BOUND_SM_PCT
+
+
+def _half_at_work(seen: Signals) -> bool:
+    """Return whether kernels run all the time, or arithmetic is as busy as where it is the limit."""
+    arithmetic = max(seen.gpu.get(key, 0.0) for key in ("tensor_activity_pct", "fp32_activity_pct"))
+    return seen.gpu.get("utilization_pct", 0.0) >= at.BUSY_UTILIZATION_PCT or arithmetic >= at.ARITHMETIC_PCT
 
 
 def _latency(seen: Signals) -> bool:
@@ -137,8 +167,8 @@ def _waits_for_data(seen: Signals) -> float:
     return share if share >= at.WAIT_SHARE and seen.ranks[0].gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE else 0.0
 
 
-def _makes_batches_itself(seen: Signals) -> float:
-    """Return the share of Python between the steps while the GPU rests: batches without a loader."""
+def _between_the_steps(seen: Signals) -> float:
+    """Return the share of Python between the steps while the GPU rests."""
     share = seen.share("other")
     if share < at.OWN_PYTHON_SHARE or not seen.share("forward") or not _starved(seen):
         return 0.0
@@ -172,7 +202,7 @@ def _synchronises(seen: Signals) -> float:
 #: What was measured of the host's time, each with the share of it that taking it away would save. The largest leads.
 SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
     ("data-bound", _waits_for_data),
-    ("data-bound", _makes_batches_itself),
+    ("python-bound", _between_the_steps),
     ("evaluation-bound", _at_least("evaluation", at.EVALUATION_SHARE)),
     ("checkpoint-bound", _at_least("checkpoint", at.WAIT_SHARE)),
     ("host-memory-bound", _at_least("copy", at.COPY_SHARE, starved=True)),
@@ -236,8 +266,8 @@ RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("launch-bound", _main_launches),
     ("launch-bound", _kernels_too_small),
     ("launch-bound", lambda seen: bool(seen.ranks) and _starved(seen)),  # nothing else takes the time
-    ("data-bound", _starved),
-    ("compute-bound", lambda seen: True),
+    ("compute-bound", _half_at_work),
+    ("undetermined", lambda seen: True),
 )
 
 #: Tag → what it takes. Tags do not exclude one another.
@@ -278,6 +308,7 @@ def _measured(seen: Signals) -> list[str]:
             f"{first.copies_per_step:.3g} copies a step, {100 * first.pageable:.0f} % of them from pageable memory"
             f" and {100 * first.blocking:.0f} % without non_blocking"
         )
+    parts += [f"{site} takes {100 * share:.0f} %" for site, share in first.lines[:1] if share >= 0.05]
     worst = first.waits[:1]
     parts += [f"{wait.site} waits {wait.per_step:.3g} times a step" for wait in worst if seen.share("sync") >= 0.05]
     return parts

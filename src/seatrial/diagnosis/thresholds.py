@@ -26,6 +26,11 @@ DRAM_LEADS_PCT = 40.0
 #: Measured on an H200 (2026-11-21): bf16 matmul 82 to 96 % SM activity, 80 to 93 % tensor activity.
 COMPUTE_BOUND_SM_PCT = 70.0
 
+#: Without SM activity, and beside SMs that are half at work: kernels run all the time. Of ours.
+BUSY_UTILIZATION_PCT = 95.0
+#: Measured on an H200 (2026-11-22): bound by arithmetic it reads 35 to 93 %.
+ARITHMETIC_PCT = 35.0
+
 #: Latency-bound: the GPU hardly rests and is behind the host, while arithmetic and memory are at work less than this.
 #: Measured on an H200 (2026-11-22): bound by arithmetic it reads 35 to 93 %, by memory 40 to 88 %. To confirm there.
 LATENCY_UTILIZATION_PCT, LATENCY_ACTIVITY_PCT, LATENCY_CAUGHT_UP = 80.0, 15.0, 0.25

@@ -1,4 +1,4 @@
-# expect: data-bound
+# expect: python-bound
 """Policy gradient on a game written in Python: the game is the data, and the GPU waits while it is played."""
 
 import math

@@ -1,4 +1,4 @@
-# expect: data-bound
+# expect: python-bound
 """No DataLoader: get_batch() cuts windows out of a signal and filters them in numpy, inside the training loop."""
 
 import sys

@@ -50,6 +50,8 @@ def test_cause_with_evidence_and_bounded_gains(name):
         assert "up to" not in advice.gain and ("×" not in advice.gain or "at most" in advice.gain), advice
 
 
+PYTHON = {"regions": {"other": 1.6, "forward": 0.2, "backward": 0.2}, "lines": [["train.py:41", 1.2]]}
+DOUBLE = [anatomy(), {"rank": 0, "training": {"pid": 7, "parameter_dtype": "float64"}}]
 COPIED = {"count": 80, "bytes": 8e6, "pageable": 80, "blocking": 40}
 ALONE = {"worker_cpu_cores": 0, "workers": 0, "cpu_quota_cores": 4.0}
 
@@ -63,13 +65,18 @@ ALONE = {"worker_cpu_cores": 0, "workers": 0, "cpu_quota_cores": 4.0}
         ({"utilization_pct": 75, "sm_activity_pct": 60}, anatomy(sync=0.7, window={"waits": WAITS_AT}), "",
          "at most 1.3×: 25 %", ""),
         ({}, anatomy(sync=0.4, window={"waits": WAITS_AT}), "train.py:41 item", "", ""),
-        ({"utilization_pct": 1.5, "sm_activity_pct": 0.2, **ALONE}, None,
+        ({"utilization_pct": 1.5, "sm_activity_pct": 0.2, **ALONE}, anatomy(data=0.95),
          "DataLoader(num_workers=3, persistent_workers=True) (the container has 4 cores)", "at most 10× or more: ", ""),
+        ({"utilization_pct": 2, "sm_activity_pct": 0.2}, anatomy(window=PYTHON), "train.py:41: take it out of the step",
+         "at most 2.5×: this line is 60 %", "train.py:41 takes 60 %"),
+        ({"utilization_pct": 2, "sm_activity_pct": 0.2}, anatomy(window={**PYTHON, "lines": []}), "find the line", "",
+         ""),
+        ({"utilization_pct": 100, "sm_activity_pct": 97}, DOUBLE, "float32 in place of float64", "", ""),
     ],
-    ids=["data", "copies", "a third rests", "line that waits", "no workers"],
+    ids=["data", "copies", "a third rests", "line that waits", "no workers", "line of Python", "no line", "float64"],
 )  # fmt: skip
 def test_first_advice_follows_from_the_measurement(changes, steps, change, gain, evidence):
-    found = diagnose(samples(**{**STARVED, **changes}), [steps] if steps else [])
+    found = diagnose(samples(**{**STARVED, **changes}), steps if isinstance(steps, list) else [steps])
     assert found.advice[0].change.startswith(change) and found.advice[0].gain.startswith(gain)
     assert evidence in " ".join(found.evidence)
 
@@ -107,6 +114,24 @@ def test_ended_run_can_be_too_short_and_a_long_start_is_a_tag():
     facts = {"training": {"pid": 7, "device": "cuda", "first_step_after_s": 18.0, "imported_after_s": 9.0}}
     found = diagnose(samples(**STARVED), [anatomy(data=0.75), facts], ended=EndFacts(wall_s=30.0, used=1))
     assert found.cause == "data-bound" and "start-up" in found.tags and "18.0 s of 30.0 s" in found.evidence[-1]
+
+
+def test_diagnosis_names_its_runner_up_and_what_would_tell_them_apart():
+    found = diagnosed("the larger of two causes")
+    assert found.runner_up.startswith("data-bound: ") and "; then steps on one batch" in found.runner_up
+    assert diagnosed("a loss that is reported once a step").runner_up.startswith("python-bound")
+
+
+def test_start_up_leaves_the_steps_their_own_cause():
+    facts = {"training": {"pid": 7, "device": "cuda", "first_step_after_s": 49.0, "imported_after_s": 9.0}}
+    found = diagnose(samples(**STARVED), [anatomy(data=0.75, seconds=12.0), facts], ended=EndFacts(wall_s=61.0, used=1))
+    assert found.cause == "start-up" and found.runner_up.startswith("its steps are data-bound")
+    assert not any("longer run" in advice.change for advice in found.advice)
+
+
+def test_less_than_two_seconds_of_steps_are_no_diagnosis():
+    assert diagnose(samples(**STARVED), [anatomy(data=0.75, seconds=1.9)]) is None
+    assert diagnose(samples(**STARVED), [anatomy(data=0.75, seconds=2.1)]).cause == "data-bound"
 
 
 def test_garbage_is_skipped():

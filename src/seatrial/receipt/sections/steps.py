@@ -71,6 +71,7 @@ class DiagnosisRecord(Record):
     evidence: tuple[str, ...] = ()
     advice: tuple[AdviceRecord, ...] = ()
     mfu: float | None = None
+    runner_up: str = ""
 
 
 class StepPart(Record):
@@ -118,6 +119,7 @@ class Bound(Section):
             return []
         rows = [Row("bound by", diagnosis.words + (f" ({', '.join(diagnosis.tags)})" if diagnosis.tags else ""))]
         rows += [Row("seen", line) for line in diagnosis.evidence]
+        rows += [Row("or", diagnosis.runner_up)] if diagnosis.runner_up else []
         if diagnosis.mfu is not None:
             rows.append(Row("MFU", f"{percent(100 * diagnosis.mfu)} of the GPUs' peak in bf16"))
         rows += [Row(FIX, f"{advice.change} ({advice.gain})") for advice in diagnosis.advice]

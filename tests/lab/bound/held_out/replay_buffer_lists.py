@@ -1,4 +1,4 @@
-# expect: data-bound
+# expect: python-bound
 """DQN whose replay buffer is a deque of tuples: a batch of 512 is sampled and stacked element by element in Python."""
 
 import random
