@@ -242,7 +242,8 @@ def receipts(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def verdict(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare: ``steps`` and ``examples`` are right, unknown or wrong; ``false`` lists false sentences."""
+    """Compare: ``steps`` and ``examples`` are right, unknown or wrong; none where the script knows none, and neither does
+    the receipt. ``false`` lists false sentences."""
     truth = result["truth"]
     if truth is None:
         return {"steps": "failed", "examples": "failed", "false": [], "detail": result["stderr"][-400:], "error": 0.0}
@@ -270,7 +271,7 @@ def verdict(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _judged(claimed: float | None, true: float | None, within: float) -> str:
     if claimed is None:
-        return "unknown"
+        return "unknown" if true is not None else "none"
     return "right" if true is not None and abs(claimed / true - 1) <= within else "wrong"
 
 
@@ -308,6 +309,9 @@ def write(path: Path, rows: list[list[Any]], verdicts: Mapping[str, Mapping[str,
         f"{kind}: {', '.join(sorted(n for n, v in verdicts.items() if v[kind] == 'unknown'))}"
         for kind in ("steps", "examples")
     ]
+    parts.append(
+        f"no examples, in the script and in the receipt: {', '.join(n for n, v in sorted(verdicts.items()) if v['examples'] == 'none')}"
+    )
     found = {
         "title": "Measured steps beside steps counted by the script",
         "machine": f"{os.cpu_count()} shared cores, no GPU",

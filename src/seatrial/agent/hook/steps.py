@@ -350,7 +350,7 @@ class Recorder:
             self.doubtful = None
         self._evaluates_since, self.without = None, NEVER
 
-    def stepped(self, optimizer: Any, steps: int = 1) -> None:
+    def stepped(self, optimizer: Any, steps: int = 1, now_s: Optional[float] = None) -> None:
         """The optimizer has stepped: a step is complete, if it is the one that bounds them."""
         if id(optimizer) != self._boundary_id and not self._bounds(optimizer):
             return
@@ -361,7 +361,7 @@ class Recorder:
         self._took_data = self.batches != self._batches_then
         self._without_data += not self._took_data
         self._batches_then, self._passes_then = self.batches, self.passes
-        self._count(steps, perf_counter())
+        self._count(steps, now_s or perf_counter())
 
     def stepped_in_another_thread(self, optimizer: Any) -> None:
         """Count the step, if it is of the first optimizer of that thread that lives; whose data it was is unknown."""

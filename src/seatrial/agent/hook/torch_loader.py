@@ -226,7 +226,7 @@ class GivenBatches:
         self._before: Dict[int, List[float]] = {}
         self._last: Dict[int, Any] = {}  # a thread other than the one that trains → its last batches
         self._passes: Dict[int, List[float]] = {}  # those that used batches are of: how many batches and examples
-        self._used = self._steps = self._elsewhere = 0  # in windows; steps of other threads when this one opened
+        self._used = self._steps = self._opened = self._elsewhere = 0  # in windows; steps of other threads before this
         recorder.examples_a_step = self.examples_a_step
 
     def add(self, batch: Any, iterator: Any) -> None:
@@ -283,6 +283,7 @@ class GivenBatches:
 
     def window_opens(self) -> None:
         self._now, self._before, self._elsewhere = {}, {}, self._recorder.elsewhere
+        self._opened += 1
 
     def stepped(self) -> None:
         """A step of a window has ended."""
@@ -298,8 +299,8 @@ class GivenBatches:
     def examples_a_step(self) -> float:
         """Return the examples of a step by what windows have shown; 0 where they have not."""
         each = round(self._used / self._steps) if self._steps >= _FEWEST_STEPS else 0
-        near = max(_WITHIN * each * self._steps, 2 * bool(self._elsewhere))  # threads meet a window's ends anywhere
-        if not each or abs(self._used - each * self._steps) > near:
+        near = _WITHIN * self._steps + 2 * self._opened * bool(self._elsewhere)  # threads meet a window's ends anywhere
+        if not each or abs(self._used / each - self._steps) > near:
             return 0.0
         batches, examples = map(sum, zip(*self._passes.values()))
         return 0.0 if math.isnan(examples) else each * examples / batches

@@ -4,10 +4,10 @@ import sys
 import weakref
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional
 
 from .observe import wrap
-from .steps import Recorder
+from .steps import NEVER, Recorder
 from .torch_windows import Windows
 
 #: Steps without an optimizer before they count as steps by hand; a script with an optimizer has used it by then.
@@ -35,6 +35,7 @@ class HandSteps:
         self._waiting: List[Any] = []  # when each of the first steps began
         self._leaves: List[Any] = []  # weak references, and what they were after the last pass
         self._on, self._counts, self._inside = True, False, False
+        self._kept_s = 0.0
         self._passes = self._passes_before = 0  # of this step, and of the one before
 
     def place(self) -> None:
@@ -48,6 +49,8 @@ class HandSteps:
                 return original(*args, **kwargs)
             mine = get_ident() == recorder.thread
             recorder.passes += mine or not recorder.taken
+            if mine:
+                recorder.without = NEVER  # an optimizer's closure, and no evaluation
             if self._inside or not mine or not (self._on or windows.open):
                 return original(*args, **kwargs)
             self._inside = True
@@ -79,7 +82,7 @@ class HandSteps:
         """The last step has ended, too, unless gradients were still gathered."""
         complete = self._passes >= self._passes_before or self._has_changed()
         if self._on and (self._counts or self._waiting) and complete:
-            self._ended()
+            self._ended(self._kept_s)
 
     def _begins(self, args: Any) -> None:
         recorder = self._recorder
@@ -102,11 +105,11 @@ class HandSteps:
         except Exception as error:  # noqa: BLE001  never the script's trouble
             recorder.stop(error)
 
-    def _ended(self) -> None:
-        """A step has ended, as the next one begins."""
+    def _ended(self, now_s: Optional[float] = None) -> None:
+        """A step has ended, as the next one begins; at the end of all, behind its last pass."""
         recorder = self._recorder
         if self._counts:
-            recorder.stepped(self)
+            recorder.stepped(self, now_s=now_s)
             return
         recorder.trains()
         self._waiting.append((perf_counter(), recorder.timeline.totals(), recorder.examples))
@@ -138,7 +141,7 @@ class HandSteps:
                 gradient = tensor.grad
                 reference = _none if gradient is None else weakref.ref(gradient)
                 kept.append((leaf, tensor._version, reference, None if gradient is None else gradient._version))
-        self._leaves = kept
+        self._leaves, self._kept_s = kept, perf_counter()
 
 
 def _none() -> None:

@@ -7,9 +7,9 @@ that waits, and CUDA events mark the step's phases on the GPU. Between windows t
 import os
 import sys
 from time import perf_counter
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .observe import Placed
+from .observe import Placed, ScriptLines
 from .steps import Recorder
 
 #: Phase that a mark begins → its name in the evidence. ``end`` begins the time until the next batch is there.
@@ -122,6 +122,8 @@ class Windows:
         self.given: Any = None  # batches, by LoaderWatch
         self._tensor_methods = True
         self.open = False
+        self._lines_of = ScriptLines(self._between_s, self._passed_by)
+        self._lines: Dict[Tuple[str, int], float] = {}
         self._caches: List[Any] = []
         recorder.evaluated = self.spoil
         self._until = self._next = 0
@@ -144,6 +146,7 @@ class Windows:
             recorder.next_look = step + 1
         elif self.open:
             self.given.stepped()
+            self._lines_of.step()
             self.mark("end")
             if step >= self._until:
                 self._close(step)
@@ -201,6 +204,10 @@ class Windows:
         if self._sites:
             worst = sorted(self._sites.items(), key=lambda item: -item[1][1])[:_MOST_SITES]
             window["waits"] = [[site, int(count), round(spent, 6)] for site, (count, spent) in worst]
+        longest = sorted(self._lines.items(), key=lambda item: -item[1])[:_MOST_SITES]
+        if longest:
+            named = [["%s:%d" % (os.path.basename(name), line), round(spent, 6)] for (name, line), spent in longest]
+            window["lines"] = [each for each in named if each[1] > 0]
         return {"window": window}
 
     def _open(self, step: int) -> None:
@@ -211,6 +218,8 @@ class Windows:
         self._place()
         for place in self.also:
             place(True)
+        if not self._recorder.compiles():
+            self._lines_of.open()
         self._before = self._recorder.timeline.totals()
         self._caches = [(each, each.cache_info().currsize) for each in _caches()]
         self._opened_s = perf_counter()
@@ -226,10 +235,13 @@ class Windows:
         self._closed += 1
         if self._closed == 2:  # the first one was of steps that still warmed up
             self._seconds, self._steps, self._regions, self._sites, self._copied = 0.0, 0, {}, {}, {}
+            self._lines = {}
         self._seconds += seconds
         self._steps += self._length
         for name, spent in totals.items():
             self._regions[name] = self._regions.get(name, 0.0) + spent - self._before[name]
+        for line, spent in self._lines_of.spent.items():
+            self._lines[line] = self._lines.get(line, 0.0) + spent
         for key, value in self._copied_now.items():
             self._copied[key] = self._copied.get(key, 0) + value
         for site, (count, spent) in self._sites_now.items():
@@ -240,6 +252,7 @@ class Windows:
         self._next = step + _BETWEEN_STEPS
 
     def _end(self) -> None:
+        self._lines_of.close()
         self.open = False
         self._placed.restore()
         for cache, size in self._caches:  # a table of torch's functions that was made now holds wrappers
@@ -247,6 +260,12 @@ class Windows:
                 cache.cache_clear()
         for place in self.also:
             place(False)
+
+    def _between_s(self) -> Optional[float]:
+        """Return the seconds outside of every part of a step so far; None within a model."""
+        timeline = self._recorder.timeline
+        now_s = perf_counter() - timeline.since_s if timeline.current == "other" else 0.0
+        return None if self._depth else timeline.spent["other"] + now_s
 
     def _is_looked_through(self) -> bool:
         """Return whether a mode of the script is active, which is given torch's functions and may compare them."""

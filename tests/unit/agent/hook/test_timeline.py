@@ -1,5 +1,10 @@
 """Timeline: each moment belongs to one region, and the regions add up."""
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,3 +47,48 @@ def test_the_regions_add_up_to_the_whole(steps):
         getattr(timeline, what)(*([] if what == "leave" else [region]))
         clock.now += seconds
     assert sum(timeline.totals().values()) == clock.now
+
+
+#: A Python with sys.monitoring.
+MONITORS = [sys.executable] if hasattr(sys, "monitoring") else []
+MONITORS += [str(path) for path in Path("~/.pyenv/versions").expanduser().glob("3.1[2-9]*/bin/python")]
+OBSERVE = Path(__file__).parents[4] / "src" / "seatrial" / "agent" / "hook" / "observe.py"
+SCRIPT = """
+import importlib.util, json, sys, threading, time
+spec = importlib.util.spec_from_file_location("observe", sys.argv[1])
+observe = importlib.util.module_from_spec(spec); spec.loader.exec_module(observe)
+inside = [False]
+lines = observe.ScriptLines(lambda: None if inside[0] else time.process_time(), (sys.argv[1],))
+def hot(n):
+    made = []
+    for i in range(n):  # HOT
+        made.append(i * i % 7)  # HOT
+    return made
+def model(n):
+    inside[0] = True
+    for i in range(n): i * i  # MODEL
+def step():
+    hot(200_000)
+    json.dumps(list(range(100)))
+    time.sleep(0.001)
+def window():
+    threading.Thread(target=step).start()
+    for _ in range(4): step(); lines.step()
+lines.open(); window(); lines.close()
+text = open(__file__).read().splitlines()
+worst = max(lines.spent, key=lines.spent.get)
+print("hot" in text[worst[1] - 1] or "HOT" in text[worst[1] - 1], worst[0] == __file__)
+print(lines.spent[worst] > 0.6 * sum(lines.spent.values()))
+print([sys.monitoring.get_tool(each) for each in range(6)] == [None] * 6)
+sys.monitoring.use_tool_id(2, "profiler"); lines.open(); step(); lines.close()
+print(lines.spent == {}, sys.monitoring.get_tool(2))
+"""
+
+
+@pytest.mark.skipif(not MONITORS, reason="no Python 3.12 or later")
+def test_lines_have_their_time_and_no_tool_is_left(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for python in MONITORS:
+        command = [python, str(tmp_path / "train.py"), str(OBSERVE)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert ended.stdout.split() == ["True", "True", "True", "True", "True", "profiler"], python
