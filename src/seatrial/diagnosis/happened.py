@@ -189,7 +189,7 @@ def _unused(ended: EndFacts) -> Diagnosis:
 
 
 def _diagnosis(cause: Cause, *evidence: str) -> Diagnosis:
-    return Diagnosis(cause, (), evidence, _WHAT_THEN.get(cause, ()))
+    return Diagnosis(cause, (), evidence, tuple(Advice(*words) for words in at.table("causes")[cause].get("then", ())))
 
 
 def _steps(first: Anatomy) -> str:
@@ -201,20 +201,3 @@ _MOVE = Advice(
     'model.to("cuda") before the optimizer is made, and each batch.to("cuda")',
     "your GPU; a run on it measures how much faster it is",
 )
-_WHAT_THEN: dict[Cause, tuple[Advice, ...]] = {
-    "compiling": (
-        Advice("judge a longer run: compiling is done once", "the steps allow no other conclusion yet"),
-        Advice(
-            "torch.compile(model, dynamic=True), or batches padded to a few lengths, if it compiles again and again",
-            "TORCH_LOGS=recompiles prints the reason",
-        ),
-        Advice("TORCHINDUCTOR_CACHE_DIR in a folder that is kept (--models)", "the next start compiles less"),
-    ),
-    "too-short": (Advice("run it for 30 s or more to find what bounds it", "the run is too short for a conclusion"),),
-    "start-up": (
-        Advice("judge a longer run: work before the first step is done once", "the steps allow no other yet"),
-        Advice(
-            "keep what was prepared (tokens, converted weights) in a file and load that", "the next start is shorter"
-        ),
-    ),
-}

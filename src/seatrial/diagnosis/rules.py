@@ -1,4 +1,4 @@
-"""The rules in their order: the first that holds is the cause. Numbers are in thresholds.py."""
+"""The rules in their order: the first that holds is the cause. Numbers are in thresholds.toml."""
 
 from __future__ import annotations
 

@@ -24,24 +24,11 @@ FRAMEWORKS = ("torch", "jax", "tensorflow")
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
 BUILT_ON = {
-    "torchvision": "torch",
-    "torchaudio": "torch",
-    "lightning": "torch",
-    "pytorch_lightning": "torch",
-    "accelerate": "torch",
-    "timm": "torch",
-    "transformers": "torch",
-    "keras": "tensorflow",
-    "keras_core": "tensorflow",
-    "keras_cv": "tensorflow",
-    "keras_hub": "tensorflow",
-    "keras_nlp": "tensorflow",
-    "tf_keras": "tensorflow",
-    "equinox": "jax",
-    "haiku": "jax",
-    "flax": "jax",
-    "optax": "jax",
-}
+    "torchvision": "torch", "torchaudio": "torch", "lightning": "torch", "pytorch_lightning": "torch",
+    "accelerate": "torch", "timm": "torch", "transformers": "torch", "keras": "tensorflow",
+    "keras_core": "tensorflow", "keras_cv": "tensorflow", "keras_hub": "tensorflow", "keras_nlp": "tensorflow",
+    "tf_keras": "tensorflow", "equinox": "jax", "haiku": "jax", "flax": "jax", "optax": "jax",
+}  # fmt: skip
 
 
 HOROVOD = "horovod"
