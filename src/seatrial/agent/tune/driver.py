@@ -83,9 +83,6 @@ _MOVES_THE_BOUND = 1.3
 #: What was refused once is refused again.
 _ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
 
-#: Seeds under which the script as it is is measured at most.
-_MOST_SEEDS = 4
-
 #: After so many trials what they are compared with is measured again: machines drift.
 _REFERENCE_EVERY = 4
 
@@ -253,8 +250,6 @@ class TuneDriver:
         made = [self.trial(changes, in_words(candidate.changes), self.budget.limit_s(candidate.slow), tried=keys)]
         self.newest = made[0]
         row = self._judged(candidate, made)
-        if row.verdict == "different" and self._measure_another_seed(made[0]):
-            row = self._judged(candidate, made)
         if row.verdict == "again":
             self._measure_reference()
             words = in_words(candidate.changes) + ", again"
@@ -285,13 +280,6 @@ class TuneDriver:
         self.record.kept = self.standing.kept
         self.record.report()
         print_line("    %s%s" % ("%s; " % _rate(row.rates) if row.rates else "", row.why))
-
-    def _measure_another_seed(self, made: TuneTrial) -> bool:
-        """Two seeds are one sample of how far seeds differ: one more, before a close change is refused."""
-        needed_s = 1.15 * usual_s(self.standing.baselines) + self.budget.end_s()
-        if not self.standing.band.might_agree(made) or self.seeds >= _MOST_SEEDS or needed_s > self.budget.left_s:
-            return False
-        return self.baseline("as it is, another seed", self.budget.limit_s()).measured
 
     def _measure_reference(self) -> None:
         if not self.standing.kept:

@@ -16,11 +16,8 @@ SURE_GAIN = 0.10
 #: Losses are compared by their mean over so many steps, as one batch differs from the next by more than two seeds do.
 _SMOOTH = 10
 
-#: Two seeds are one sample of how much seeds differ; a change may differ by so much more.
-_BAND = 1.5
-
-#: The ranges of two values and of four of one kind are seldom further apart than this.
-_NEAR = 4.0
+#: So many seeds set the margin, before a change is tried; and a change may differ by so much more than they do.
+SEEDS, _BAND = 2, 1.5
 
 #: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
 _ROUNDING = 0.004
@@ -94,8 +91,9 @@ def deviation(groups: Sequence[Sequence[TuneTrial]], scales: Optional[Sequence[f
 
 
 def noise(trial: Rates, reference: Rates, sigma: float) -> float:
-    """A gain must be above this."""
-    return max(LEAST_GAIN, _SIGMAS * sigma * math.sqrt(1 / trial.trials + 1 / reference.trials))
+    """A gain must be above this, and a loss of speed below it: trials differ, and so do the parts of each."""
+    squares = [max(sigma, each.spread if each.trials == 1 else 0.0) ** 2 / each.trials for each in (trial, reference)]
+    return max(LEAST_GAIN, _SIGMAS * math.sqrt(sum(squares)))
 
 
 #: Mean range of so many normal values (from two on), in standard deviations. Source: d2 of control charts.
@@ -127,21 +125,21 @@ def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]])
 
 
 class Band:
-    """Hold how much the baseline's own losses differ from one seed to the next."""
+    """Hold how much the baseline's own losses differ from one seed to the next: the first ones set the margin."""
 
     def __init__(self) -> None:
         self.curves: List[Sequence[Optional[float]]] = []
 
     def add(self, trial: TuneTrial) -> None:
-        if trial.losses:
+        if trial.losses and len(self.curves) < SEEDS:
             self.curves.append(trial.losses)
 
     @property
     def width(self) -> float:
-        """The largest difference of two baselines, and never less than what rounding makes."""
-        found = [difference(a, b) or 0.0 for at, a in enumerate(self.curves) for b in self.curves[at + 1 :]]
+        """The difference of the baselines, and never less than what rounding makes."""
+        apart = (difference(self.curves[0], self.curves[-1]) or 0.0) if self.curves else 0.0
         levels = [abs(value) for curve in self.curves for value in smoothed(curve)]
-        return max([*found, _ROUNDING * max(levels, default=0.0)])
+        return max(apart, _ROUNDING * max(levels, default=0.0))
 
     @property
     def level(self) -> Optional[float]:
@@ -160,12 +158,6 @@ class Band:
             return None
         nearest = min(difference(curve, trial.losses) or 0.0 for curve in self.curves)
         return not trial.not_finite and nearest <= _BAND * self.width and apart <= 2 * _BAND * self.width
-
-    def might_agree(self, trial: TuneTrial) -> bool:
-        """Return whether its losses are so close that one more seed of the script itself could reach as far."""
-        if not self.curves or trial.not_finite or not trial.losses:
-            return False
-        return min(difference(curve, trial.losses) or 0.0 for curve in self.curves) <= _NEAR * self.width
 
 
 #: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.

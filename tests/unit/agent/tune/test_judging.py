@@ -21,6 +21,14 @@ def test_the_rate_of_several_trials_is_their_median_and_of_one_its_parts_report_
     assert statistics.rates([]) is None
 
 
+def test_a_trial_whose_own_steps_vary_is_neither_slower_nor_faster():
+    [steady], [wild] = trials(0.01), trials(0.017)
+    wild.report["parts_s"] = [0.002, 0.05, 0.001, 0.03, 0.002, 0.02]
+    rates, against = statistics.rates([wild]), statistics.rates([steady])
+    assert statistics.gain(rates, against) < -0.4 < -statistics.noise(against, against, 0.02)
+    assert statistics.noise(rates, against, 0.02) > 0.5
+
+
 def test_losses_are_compared_over_the_steps_that_both_have_and_single_batches_do_not_count():
     rough = [1.0 + 0.2 * (-1) ** at for at in range(60)]
     assert statistics.difference(rough, [1.0] * 40) == pytest.approx(0, abs=1e-9)
