@@ -16,17 +16,10 @@ HOOK_KEYS = (LINE, FACTS, STOPPED, MEMORY, "tune", "tuned", "trial", "trial_fail
 
 #: Region → what it is, in the order in which a step goes through them; ``other`` is what is left.
 REGIONS: Mapping[str, str] = {
-    "data": "waiting for data",
-    "copy": "copies to the GPU",
-    "other": "Python between",
-    "forward": "forward pass",
-    "backward": "backward pass",
-    "optimizer": "optimizer",
-    "sync": "waiting for GPU",
-    "communication": "waiting for ranks",
-    "evaluation": "evaluation",
-    "checkpoint": "saving",
-}
+    "data": "waiting for data", "copy": "copies to the GPU", "other": "Python between", "forward": "forward pass",
+    "backward": "backward pass", "optimizer": "optimizer", "sync": "waiting for GPU",
+    "communication": "waiting for ranks", "evaluation": "evaluation", "checkpoint": "saving",
+}  # fmt: skip
 
 #: Regions that windows measure more finely than the whole run: copies and waits are taken out of the others there.
 _REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "communication")

@@ -253,10 +253,7 @@ def _evaluation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     gain = _without(seen.share("checkpoint"), "saving")
-    return [
-        Advice("save less often", gain),
-        Advice("copy to pinned host memory, and write in a thread", gain),
-    ]
+    return [Advice("save less often", gain), Advice("copy to pinned host memory, and write in a thread", gain)]
 
 
 def _imbalance(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -312,22 +309,12 @@ def _undetermined(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 #: Cause → its advice; the others are advised in happened.py.
 ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
-    "data-bound": _data,
-    "python-bound": _python,
-    "launch-bound": _launch,
-    "latency-bound": _latency,
-    "compute-bound": _compute,
-    "memory-bandwidth-bound": _bandwidth,
-    "communication-bound": _communication,
-    "host-memory-bound": _host_memory,
-    "throttled": _throttled,
-    "idle": _idle,
-    "synchronisation-bound": _synchronisation,
-    "evaluation-bound": _evaluation,
-    "checkpoint-bound": _checkpoint,
-    "imbalanced": _imbalance,
-    "undetermined": _undetermined,
-}
+    "data-bound": _data, "python-bound": _python, "launch-bound": _launch, "latency-bound": _latency,
+    "compute-bound": _compute, "memory-bandwidth-bound": _bandwidth, "communication-bound": _communication,
+    "host-memory-bound": _host_memory, "throttled": _throttled, "idle": _idle,
+    "synchronisation-bound": _synchronisation, "evaluation-bound": _evaluation, "checkpoint-bound": _checkpoint,
+    "imbalanced": _imbalance, "undetermined": _undetermined,
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1)

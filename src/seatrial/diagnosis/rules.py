@@ -284,10 +284,7 @@ TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
         ),
     ),
     ("no-workers", lambda seen: seen.host.get("worker_cpu_cores", 0.0) < at.WORKERS_ACTIVE_CORES),
-    (
-        "main-process-busy",
-        lambda seen: seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus) >= at.MAIN_BUSY_CORES,
-    ),
+    ("main-process-busy", lambda seen: seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus) >= at.MAIN_BUSY_CORES),
     ("communication", lambda seen: seen.gpus > 1 and _nvlink(seen) >= at.NVLINK_TAG_BYTES_PER_S),
     ("host-memory-full", lambda seen: (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL),
 )

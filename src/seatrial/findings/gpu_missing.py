@@ -309,15 +309,6 @@ def _observed(context: Facts) -> List[str]:
 
 #: In the order in which CUDA needs them.
 _CHAIN: Sequence[Callable[[List[Facts], List[Facts], Facts], Optional[Finding]]] = (
-    _device_nodes,
-    _uvm_node,
-    _libcuda,
-    _mig,
-    _nvml,
-    _cu_init,
-    _visible_devices_variable,
-    _other_gpus,
-    _torch_build,
-    _framework_build,
-    _kernel,
-)
+    _device_nodes, _uvm_node, _libcuda, _mig, _nvml, _cu_init, _visible_devices_variable, _other_gpus, _torch_build,
+    _framework_build, _kernel,
+)  # fmt: skip

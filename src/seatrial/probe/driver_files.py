@@ -65,18 +65,11 @@ REQUIRED_LIBRARIES = ("libcuda", "libnvidia-ml")
 #: Where drivers put their libraries: Debian multiarch and its alternatives, Fedora, plain installers, GPU
 #: operators and managed Kubernetes, NixOS, WSL2. ``LD_LIBRARY_PATH`` and ld.so.cache are read first.
 FOLDERS = (
-    "/usr/local/nvidia/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu/nvidia/current",
-    "/usr/lib64",
-    "/usr/lib64/nvidia",
-    "/usr/lib",
-    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
-    "/home/kubernetes/bin/nvidia/lib64",
+    "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu/nvidia/current", "/usr/lib64", "/usr/lib64/nvidia",
+    "/usr/lib", "/run/nvidia/driver/usr/lib/x86_64-linux-gnu", "/home/kubernetes/bin/nvidia/lib64",
     "/run/opengl-driver/lib",
-)
+)  # fmt: skip
 WSL_FOLDER = "/usr/lib/wsl/lib"
 BINARY_FOLDERS = ("/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/bin", "/run/current-system/sw/bin")
 

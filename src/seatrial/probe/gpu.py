@@ -9,17 +9,11 @@ from seatrial.probe.nvml import optional
 #: Key of a sample → (NVML's metric number, its unit in ours); throughput is in MiB/s.
 #: Source: nvml.h, nvmlGpmMetricId_t.
 GPM_METRICS = {
-    "graphics_activity_pct": (1, 1.0),
-    "sm_activity_pct": (2, 1.0),
-    "sm_occupancy_pct": (3, 1.0),
-    "tensor_activity_pct": (5, 1.0),
-    "dram_activity_pct": (10, 1.0),
-    "fp32_activity_pct": (12, 1.0),
-    "pcie_tx_bytes_per_s": (20, 2.0**20),
-    "pcie_rx_bytes_per_s": (21, 2.0**20),
-    "nvlink_rx_bytes_per_s": (60, 2.0**20),
-    "nvlink_tx_bytes_per_s": (61, 2.0**20),
-}
+    "graphics_activity_pct": (1, 1.0), "sm_activity_pct": (2, 1.0), "sm_occupancy_pct": (3, 1.0),
+    "tensor_activity_pct": (5, 1.0), "dram_activity_pct": (10, 1.0), "fp32_activity_pct": (12, 1.0),
+    "pcie_tx_bytes_per_s": (20, 2.0**20), "pcie_rx_bytes_per_s": (21, 2.0**20),
+    "nvlink_rx_bytes_per_s": (60, 2.0**20), "nvlink_tx_bytes_per_s": (61, 2.0**20),
+}  # fmt: skip
 
 #: NVML refuses to compare samples that are closer (nvml.h, nvmlGpmMetricsGet).
 _MIN_INTERVAL_S = 0.11
@@ -150,15 +144,10 @@ class XidWatch:
 
 #: NVML's clock event reasons that hold a GPU back; idling (bit 0) does not. Source: nvml.h, nvmlClocksEventReasons.
 THROTTLE_REASONS = {
-    0x002: "applications_clocks_setting",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake_slowdown",
+    0x002: "applications_clocks_setting", 0x004: "sw_power_cap", 0x008: "hw_slowdown", 0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown", 0x040: "hw_thermal_slowdown", 0x080: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
-}
+}  # fmt: skip
 
 #: Temperature, clocks and what holds them back are read this often.
 STATE_INTERVAL_S = 0.9

@@ -37,17 +37,11 @@ class LogEnd(Record):
 
 #: Outcome → its level and its badge.
 _SHOWN: dict[OutcomeId, tuple[Level, str]] = {
-    "running": ("none", "running"),
-    "pruned": ("none", "pruned"),
-    "stopped": ("warning", "stopped"),
-    "failed": ("bad", "failed"),
-    "unmet": ("bad", "criteria not met"),
-    "in-doubt": ("warning", "in doubt"),
-    "cpu": ("good", "done on the CPU"),
-    "cpu-fallback": ("good", "done on the CPU"),
-    "unproven": ("warning", "done, not proven"),
-    "passed": ("good", "passed"),
-}
+    "running": ("none", "running"), "pruned": ("none", "pruned"), "stopped": ("warning", "stopped"),
+    "failed": ("bad", "failed"), "unmet": ("bad", "criteria not met"), "in-doubt": ("warning", "in doubt"),
+    "cpu": ("good", "done on the CPU"), "cpu-fallback": ("good", "done on the CPU"),
+    "unproven": ("warning", "done, not proven"), "passed": ("good", "passed"),
+}  # fmt: skip
 
 #: The one sentence about a run that found no GPU and required none.
 NO_GPU = "No GPU found; {} on the CPU. Use --gpus all to require one."

@@ -256,20 +256,9 @@ def keras_pair(candidate: Candidate, constraints: Constraints, machine: TargetMa
 
 #: Every rule, in the order of a conflict's message: the project's requirements, then the machine.
 RULES: tuple[Rule, ...] = (
-    version_fits,
-    variant_fits,
-    gpu_build,
-    python_in_range,
-    python_as_required,
-    pins_have_wheels,
-    torchvision_pair,
-    torchaudio_pair,
-    keras_pair,
-    one_cudnn,
-    code_for_every_gpu,
-    driver_new_enough,
-    forward_compat_allowed,
-)
+    version_fits, variant_fits, gpu_build, python_in_range, python_as_required, pins_have_wheels, torchvision_pair,
+    torchaudio_pair, keras_pair, one_cudnn, code_for_every_gpu, driver_new_enough, forward_compat_allowed,
+)  # fmt: skip
 
 
 def violations(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Iterator[Violation]:

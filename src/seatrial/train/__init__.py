@@ -26,21 +26,11 @@ if TYPE_CHECKING:
 
 #: Name → the file that has it.
 _PLACES = {
-    "Step": "step",
-    "Test": "evaluation",
-    "adam": "optim.optimizer",
-    "adamw": "optim.optimizer",
-    "affine": "data.augment",
-    "batches": "data.batches",
-    "cosine": "optim.schedules",
-    "crop": "data.augment",
-    "fit": "fitting",
-    "flip": "data.augment",
-    "ranks": "distributed",
-    "sgd": "optim.optimizer",
-    "staircase": "optim.schedules",
-    "triangle": "optim.schedules",
-}
+    "Step": "step", "Test": "evaluation", "adam": "optim.optimizer", "adamw": "optim.optimizer",
+    "affine": "data.augment", "batches": "data.batches", "cosine": "optim.schedules", "crop": "data.augment",
+    "fit": "fitting", "flip": "data.augment", "ranks": "distributed", "sgd": "optim.optimizer",
+    "staircase": "optim.schedules", "triangle": "optim.schedules",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

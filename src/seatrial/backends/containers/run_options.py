@@ -13,18 +13,10 @@ from seatrial.job.plan import ContainerPlan, Mount
 
 #: Options whose flag is not their name.
 _FLAGS = {
-    "devices": "--device",
-    "envs": "--env",
-    "groups_add": "--group-add",
-    "labels": "--label",
-    "log_options": "--log-opt",
-    "mounts": "--mount",
-    "network_aliases": "--network-alias",
-    "networks": "--network",
-    "publish": "-p",
-    "remove": "--rm",
-    "security_options": "--security-opt",
-}
+    "devices": "--device", "envs": "--env", "groups_add": "--group-add", "labels": "--label",
+    "log_options": "--log-opt", "mounts": "--mount", "network_aliases": "--network-alias", "networks": "--network",
+    "publish": "-p", "remove": "--rm", "security_options": "--security-opt",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -222,17 +222,11 @@ _HELD = ("Suspended", *(f"{kind}Suspended" for kind in KINDS[:3]), "SuspendedJob
 
 #: Entry of the catalogue → its word in `runs ls`, where that is not the entry's own name.
 _WAITS_FOR = {
-    "k8s-limits-required": "limits",
-    "k8s-pod-security": "Pod Security",
-    "k8s-pods-refused": "pods are refused",
-    "k8s-insufficient-gpus": "GPUs",
-    "k8s-insufficient-resources": "capacity",
-    "k8s-claims": "GPUs",
-    "k8s-gpu-taint": "untainted node",
-    "k8s-taint": "untainted node",
-    "k8s-claim-missing": "volume",
+    "k8s-limits-required": "limits", "k8s-pod-security": "Pod Security", "k8s-pods-refused": "pods are refused",
+    "k8s-insufficient-gpus": "GPUs", "k8s-insufficient-resources": "capacity", "k8s-claims": "GPUs",
+    "k8s-gpu-taint": "untainted node", "k8s-taint": "untainted node", "k8s-claim-missing": "volume",
     "k8s-runtime-class": "RuntimeClass",
-}
+}  # fmt: skip
 _EXITED = re.compile(r"exited with code (\d{1,3})$")
 
 

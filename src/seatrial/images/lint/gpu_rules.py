@@ -188,12 +188,6 @@ def memory_settings(file: Dockerfile) -> Iterator[Remark]:
 
 
 RULES = (
-    hidden_gpus,
-    missing_capabilities,
-    other_drivers_first,
-    drivers_in_image,
-    revoked_keys,
-    gpu_at_build_time,
-    shared_memory,
-    memory_settings,
-)
+    hidden_gpus, missing_capabilities, other_drivers_first, drivers_in_image, revoked_keys, gpu_at_build_time,
+    shared_memory, memory_settings,
+)  # fmt: skip

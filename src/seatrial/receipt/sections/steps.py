@@ -37,15 +37,8 @@ _FACTS = ("device", "parallel", "world", "optimizer", "parameters", "parameter_d
 
 #: Fields of a StepAnatomy that are the Anatomy's.
 _AS_MEASURED = (
-    "rank",
-    "steps",
-    "seconds",
-    "steps_per_s",
-    "examples_per_s",
-    "median_step_s",
-    "peak_bytes",
-    "alloc_retries",
-)
+    "rank", "steps", "seconds", "steps_per_s", "examples_per_s", "median_step_s", "peak_bytes", "alloc_retries",
+)  # fmt: skip
 
 #: Settings of a loader whose names alone are unclear.
 _LOADER = {"length": "batches a pass", "batch_size": "batch size"}

@@ -20,15 +20,10 @@ from seatrial.images.slim.program.stub import X86_64, stub_library
 #: TensorFlow and JAX open them by name, and look up functions by a list of names that stands in their own libraries
 #: (docs/decisions.md, 0045).
 FEATURES: dict[str, tuple[str, ...]] = {
-    "fft": ("libcufft.so.*",),
-    "sparse": ("libcusparse.so.*",),
-    "sparselt": ("libcusparseLt.so.*",),
-    "random": ("libcurand.so.*",),
-    "nvshmem": ("libnvshmem_host.so.*",),
-    "nccl": ("libnccl.so.*",),
-    "linalg": ("libcusolver.so.*",),
-    "rnn": ("libcudnn_adv.so.*",),
-}
+    "fft": ("libcufft.so.*",), "sparse": ("libcusparse.so.*",), "sparselt": ("libcusparseLt.so.*",),
+    "random": ("libcurand.so.*",), "nvshmem": ("libnvshmem_host.so.*",), "nccl": ("libnccl.so.*",),
+    "linalg": ("libcusolver.so.*",), "rnn": ("libcudnn_adv.so.*",),
+}  # fmt: skip
 
 #: Feature → files and folders that go with it: nothing is linked to them.
 _GONE: dict[str, tuple[str, ...]] = {
