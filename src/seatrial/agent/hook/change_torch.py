@@ -4,7 +4,7 @@ import importlib
 import inspect
 import sys
 import weakref
-from typing import Any, Optional, Set, Tuple
+from typing import Any, Dict, Optional, Set, Tuple
 
 from .observe import is_compiling, wrap
 
@@ -92,7 +92,8 @@ class Copies:
     """``.to(device)`` and ``.cuda()`` of a pinned host tensor get non_blocking=True.
 
     The GPU works in order, so what follows sees the copy done. A tensor in ordinary memory is left: its copy is staged
-    anyway. The other direction is left, too: there the script would read what has not come yet.
+    anyway. The other direction is left, too: there the script would read what has not come yet. So is a script that
+    fills a pinned buffer again, which may be while it is being copied: the first copies show whether it does.
     """
 
     KEYS = ("non_blocking",)
@@ -100,6 +101,21 @@ class Copies:
     def __init__(self, changes: Any) -> None:
         self._changes, self._torch = changes, changes.torch
         self._seen: Set[Tuple[Any, int]] = set()
+        self._copied: Dict[int, Any] = {}  # id of a pinned tensor → a reference to it
+        self._copies, self._reuses = 0, False
+
+    def reuses(self, tensor: Any) -> bool:
+        """Return whether pinned memory is copied again, or too few copies were seen to exclude it."""
+        owner = tensor if tensor._base is None else tensor._base
+        known = self._copied.get(id(owner))
+        if known is not None and known() is owner and not self._reuses:
+            self._reuses = True
+            self._changes.take_back("non_blocking", "the script copies a pinned buffer that it may fill again")
+        self._copied[id(owner)] = weakref.ref(owner)
+        self._copies += 1
+        if len(self._copied) > _MOST_PINNED:
+            self._copied = {key: each for key, each in self._copied.items() if each() is not None}
+        return self._reuses or self._copies <= _PINNED
 
     def place(self) -> None:
         if "non_blocking" not in self._changes.wanted:
@@ -123,6 +139,7 @@ class Copies:
                     and not any(isinstance(arg, bool) for arg in args)
                     and to_a_gpu(args, kwargs)
                     and tensor.is_pinned()
+                    and not self.reuses(tensor)
                 ):
                     kwargs["non_blocking"] = True
                     self._note(sys._getframe(1))
@@ -153,6 +170,9 @@ class Copies:
             self._seen.add(key)
             self._changes.apply("non_blocking", self._changes.where.here())
 
+
+#: Copies of pinned tensors that stay as they are, to see whether a buffer comes again; and tensors that are noted.
+_PINNED, _MOST_PINNED = 8, 1024
 
 #: Those of torch that know ``fused`` in one version or another; the optimizer itself knows whether this version does.
 _KNOWN = ("Adam", "AdamW", "SGD", "Adagrad")

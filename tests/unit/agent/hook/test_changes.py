@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from seatrial.agent.hook import install
+from seatrial.agent.hook import change_torch, install
 from tables import constant
 
 SCRIPTS = constant(__file__, "scripts")
@@ -77,6 +77,26 @@ def test_what_needs_a_gpu_is_refused_without_one_and_changes_nothing(tmp_path, u
         "bucket_cap_mb": "the script makes no DistributedDataParallel",
         "speed": "no such change",
     }
+
+
+class Wanted:
+    """What Copies calls of the changes."""
+
+    def __init__(self, torch):
+        self.torch, self.wanted, self.taken_back = torch, {"non_blocking": True}, []
+
+    def take_back(self, key, why):
+        self.taken_back.append((key, why))
+
+
+@pytest.mark.parametrize(("batches", "reused"), [("fresh", False), ("ring", True), ("part", True)])
+def test_copies_of_a_pinned_buffer_that_comes_again_stay_blocking(batches, reused):
+    torch = pytest.importorskip("torch")
+    wanted = Wanted(torch)
+    copies, ring = change_torch.Copies(wanted), [torch.zeros(4) for _ in range(3)]
+    made = {"fresh": lambda n: torch.zeros(4), "ring": lambda n: ring[n % 3], "part": lambda n: ring[0][: 1 + n % 3]}
+    blocking = [copies.reuses(made[batches](n)) for n in range(40)]
+    assert all(blocking[:8]) and all(blocking) is reused and bool(wanted.taken_back) is reused
 
 
 @pytest.mark.slow
