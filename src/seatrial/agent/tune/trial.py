@@ -112,6 +112,9 @@ _LOOK_S = 0.02
 #: Measured steps below which a rate is none: of a script that ended before its trial, and of one with slow steps.
 LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
 
+#: Of the budget, a trial's steps take no more: its start may take three times as long within the first one's limit.
+_MEASURED = 0.15
+
 #: Of a script's output, kept for the one who asks why a trial failed.
 _MOST_OUTPUT_BYTES = 64 << 10
 
@@ -188,7 +191,8 @@ def run(
     Args:
         tried: keys of ``changes`` that it is about; without one of them it ends.
     """
-    options: Dict[str, Any] = {"warmup_steps": 10, "steps": spec.steps, "seconds": spec.seconds}
+    seconds = min(spec.seconds, _MEASURED * spec.budget_s)  # slow steps are fewer, not a trial that is ended for time
+    options: Dict[str, Any] = {"warmup_steps": 10, "steps": spec.steps, "seconds": seconds}
     options.update(seed_offset=seed_offset, tried=list(tried))
     began_s = time.monotonic()
     restored: Dict[str, Any] = {}

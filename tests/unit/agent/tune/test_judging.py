@@ -1,7 +1,8 @@
 import pytest
 
-from seatrial.agent.tune import statistics
+from seatrial.agent.tune import statistics, trial
 from seatrial.agent.tune.record import last_line
+from seatrial.agent.tune.spec import Spec
 from tune_worlds import World
 
 
@@ -61,3 +62,19 @@ def test_the_last_words_of_a_failure_are_its_exception():
     torchrun = "Traceback …\nValueError: bad shape\n[rank0] exiting\nE1122 failed (exitcode: 1)\n"
     assert last_line(torchrun) == "ValueError: bad shape"
     assert last_line("Killed\n") == "Killed" and last_line("") == "it printed nothing"
+
+
+@pytest.mark.parametrize(("budget_s", "seconds"), [(50.0, 7.5), (180.0, 20.0)])
+def test_steps_of_a_trial_take_a_share_of_the_budget_and_leave_time_for_its_start(
+    tmp_path, monkeypatch, budget_s, seconds
+):
+    given = []
+
+    def start(spec, folder, options, changes):
+        given.append(options)
+        raise OSError("not now")
+
+    monkeypatch.setattr(trial, "_start", start)
+    with pytest.raises(OSError, match="not now"):
+        trial.run(Spec(argv=["python"], folder=str(tmp_path), budget_s=budget_s), 1, {}, 0, 0.6 * budget_s)
+    assert given[0]["seconds"] == seconds <= 0.6 * budget_s / 3
