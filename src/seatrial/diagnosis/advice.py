@@ -192,7 +192,7 @@ def _waited(seen: Signals) -> float:
     exposed = max((rank.exposed_communication or 0.0 for rank in seen.ranks), default=0.0) * seen.share("backward")
     shares = [rank.share("communication") for rank in seen.ranks]
     link = seen.gpu.get("nvlink_tx_bytes_per_s", 0.0) / at.NVLINK_PEAK_BYTES_PER_S
-    return min(0.99, max(seen.communication_wait or 0.0, exposed, *shares, link))
+    return float(min(0.99, max(seen.communication_wait or 0.0, exposed, *shares, link)))
 
 
 def _waiting(seen: Signals) -> str:

@@ -206,7 +206,9 @@ class Windows:
             window["waits"] = [[site, int(count), round(spent, 6)] for site, (count, spent) in worst]
         longest = sorted(self._lines.items(), key=lambda item: -item[1])[:_MOST_SITES]
         if longest:
-            named = [["%s:%d" % (os.path.basename(name), line), round(spent, 6)] for (name, line), spent in longest]
+            named: List[List[Any]] = [
+                ["%s:%d" % (os.path.basename(name), line), round(spent, 6)] for (name, line), spent in longest
+            ]
             window["lines"] = [each for each in named if each[1] > 0]
         return {"window": window}
 
