@@ -49,7 +49,7 @@ class Anatomy:
     """The steps of one rank, from the end of the first to the last.
 
     Attributes:
-        regions: seconds by REGIONS; they add up to ``seconds``.
+        regions: seconds by REGIONS; they add up to ``seconds``. stepped_s: of rates: what follows the last step is out.
         examples: trained on, 0 if unknown. median_step_s: of the lines that have it.
         gpu: phase of the step → share of the stream's time, in windows; {} without a GPU.
         caught_up: share of marks at which the GPU had done all that it was given: 1.0 is a GPU that waits for the host.
@@ -64,6 +64,7 @@ class Anatomy:
     steps: int
     seconds: float
     regions: Mapping[str, float]
+    stepped_s: float = 0.0
     examples: int = 0
     median_step_s: float | None = None
     gpu: Mapping[str, float] = field(default_factory=dict)
@@ -90,11 +91,11 @@ class Anatomy:
 
     @property
     def steps_per_s(self) -> float | None:
-        return (self.steps - 1) / self.seconds if self.seconds and self.steps > 1 else None
+        return (self.steps - 1) / self.stepped_s if self.stepped_s and self.steps > 1 else None
 
     @property
     def examples_per_s(self) -> float | None:
-        return self.examples / self.seconds if self.seconds and self.examples else None
+        return self.examples / self.stepped_s if self.stepped_s and self.examples else None
 
     @property
     def waits_per_step(self) -> float:
@@ -208,6 +209,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
             _refined(_numbers(last.get("regions")), _numbers(window.get("regions"))),
             max(_exposed_s(last.get("ddp")) * _number(last.get("steps")), _share_of_gpu(gpu) * seconds),
         ),
+        stepped_s=_number(last.get("stepped_s")) or seconds,
         examples=int(_number(last.get("examples"))),
         median_step_s=sorted(durations)[len(durations) // 2] if durations else None,
         gpu={phase: spent / stream_s for phase, spent in gpu.items()} if stream_s else {},

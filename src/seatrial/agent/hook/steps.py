@@ -100,8 +100,8 @@ _MOST_DURATIONS = 4096
 #: evaluations in it, so it is far above a step's own time where there are many.
 SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
 
-#: Longer work after the last step does not belong to the steps; nor what would change their rate by so much.
-_LONGEST_END_S, _LONGEST_END = 0.5, 0.01
+#: Longer work after the last step does not belong to the steps.
+_LONGEST_END_S = 0.5
 
 #: The thread of a recorder that is switched off.
 NOBODY = -1
@@ -402,7 +402,7 @@ class Recorder:
         seconds = perf_counter() - self._first_step_s
         regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
         stepped_s = self._last_step_s - self._first_step_s
-        if at_end and seconds - stepped_s > min(_LONGEST_END_S, _LONGEST_END * stepped_s):
+        if at_end and seconds - stepped_s > _LONGEST_END_S:
             seconds = stepped_s
             written_s = sum(
                 self._written_regions.values()
@@ -417,6 +417,7 @@ class Recorder:
             "pid": self._pid,
             "steps": self.steps + self.elsewhere,
             "seconds": round(seconds, 6),
+            "stepped_s": round(stepped_s, 6),
             "examples": self._known_examples(),
             "regions": regions,
         }

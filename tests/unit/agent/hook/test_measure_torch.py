@@ -8,6 +8,7 @@ import pytest
 
 from hooked_script import ENDING, PREAMBLE, last, run
 from seatrial.agent.hook import install
+from seatrial.common.signals import read_anatomy
 from tables import cases, constant
 
 pytestmark = pytest.mark.torch
@@ -116,6 +117,19 @@ for epoch in range(4):
 """
     lines = run(tmp_path, body, measured=True)[2]
     assert last(lines, "anatomy")["examples"] == examples and not any("hook_stopped" in line for line in lines)
+
+
+def test_rates_end_with_the_last_step(tmp_path):
+    body = """
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for x, y in DataLoader(data, batch_size=16):
+    opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()
+import time; time.sleep(0.3)
+"""
+    lines = run(tmp_path, body, measured=True)[2]
+    reported, [measured] = last(lines, "anatomy"), read_anatomy(lines)
+    assert reported["seconds"] - reported["stepped_s"] > 0.29
+    assert measured.examples_per_s == pytest.approx(240 / reported["stepped_s"])
 
 
 def test_gathered_gradients_of_updates_by_hand_are_one_step(tmp_path):
