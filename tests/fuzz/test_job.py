@@ -247,6 +247,9 @@ KNOWN = {
     "packages that run": '[image]\nsystem_packages = ["gcc; touch /x"]',
     "a base with a line more": '[image]\nbase = "python:3.11\\nRUN touch /x"',
     "not UTF-8": b"name = '\xff'",
+    "a null byte in a variable": 'env = {A = "\\u0000"}',
+    "a null byte in an argument": 'args = ["\\u0000"]',
+    "a null byte in a command": '[watch]\ncommand = "\\u0000"',
     "a home that is nobody's": 'data = "~nobody-at-all/x"',
     "an option in a requirement": '[image]\nrequirements = ["a\\n--index-url http://example.org"]',
 }
