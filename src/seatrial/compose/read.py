@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.compose.client import Compose, unescaped
-from seatrial.compose.lines import Lines, Place, named_files, read_lines
+from seatrial.compose.lines import Lines, Place, copied, read_lines
 from seatrial.compose.service import COMPLETED, Service, ServiceMount
 from seatrial.errors import UsageError
 from seatrial.job.target import instead_of_manifest, manifest_refused
@@ -187,8 +188,9 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
     """
     paths = tuple(Path(os.path.abspath(file)) for file in files)  # noqa: PTH100  # links stay as the user has them
     lines = read_lines(paths)
-    compose = replace(program, files=paths)
-    outside, text = named_files(paths, compose.host.env)
+    copies = tempfile.TemporaryDirectory(prefix="seatrial-compose-", dir=os.path.realpath(tempfile.gettempdir()))
+    compose = replace(program, files=paths, copies=copies)
+    outside, text = copied(paths, compose.host.env, copies.name)
     ended = compose.config(names)
     if ended.exit_code != 0:
         raise refusal(ended, paths, lines)
