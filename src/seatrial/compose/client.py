@@ -197,10 +197,12 @@ class Container:
 
     Attributes:
         status: ``created``, ``running`` or ``exited``. exit_code: of one that has ended.
+        unchecked: its ID, where no health check has decided yet.
     """
 
     status: str
     exit_code: int | None
+    unchecked: str | None = None
 
 
 def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
@@ -216,7 +218,8 @@ def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
         parts = line.split("\t")
         if len(parts) != 5 or parts[2].lower() == "true":
             continue
-        status = STATUSES.get(parts[3].lower(), "running")
-        code = _EXIT.match(parts[4])
-        found.setdefault(parts[1], Container(status, int(code[1]) if code else None))
+        code = _EXIT.match(parts[4])  # Podman has these words as the state, too
+        status = "exited" if code else STATUSES.get(parts[3].lower(), "running")
+        unchecked = parts[0] if status == "running" and parts[4].endswith("(starting)") else None
+        found.setdefault(parts[1], Container(status, int(code[1]) if code else None, unchecked))
     return found
