@@ -274,6 +274,15 @@ UNSEEN = {
     "a variable of .env": (
         "services: {a: {image: x, env_file: ['$WHERE']}}", {".env": "WHERE=/etc/os-release\n"},
     ),
+    "a service with a key's name": ("services: {environment: {image: x, env_file: [/etc/os-release]}}", {}),
+    "a merged one": ("services: {<<: {labels: {image: x, env_file: [/etc/os-release]}}}", {}),
+    "a Compose file that is an env file as well": (
+        "services: {a: {extends: {file: inner/m.yaml, service: a}}}",
+        {
+            "inner/m.yaml": "services: {a: {extends: {file: n.yaml, service: a}}}",
+            "inner/n.yaml": "services: {a: {image: x, env_file: [n.yaml, '${NO:-/etc/os-release}']}}",
+        },
+    ),
     "a default": ("services: {a: {image: x, env_file: ['${WHERE:-/etc/os-release}']}}", {}),
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Keys that name a file, wherever they stand but below those of _NAMING_NONE; of _NAMING_TEXTS no Compose file.
 _NAMING = ("include", "path", "project_directory", "file", "env_file", "label_file")
 _NAMING_NONE = {"environment", "args", "labels", "annotations", "options", "driver_opts", "watch"}
-_NAMING_TEXTS = {"env_file", "label_file", "secrets", "configs"}
+_NAMING_TEXTS = {"env_file", "label_file"}
 _MOST_NAMES = 5000
 
 #: ``$NAME`` and ``${NAME:-default}``; a line of .env, and a value there that stands for itself.
@@ -173,14 +173,14 @@ def copied(files: Sequence[Path], env: Mapping[str, str], top: str) -> tuple[tup
                 continue
             inside = root if is_own and path not in files else None
             data = read_bytes(path, inside=inside, limit_bytes=MAX_BYTES, refusal=UsageError)
-            if is_own:
-                text, more = (
-                    _settled(path, data.decode("utf-8-sig", "replace"), known, root, top) if is_yaml else ("", ())
-                )
-                names.update(more)
+            if is_own and (is_yaml or path not in texts):
+                texts[path] = data.decode("utf-8-sig", "replace")
+                if is_yaml:
+                    text, more = _settled(path, texts[path], known, root, top)
+                    data = text.encode("utf-8", "surrogateescape")
+                    names |= more
                 folders.add(path.parent)
-                texts[path] = data.decode("utf-8", "replace")
-                target.write_bytes(text.encode() or data)
+                target.write_bytes(data)
     return tuple(outside), "\n".join(texts.values())
 
 
@@ -240,15 +240,19 @@ def _shown(path: Path, folder: Path) -> str:
 
 def _names_in(roots: Sequence[yaml.Node]) -> Iterator[tuple[yaml.ScalarNode, bool]]:
     """Yield the names of files, however they are aliased, and whether each may be a Compose file."""
-    pending, seen = [(root, "", "") for root in roots], set[tuple[int, str, str]]()
+    pending, seen = [(root, ("", "", "")) for root in roots], set[tuple[int, tuple[str, str, str]]]()
     while pending:
-        node, key, above = pending.pop()
-        if (id(node), key, above) in seen or above in _NAMING_NONE:
+        node, keys = pending.pop()
+        key, above, top = keys
+        if (id(node), keys) in seen or (above in _NAMING_NONE and top != "services"):  # a service may have such a name
             continue
-        seen.add((id(node), key, above))
+        seen.add((id(node), keys))
         if isinstance(node, yaml.SequenceNode):
-            pending += [(each, key, above) for each in node.value]
+            pending += [(each, keys) for each in node.value]
         elif isinstance(node, yaml.MappingNode):
-            pending += [(value, str(name.value), key) for name, value in node.value]
+            pending += [
+                (each, keys if name.value == "<<" else (str(name.value), key, above)) for name, each in node.value
+            ]
         elif isinstance(node, yaml.ScalarNode) and key in _NAMING:
-            yield node, not {key, above} & _NAMING_TEXTS
+            is_text = {key, above} & _NAMING_TEXTS or (top in ("secrets", "configs") and above != "extends")
+            yield node, not is_text

@@ -16,7 +16,7 @@ from typing import Any
 from seatrial.compose.client import Compose, unescaped
 from seatrial.compose.lines import Lines, Place, copied, read_lines
 from seatrial.compose.service import COMPLETED, Service, ServiceMount
-from seatrial.errors import UsageError
+from seatrial.errors import DiskError, UsageError
 from seatrial.job.target import instead_of_manifest, manifest_refused
 from seatrial.system import command
 from seatrial.system.host import Host
@@ -190,7 +190,10 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
     lines = read_lines(paths)
     copies = tempfile.TemporaryDirectory(prefix="seatrial-compose-", dir=os.path.realpath(tempfile.gettempdir()))
     compose = replace(program, files=paths, copies=copies)
-    outside, text = copied(paths, compose.host.env, copies.name)
+    try:
+        outside, text = copied(paths, compose.host.env, copies.name)
+    except OSError as error:
+        raise DiskError(f"Cannot copy {from_here(paths[0])}: {error.strerror}", run=f"df -h {copies.name}") from error
     ended = compose.config(names)
     if ended.exit_code != 0:
         raise refusal(ended, paths, lines)

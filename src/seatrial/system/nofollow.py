@@ -151,7 +151,8 @@ def copy_tree(top: Path, target: Path, *, names: Collection[str] = (), hidden: C
 
     Raises UntrustedPathError; DiskError.
     """
-    held, pending, modes = open_source(top), [()], list[tuple[Path, int]]()
+    held, modes = open_source(top), list[tuple[Path, int]]()
+    pending: list[tuple[str, ...]] = [()]
     apart = {(each.st_dev, each.st_ino) for each in hidden}
     try:
         for parts in pending:
