@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -485,7 +486,16 @@ def test_what_is_swapped_before_the_engine_reads_it_gets_into_no_image(cloned: P
     (cloned.folder / "context" / "link").unlink()
     (cloned.folder / "context" / "link").symlink_to(secret)
     cloned.write("files/Dockerfile", DOCKERFILE.replace("FOLDER", str(cloned.folder)))
-    cloned.write("compose.yaml", BUILT)
+    version = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True)
+    is_old = int(version.stdout.partition(".")[0]) < 23  # its builder knows one folder
+    if is_old:
+        (cloned.folder / "files" / "Dockerfile").write_text(
+            DOCKERFILE.replace("FOLDER", str(cloned.folder))
+            .replace(" --mount=type=bind,from=more,target=/m", "")
+            .replace(" /m/", "")
+        )
+    more = "      additional_contexts: {more: ./more}\n"
+    cloned.write("compose.yaml", BUILT.replace(more, "") if is_old else BUILT)
     cloned.write("seatrial.toml", CONFIG)
     docker, program, log = shutil.which("docker"), tmp_path / "docker", tmp_path / "swapped"
     swaps = "; ".join(f"rm -rf {path}; ln -s {secret} {path}" for path in ("context/inner", "more", "files"))
@@ -495,7 +505,7 @@ def test_what_is_swapped_before_the_engine_reads_it_gets_into_no_image(cloned: P
     program.chmod(0o755)
     ended = cloned.cli("up", "--gpus", "none", "--trust", exit_code=None, SEATRIAL_DOCKER=str(program))
     assert log.exists() and "SECRET" not in ended.stdout + ended.stderr
-    assert ended.returncode == 0 and ended.stdout.count("mine") == 3
+    assert ended.returncode == 0 and ended.stdout.count("mine") == (2 if is_old else 3)
     assert not list(cloned.state.rglob("copies"))
 
 
@@ -514,7 +524,7 @@ def test_modules_of_the_project_are_not_those_of_the_command_line_that_stays(clo
     for name in ("seatrial/__init__.py", "click.py", "json.py", "runpy.py", "random.py"):
         cloned.write(name, f"open({str(cloned.folder / 'imported')!r}, 'w')\n")
     cloned.write("compose.yaml", STARTED)
-    words = [shutil.which("seatrial") or "seatrial", "up", "--gpus", "none", "--detach"]
+    words = [str(Path(sys.executable).with_name("seatrial")), "up", "--gpus", "none", "--detach"]
     subprocess.run(words, cwd=cloned.folder, env=cloned.environ, check=True, capture_output=True)
     cloned.wait_for(lambda: (cloned.last / "receipt.json").exists())
     assert (cloned.folder / "started").exists() and not (cloned.folder / "imported").exists()
