@@ -507,6 +507,8 @@ def test_what_is_swapped_before_the_engine_reads_it_gets_into_no_image(cloned: P
     assert log.exists() and "SECRET" not in ended.stdout + ended.stderr
     assert ended.returncode == 0 and ended.stdout.count("mine") == (2 if is_old else 3)
     assert not list(cloned.state.rglob("copies"))
+    cloned.cli("up", "--plan", "--gpus", "none", TMPDIR=str(secret))
+    assert not list(secret.glob("seatrial-compose-*"))
 
 
 @pytest.mark.docker

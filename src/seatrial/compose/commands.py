@@ -119,7 +119,11 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
     gpus = checked_gpus(request.gpus)
     job = _job(request.project, request.notify)
     file = read_compose(files, compose_of(backend, host), request.names)
-    job = job.changed(asks=(*job.asks, *compose_asks(file)))
+    try:
+        job = job.changed(asks=(*job.asks, *compose_asks(file)))
+    finally:
+        if file.compose.copies is not None:
+            file.compose.copies.cleanup()
     file, _ = with_images(file, backend)
     # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
     facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())

@@ -186,14 +186,22 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
         UsageError: Compose refuses the file; in its words, with the line where they name one.
         EngineUnavailableError: Compose is missing.
     """
+    copies = tempfile.TemporaryDirectory(prefix="seatrial-compose-", dir=os.path.realpath(tempfile.gettempdir()))
+    try:
+        return _read(files, replace(program, copies=copies), copies.name, names)
+    except BaseException:
+        copies.cleanup()
+        raise
+
+
+def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str]) -> ComposeFile:
     paths = tuple(Path(os.path.abspath(file)) for file in files)  # noqa: PTH100  # links stay as the user has them
     lines = read_lines(paths)
-    copies = tempfile.TemporaryDirectory(prefix="seatrial-compose-", dir=os.path.realpath(tempfile.gettempdir()))
-    compose = replace(program, files=paths, copies=copies)
+    compose = replace(program, files=paths)
     try:
-        outside, text = copied(paths, compose.host.env, copies.name)
+        outside, text = copied(paths, compose.host.env, top)
     except OSError as error:
-        raise DiskError(f"Cannot copy {from_here(paths[0])}: {error.strerror}", run=f"df -h {copies.name}") from error
+        raise DiskError(f"Cannot copy {from_here(paths[0])}: {error.strerror}", run=f"df -h {top}") from error
     ended = compose.config(names)
     if ended.exit_code != 0:
         raise refusal(ended, paths, lines)
