@@ -160,7 +160,7 @@ def test_plan(project: Path, docker_backend: Docker, cases: int) -> None:
 
 
 #: Reasons of Docker's that are of this machine and not of the value.
-_OF_THE_MACHINE = re.compile(r"No such image|No such container|not found|Range of CPUs|gathering device information")
+_OF_THE_MACHINE = re.compile(r"No such image|No such container|not found|[Rr]ange of CPUs|gathering device information")
 
 
 @pytest.mark.docker
