@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from seatrial.system.host import Host
 SERVICES = {
     "short-volume": ("volumes: ['/:/host']", "this machine's whole file system"),
     "long-volume": ("volumes: [{type: bind, source: /etc, target: /etc}]", "mounts /etc"),
-    "climbing-volume": ("volumes: ['../../../../../../../etc:/x:ro']", "mounts /etc read-only"),
+    "climbing-volume": ("volumes: ['../../../../../../../../../../../etc:/x:ro']", "mounts /etc read-only"),
     "home-volume": ("volumes: ['~/.aws:/x:ro']", "/.aws read-only"),
     "socket": ("volumes: ['/var/run/docker.sock:/s']", "docker.sock"),
     "link": ("volumes: ['./innocent:/x']", "innocent is a link there"),
@@ -268,6 +269,89 @@ def test_what_the_file_brings_along_counts_as_the_file(lines: Lines, clone: Path
             (clone / path).unlink()
 
 
+#: A second document, names that variables hold, and whole paths: each reads a file that the question must have.
+UNSEEN = {
+    "a second document": ("services: {a: {image: x}}\n---\nservices: {a: {env_file: [/etc/os-release]}}", {}),
+    "a variable of .env": (
+        "services: {a: {image: x, env_file: ['$WHERE']}}", {".env": "WHERE=/etc/os-release\n"},
+    ),
+    "a service with a key's name": ("services: {environment: {image: x, env_file: [/etc/os-release]}}", {}),
+    "a merged one": ("services: {<<: {labels: {image: x, env_file: [/etc/os-release]}}}", {}),
+    "a Compose file that is an env file as well": (
+        "services: {a: {extends: {file: inner/m.yaml, service: a}}}",
+        {
+            "inner/m.yaml": "services: {a: {extends: {file: n.yaml, service: a}}}",
+            "inner/n.yaml": "services: {a: {image: x, env_file: [n.yaml, '${NO:-/etc/os-release}']}}",
+        },
+    ),
+    "a default": ("services: {a: {image: x, env_file: ['${WHERE:-/etc/os-release}']}}", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_each_file_outside_that_is_read_is_in_the_question(lines: Lines, clone: Path, case: str) -> None:
+    text, others = UNSEEN[case]
+    for path, content in others.items():
+        (clone / path).parent.mkdir(exist_ok=True)
+        (clone / path).symlink_to(content) if "out" in path else (clone / path).write_text(content)
+    try:
+        assert "/etc/os-release" in "\n".join(lines(text))
+    finally:
+        for path in others:
+            (clone / path).unlink()
+
+
+def test_a_name_that_only_compose_could_resolve_is_refused(lines: Lines, clone: Path) -> None:
+    (clone / ".env").write_text("A=$B\nB=/etc/os-release\n")
+    try:
+        for name in ("$A", "${B:+/etc/os-release}", "${NO:-${B}}"):
+            with pytest.raises(UsageError, match="depends on variables of the project"):
+                lines(f"services: {{a: {{image: x, env_file: ['{name}']}}}}")
+    finally:
+        (clone / ".env").unlink()
+
+
+#: Runs Compose, but first puts a link to a file of the host in the place of one that was looked at.
+SWAPS = """\
+#!/bin/sh
+rm -rf {path}; ln -s {secret} {path}
+exec {docker} "$@"
+"""
+#: File that is swapped → the Compose file, and what the file has before. Every file has the secret afterwards.
+READ_AGAIN = {
+    "own.env": ("services: {a: {image: x, env_file: [own.env]}}", "A=b\n"),
+    "labels": ("services: {a: {image: x, label_file: [labels]}}", "A=b\n"),
+    ".env": ("services: {a: {image: x, environment: {A: '${A}'}}}", "A=b\n"),
+    "compose.yaml": ("services: {a: {image: x}}", None),
+    "inner/more.yaml": ("services: {a: {extends: {file: inner/more.yaml, service: a}}}", "services: {a: {image: x}}\n"),
+    "inner/c.yaml": ("include: [inner/c.yaml]", "services: {a: {image: x}}\n"),
+    "inner/.env": ("include: [inner/b.yaml]", "A=b\n"),
+    "whole.env": ("services: {a: {image: x, env_file: ['%(clone)s/whole.env']}}", "A=b\n"),
+    "of-home.env": ("services: {a: {image: x, env_file: ['${PWD}/of-home.env']}}", "A=b\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("swapped", READ_AGAIN)
+def test_what_a_link_puts_in_place_of_a_file_after_the_look_is_not_read(
+    clone: Path, tmp_path: Path, swapped: str
+) -> None:
+    text, before = READ_AGAIN[swapped]
+    folder, secret, program = tmp_path / "swapped", tmp_path / "secret", tmp_path / "docker"
+    secret.write_text("A=SECRET\n" if swapped.endswith((".env", "labels")) else "services: {a: {image: SECRET}}\n")
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "b.yaml").write_text("services: {a: {image: x, environment: {A: '${A}'}}}\n")
+    (folder / "compose.yaml").write_text(text % {"clone": folder} if "%" in text else text)
+    if before is not None:
+        (folder / swapped).write_text(before)
+    docker = shutil.which("docker")
+    program.write_text(SWAPS.format(path=folder / swapped, secret=secret, docker=docker))
+    program.chmod(0o755)
+    host = Host({**os.environ, "PWD": str(folder)})
+    file = read_compose([folder / "compose.yaml"], Compose((str(program), "compose"), (), host))
+    assert (folder / swapped).is_symlink() and "SECRET" not in file.rendered and "seatrial-compose" not in file.rendered
+    assert re.search(r'"(x|b)"', file.rendered) and not [each for each in compose_asks(file) if "SECRET" in each.words]
+
+
 @pytest.mark.parametrize("where", ["env_file: [pipe]", "extends: {file: pipe, service: a}", "env_file: [/dev/zero]"])
 def test_what_would_hang_compose_is_refused_before_it_starts(lines: Lines, clone: Path, where: str) -> None:
     if not (clone / "pipe").exists():
@@ -366,3 +450,83 @@ def test_a_file_that_is_rewritten_during_its_build_starts_what_was_confirmed(clo
         time.sleep(0.05)
     assert command.wait(60) == 0 and rewritten
     assert (cloned.folder / "started").exists() and not (cloned.folder / "hostile").exists()
+
+
+#: A service that prints what its build saw: of its folder, of a second one, of a Dockerfile elsewhere and of a secret.
+BUILT = """\
+services:
+  task:
+    build:
+      context: ./context
+      dockerfile: ../files/Dockerfile
+      additional_contexts: {more: ./more}
+      secrets: [own]
+    command: ["sh", "-c", "cat /seen"]
+    network_mode: none
+secrets: {own: {file: ./files/secret}}
+"""
+DOCKERFILE = """\
+# syntax-free
+FROM python:3.11-slim-bookworm
+RUN --mount=type=bind,target=/c --mount=type=bind,from=more,target=/m --mount=type=secret,id=own,target=/s \\
+    find /c/ /m/ /s -name '[a-z]*' -type f | sort | xargs tail -n +1 > /seen  # FOLDER
+"""
+
+
+@pytest.mark.docker
+def test_what_is_swapped_before_the_engine_reads_it_gets_into_no_image(cloned: Project, tmp_path: Path) -> None:
+    secret = tmp_path / "victim"
+    secret.mkdir()
+    for name in ("id", "Dockerfile", "secret", "Dockerfile.dockerignore"):
+        (secret / name).write_text("FROM SECRET\n")
+    for name in ("context/inner/id", "context/.git/x", "more/id", "files/secret"):
+        cloned.write(name, "mine\n")
+    cloned.write("context/.dockerignore", "/.git/\n")
+    cloned.write("context/link", "")
+    (cloned.folder / "context" / "link").unlink()
+    (cloned.folder / "context" / "link").symlink_to(secret)
+    cloned.write("files/Dockerfile", DOCKERFILE.replace("FOLDER", str(cloned.folder)))
+    version = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True)
+    is_old = int(version.stdout.partition(".")[0]) < 23  # its builder knows one folder
+    if is_old:
+        (cloned.folder / "files" / "Dockerfile").write_text(
+            DOCKERFILE.replace("FOLDER", str(cloned.folder))
+            .replace(" --mount=type=bind,from=more,target=/m", "")
+            .replace(" /m/", "")
+        )
+    more = "      additional_contexts: {more: ./more}\n"
+    cloned.write("compose.yaml", BUILT.replace(more, "") if is_old else BUILT)
+    cloned.write("seatrial.toml", CONFIG)
+    docker, program, log = shutil.which("docker"), tmp_path / "docker", tmp_path / "swapped"
+    swaps = "; ".join(f"rm -rf {path}; ln -s {secret} {path}" for path in ("context/inner", "more", "files"))
+    program.write_text(f'#!/bin/sh\ncase "$*" in *plain*build*) cd {cloned.folder}; {swaps}; touch {log};; esac\n')
+    with program.open("a") as file:
+        file.write(f'exec {docker} "$@"\n')
+    program.chmod(0o755)
+    ended = cloned.cli("up", "--gpus", "none", "--trust", exit_code=None, SEATRIAL_DOCKER=str(program))
+    assert log.exists() and "SECRET" not in ended.stdout + ended.stderr
+    assert ended.returncode == 0 and ended.stdout.count("mine") == (2 if is_old else 3)
+    assert not list(cloned.state.rglob("copies"))
+    cloned.cli("up", "--plan", "--gpus", "none", TMPDIR=str(secret))
+    assert not list(secret.glob("seatrial-compose-*"))
+
+
+@pytest.mark.docker
+def test_a_build_that_a_link_leads_out_of_the_project_is_refused(cloned: Project, tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (cloned.folder / "context").symlink_to(tmp_path / "victim")
+    cloned.write("compose.yaml", "services: {task: {build: ./context}}")
+    refused = cloned.cli("up", "--gpus", "none", "--trust", exit_code=2).stderr
+    assert "Build ./context points outside the project" in refused
+
+
+@pytest.mark.docker
+def test_modules_of_the_project_are_not_those_of_the_command_line_that_stays(cloned: Project) -> None:
+    """What ``up --detach`` leaves behind starts in the project's folder, by Python."""
+    for name in ("seatrial/__init__.py", "click.py", "json.py", "runpy.py", "random.py"):
+        cloned.write(name, f"open({str(cloned.folder / 'imported')!r}, 'w')\n")
+    cloned.write("compose.yaml", STARTED)
+    words = [str(Path(sys.executable).with_name("seatrial")), "up", "--gpus", "none", "--detach"]
+    subprocess.run(words, cwd=cloned.folder, env=cloned.environ, check=True, capture_output=True)
+    cloned.wait_for(lambda: (cloned.last / "receipt.json").exists())
+    assert (cloned.folder / "started").exists() and not (cloned.folder / "imported").exists()

@@ -160,7 +160,7 @@ def test_plan(project: Path, docker_backend: Docker, cases: int) -> None:
 
 
 #: Reasons of Docker's that are of this machine and not of the value.
-_OF_THE_MACHINE = re.compile(r"No such image|No such container|not found|Range of CPUs|gathering device information")
+_OF_THE_MACHINE = re.compile(r"No such image|No such container|not found|[Rr]ange of CPUs|gathering device information")
 
 
 @pytest.mark.docker
@@ -247,6 +247,9 @@ KNOWN = {
     "packages that run": '[image]\nsystem_packages = ["gcc; touch /x"]',
     "a base with a line more": '[image]\nbase = "python:3.11\\nRUN touch /x"',
     "not UTF-8": b"name = '\xff'",
+    "a null byte in a variable": 'env = {A = "\\u0000"}',
+    "a null byte in an argument": 'args = ["\\u0000"]',
+    "a null byte in a command": '[watch]\ncommand = "\\u0000"',
     "a home that is nobody's": 'data = "~nobody-at-all/x"',
     "an option in a requirement": '[image]\nrequirements = ["a\\n--index-url http://example.org"]',
 }

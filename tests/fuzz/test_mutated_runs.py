@@ -32,8 +32,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return made
 
 
-@pytest.mark.parametrize("cases", [100, pytest.param(1500, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])])
-@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("cases", [100, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.timeout(7200)  # of one process after the other: each measures its own processor time
 def test_a_changed_record_is_one_line_and_hides_no_other_run(project: Project, tmp_path: Path, cases: int) -> None:
     template, good = tmp_path / "template", project.last
     shutil.copytree(good, template, ignore=shutil.ignore_patterns("*.pyz"))

@@ -238,6 +238,30 @@ def test_podman_detached_gone_on_with_and_down(on_podman: Project) -> None:
     assert states(on_podman) == {"prep": "stopped", "train": "stopped"} and containers_of_podman(on_podman) == ""
 
 
+HEALTHY = """\
+services:
+  db:
+    image: python:3.11-slim-bookworm
+    command: ["sleep", "15"]
+    network_mode: host
+    healthcheck: {test: ["CMD", "true"], interval: 1s, retries: 9}
+  train:
+    image: python:3.11-slim-bookworm
+    command: ["python", "-c", "print('trained')"]
+    network_mode: host
+    depends_on: {db: {condition: service_healthy}}
+"""
+
+
+@pytest.mark.podman
+def test_podman_without_systemd_waits_for_a_healthy_service_and_notices_its_end(podman_project: Project) -> None:
+    if docker_compose(Host(podman_project.environ)) is None:
+        pytest.skip("docker-compose is not installed")
+    podman_project.write("compose.yaml", HEALTHY)
+    assert "train | trained" in up(podman_project, "--on", "podman", "--gpus", "none").stdout
+    assert states(podman_project) == {"db": "done", "train": "done"} and containers_of_podman(podman_project) == ""
+
+
 @pytest.mark.skipif(bool(nvml.inventory().gpus), reason="this machine has GPUs")
 def test_gpus_that_are_not_there_end_it_with_3_before_anything_starts(project: Project) -> None:
     ended = project.cli("up", "--trust", exit_code=3)

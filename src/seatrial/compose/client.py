@@ -13,6 +13,7 @@ import re
 import shutil
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ class Compose:
     Attributes:
         call: Compose's program with the engine's global options, e.g. ``("docker", "compose")``.
         files: the user's, in their order; the first one's folder is what paths count from. override: ours, the last.
+        copies: folder with what Compose reads of the project, each file at its path below it.
         rendered: stands in for them, so that what starts is what was looked at.
         wake: makes the engine listen, where it does not always; called before each command.
     """
@@ -71,12 +73,13 @@ class Compose:
     host: Host
     override: Path | None = None
     rendered: Path | None = None
+    copies: tempfile.TemporaryDirectory[str] | None = None
     wake: Callable[[], None] = lambda: None
 
     def argv(self, *words: str) -> list[str]:
         """A command line, to be run now. Raises EngineUnavailableError: the engine cannot be made to listen."""
         self.wake()
-        own = [self.rendered] if self.rendered else [*self.files]
+        own = [self.rendered] if self.rendered else [f"{self._copied}{file}" for file in self.files]
         files = [*own, *([self.override] if self.override else [])]
         # The project's .env steers Compose itself; and of profiles the rendered file has the active ones alone.
         steered = ["--env-file", os.devnull, "--profile", "*"] if self.rendered else []
@@ -91,9 +94,14 @@ class Compose:
 
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
         """Run a command of Compose to its end; the caller judges its exit code."""
-        return command.run(
-            self.argv(*words), timeout_s=timeout_s, env=self.host.env, cwd=self.files[0].parent, input=""
-        )
+        argv, env = self.argv(*words), self.host.env
+        ended = command.run(argv, timeout_s=timeout_s, env=env, cwd=self.files[0].parent, input="")
+        copied = self._copied or os.devnull
+        return replace(ended, stdout=ended.stdout.replace(copied, ""), stderr=ended.stderr.replace(copied, ""))
+
+    @property
+    def _copied(self) -> str:
+        return self.copies.name if self.copies and not self.rendered else ""
 
 
 def unescaped(value: Any) -> Any:
@@ -189,10 +197,12 @@ class Container:
 
     Attributes:
         status: ``created``, ``running`` or ``exited``. exit_code: of one that has ended.
+        unchecked: its ID, where no health check has decided yet.
     """
 
     status: str
     exit_code: int | None
+    unchecked: str | None = None
 
 
 def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
@@ -208,7 +218,8 @@ def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
         parts = line.split("\t")
         if len(parts) != 5 or parts[2].lower() == "true":
             continue
-        status = STATUSES.get(parts[3].lower(), "running")
-        code = _EXIT.match(parts[4])
-        found.setdefault(parts[1], Container(status, int(code[1]) if code else None))
+        code = _EXIT.match(parts[4])  # Podman has these words as the state, too
+        status = "exited" if code else STATUSES.get(parts[3].lower(), "running")
+        unchecked = parts[0] if status == "running" and parts[4].endswith("(starting)") else None
+        found.setdefault(parts[1], Container(status, int(code[1]) if code else None, unchecked))
     return found

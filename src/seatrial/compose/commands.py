@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from seatrial.job.plan import EngineAddress
 from seatrial.planning.host import read_host
 from seatrial.probe import processes
 from seatrial.runs.store import RunStore
-from seatrial.system.command import spawn_detached
+from seatrial.system.command import own_program, spawn_detached
 from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed, from_here
 
@@ -120,7 +119,11 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
     gpus = checked_gpus(request.gpus)
     job = _job(request.project, request.notify)
     file = read_compose(files, compose_of(backend, host), request.names)
-    job = job.changed(asks=(*job.asks, *compose_asks(file)))
+    try:
+        job = job.changed(asks=(*job.asks, *compose_asks(file)))
+    finally:
+        if file.compose.copies is not None:
+            file.compose.copies.cleanup()
     file, _ = with_images(file, backend)
     # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
     facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())
@@ -216,7 +219,7 @@ def _compose(store: GroupStore, group: Group, host: Host) -> Compose:
 def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> int:
     """Leave a process that follows it, so that receipts are made without this one."""
     backend = str(group.details.get("backend", "docker"))
-    argv = [sys.executable, "-m", "seatrial", "up", "-C", str(request.project), "--on", backend]
+    argv = own_program("up", "-C", str(request.project), "--on", backend)
     argv += [word for file in request.files for word in ("-f", str(file))]
     argv += [word for name in request.profiles for word in ("--profile", name)]
     pid = spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,16 @@ _MOST_LEVELS = 50
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-#: Keys that name a file, wherever they stand.
+#: Keys that name a file, wherever they stand but below those of _NAMING_NONE; of _NAMING_TEXTS no Compose file.
 _NAMING = ("include", "path", "project_directory", "file", "env_file", "label_file")
+_NAMING_NONE = {"environment", "args", "labels", "annotations", "options", "driver_opts", "watch"}
+_NAMING_TEXTS = {"env_file", "label_file"}
+_MOST_NAMES = 5000
 
-#: ``$NAME`` and ``${NAME:-default}``.
-_VARIABLE = re.compile(r"\$\{?(\w+)(?::?-([^{}]*))?\}?")
+#: ``$NAME`` and ``${NAME:-default}``; a line of .env, and a value there that stands for itself.
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?-)([^{}$]*))?\})")
+_SET = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*[=:](.*)$", re.MULTILINE)
+_PLAIN = re.compile(r"[\w./@:+,-]*")
 
 
 @dataclass(frozen=True)
@@ -75,12 +81,17 @@ def read_lines(files: Sequence[Path]) -> Lines:
         if not path.is_file():
             raise UsageError(f"Compose file not found: {from_here(path)}", run=f"ls {as_typed(path.parent)}")
         text = read_bytes(path, inside=None, limit_bytes=MAX_BYTES, refusal=UsageError).decode("utf-8-sig", "replace")
-        try:
-            _refuse_depth(text, path)
-            roots[path] = next(iter(yaml.compose_all(text, Loader=_LOADER)), None)
-        except (yaml.YAMLError, ValueError):
-            roots[path] = None
+        roots[path] = next(iter(_roots(text, path)), None)
     return Lines(roots)
+
+
+def _roots(text: str, path: Path) -> list[yaml.Node]:
+    """Return the top node of each document; none where it is not YAML. Raises UsageError."""
+    try:
+        _refuse_depth(text, path)
+        return list(yaml.compose_all(text, Loader=_LOADER))
+    except (yaml.YAMLError, ValueError):
+        return []
 
 
 def _refuse_depth(text: str, path: Path) -> None:
@@ -136,47 +147,112 @@ def _texts(node: yaml.Node) -> set[str]:
     return set()
 
 
-def named_files(files: Sequence[Path], env: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
-    """Follow what the files extend, include and take variables from, before Compose opens any of it.
+def copied(files: Sequence[Path], env: Mapping[str, str], top: str) -> tuple[tuple[str, ...], str]:
+    """Copy the project's files that Compose reads to the same paths below ``top``; no variable names a file there.
 
-    Returns those outside, as Compose reads their names, and the text of those inside.
-    Raises UsageError for a device, a FIFO, or a file that is too large.
+    Compose opens by path, where a script of the project may have put a link by then.
+
+    Returns those outside, and the text of those inside.
+    Raises UsageError: a device, a FIFO, a file that is too large, or a name that Compose alone could resolve.
     """
-    root = Path(os.path.realpath(files[0].parent))
-    pending, seen = [*files, files[0].parent / ".env"], dict[Path, str]()
-    outside: dict[str, None] = {}
-    while pending:
-        path = pending.pop()
-        if path in seen or not is_there(path):
-            continue
-        is_own = path in files or Path(os.path.realpath(path)).is_relative_to(root)
-        if not is_own:
-            outside[str(path)] = None
-        if path.is_dir():
-            continue
-        text = read_bytes(path, inside=None, limit_bytes=MAX_BYTES, refusal=UsageError).decode("utf-8", "replace")
-        if not is_own:
-            continue
-        seen[path] = text
-        for name in _names_in(read_lines([path]).roots[path]):
-            written = _VARIABLE.sub(lambda match: env.get(match[1]) or match[2] or "", name)
-            if "$" in written or "://" in written:
-                outside[written] = None
-            pending.append(Path(os.path.normpath(path.parent / Path(written).expanduser())))
-    return tuple(outside), "\n".join(seen.values())
+    root, known = Path(os.path.realpath(files[0].parent)), _variables(files[0].parent, env)
+    folders, names = {files[0].parent}, {(".env", False), *((str(file), True) for file in files)}
+    seen, texts, outside = set[tuple[Path, bool]](), dict[Path, str](), dict[str, None]()
+    while pending := {(_joined(folder, name), is_yaml) for folder in folders for name, is_yaml in names} - seen:
+        seen |= pending
+        if len(seen) > _MOST_NAMES:
+            raise UsageError(f"{from_here(files[0])} names too many files", run=Place(files[0], 1).show)
+        for path, is_yaml in sorted(each for each in pending if is_there(each[0])):
+            is_own = path in files or _is_below(path, root)
+            if not is_own:
+                outside[_shown(path, files[0].parent)] = None
+            target = Path(f"{top}{path}")
+            (target if path.is_dir() and is_own else target.parent).mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                folders.add(path)
+                continue
+            inside = root if is_own and path not in files else None
+            data = read_bytes(path, inside=inside, limit_bytes=MAX_BYTES, refusal=UsageError)
+            if is_own and (is_yaml or path not in texts):
+                texts[path] = data.decode("utf-8-sig", "replace")
+                if is_yaml:
+                    text, more = _settled(path, texts[path], known, root, top)
+                    data = text.encode("utf-8", "surrogateescape")
+                    names |= more
+                folders.add(path.parent)
+                target.write_bytes(data)
+    return tuple(outside), "\n".join(texts.values())
 
 
-def _names_in(root: yaml.Node | None) -> Iterator[str]:
-    """Yield the names of files, however they are aliased."""
-    pending, seen = [(root, "")], set[tuple[int, str]]()
+def _variables(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return what Compose puts into names: of .env only plain values; another keeps its dollar, and so is refused."""
+    files = [folder / name for name in (env.get("COMPOSE_ENV_FILES") or ".env").split(",")]
+    texts = [
+        read_bytes(file, inside=None, refusal=UsageError).decode("utf-8", "replace") for file in files if is_there(file)
+    ]
+    found = {name: value.strip() for name, value in _SET.findall("\n".join(texts))}
+    return {name: value if _PLAIN.fullmatch(value) else "$" for name, value in found.items()} | dict(env)
+
+
+def _settled(
+    path: Path, text: str, known: Mapping[str, str], root: Path, top: str
+) -> tuple[str, set[tuple[str, bool]]]:
+    """Return a file's text in which each name of a file is written out, and (name, is a Compose file) of each."""
+    named, written = set[tuple[str, bool]](), dict[int, tuple[int, str]]()
+    for node, is_yaml in _names_in(_roots(text, path)):
+        name = _VARIABLE.sub(lambda match: _value(match, known), node.value)
+        if "$" in name:
+            place = Place(path, node.start_mark.line + 1)
+            raise UsageError(f"{place}: the name {node.value} depends on variables of the project", run=place.show)
+        whole = _joined(path.parent, name := os.path.expanduser(name))  # noqa: PTH111  Path's raises for nobody's home
+        named.add((name, is_yaml))
+        if "://" not in name and is_there(whole) and not _is_below(whole, root):
+            name = os.path.realpath(whole)
+        elif name.startswith("/"):
+            name = f"{top}{whole}" if _is_below(whole, root) else name
+        if name != node.value:
+            written[node.start_mark.index] = (node.end_mark.index, json.dumps(name, ensure_ascii=False))
+    for start, (end, name) in sorted(written.items(), reverse=True):
+        text = text[:start] + name.replace("$", "$$") + ("\n" if text[start:end].endswith("\n") else "") + text[end:]
+    return text, named
+
+
+def _value(match: re.Match[str], known: Mapping[str, str]) -> str:
+    """Return a variable's value, or its default where it is unset or, after a colon, empty."""
+    value, how = known.get(match[1] or match[2]), match[3]
+    return value if value or (value is not None and how != ":-") else match[4] or ""
+
+
+def _joined(folder: Path, name: str) -> Path:
+    return Path(os.path.normpath(folder / name))
+
+
+def _is_below(path: Path, root: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(root)
+
+
+def _shown(path: Path, folder: Path) -> str:
+    """Return where a path leads, and its own name if that is the project's."""
+    if not path.is_relative_to(folder):
+        return str(path)
+    return f"{os.path.realpath(path)} (./{path.relative_to(folder)} is a link there)"
+
+
+def _names_in(roots: Sequence[yaml.Node]) -> Iterator[tuple[yaml.ScalarNode, bool]]:
+    """Yield the names of files, however they are aliased, and whether each may be a Compose file."""
+    pending, seen = [(root, ("", "", "")) for root in roots], set[tuple[int, tuple[str, str, str]]]()
     while pending:
-        node, key = pending.pop()
-        if (id(node), key) in seen:
+        node, keys = pending.pop()
+        key, above, top = keys
+        if (id(node), keys) in seen or (above in _NAMING_NONE and top != "services"):  # a service may have such a name
             continue
-        seen.add((id(node), key))
+        seen.add((id(node), keys))
         if isinstance(node, yaml.SequenceNode):
-            pending += [(each, key) for each in node.value]
+            pending += [(each, keys) for each in node.value]
         elif isinstance(node, yaml.MappingNode):
-            pending += [(value, str(name.value)) for name, value in node.value]
-        elif node is not None and key in _NAMING:
-            yield str(node.value)
+            pending += [
+                (each, keys if name.value == "<<" else (str(name.value), key, above)) for name, each in node.value
+            ]
+        elif isinstance(node, yaml.ScalarNode) and key in _NAMING:
+            is_text = {key, above} & _NAMING_TEXTS or (top in ("secrets", "configs") and above != "extends")
+            yield node, not is_text

@@ -51,13 +51,15 @@ def override(
     others: Mapping[str, ContainerPlan] = {},
     *,
     backend: str = "docker",
-    build_network: str = "default",
+    builds: Mapping[str, Entry] = {},
+    secrets: Mapping[str, Entry] = {},
 ) -> str:
     """The file's text.
 
     Args:
         plans: of the services that become runs. others: what those get that do not.
         waits: (task, reader) pairs: the reader starts after the task's successful end.
+        builds: service → keys of its build that are replaced. secrets: the same of the file's.
     """
     entries: dict[str, Entry] = {}
     for name, service in services.items():
@@ -66,11 +68,11 @@ def override(
         added = [writer for writer, reader in waits if reader == name]
         if added:
             entry["depends_on"] = {writer: {"condition": COMPLETED} for writer in added}
-        if service.build is not None and build_network != "default":
-            entry["build"] = {"network": build_network}
+        entry |= {"build": builds[name]} if builds.get(name) else {}
         if entry:
             entries[name] = entry
-    text: str = yaml.dump({"services": entries}, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    whole = {"services": entries, **({"secrets": dict(secrets)} if secrets else {})}
+    text: str = yaml.dump(whole, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
     return f"# By seatrial up: what it adds to the Compose file, which stays as it is.\n{text}"
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.compose.client import Compose, unescaped
-from seatrial.compose.lines import Lines, Place, named_files, read_lines
+from seatrial.compose.lines import Lines, Place, copied, read_lines
 from seatrial.compose.service import COMPLETED, Service, ServiceMount
-from seatrial.errors import UsageError
+from seatrial.errors import DiskError, UsageError
 from seatrial.job.target import instead_of_manifest, manifest_refused
 from seatrial.system import command
 from seatrial.system.host import Host
@@ -185,10 +186,22 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
         UsageError: Compose refuses the file; in its words, with the line where they name one.
         EngineUnavailableError: Compose is missing.
     """
+    copies = tempfile.TemporaryDirectory(prefix="seatrial-compose-", dir=os.path.realpath(tempfile.gettempdir()))
+    try:
+        return _read(files, replace(program, copies=copies), copies.name, names)
+    except BaseException:
+        copies.cleanup()
+        raise
+
+
+def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str]) -> ComposeFile:
     paths = tuple(Path(os.path.abspath(file)) for file in files)  # noqa: PTH100  # links stay as the user has them
     lines = read_lines(paths)
     compose = replace(program, files=paths)
-    outside, text = named_files(paths, compose.host.env)
+    try:
+        outside, text = copied(paths, compose.host.env, top)
+    except OSError as error:
+        raise DiskError(f"Cannot copy {from_here(paths[0])}: {error.strerror}", run=f"df -h {top}") from error
     ended = compose.config(names)
     if ended.exit_code != 0:
         raise refusal(ended, paths, lines)

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from seatrial.backends.containers.mounts import held_sources, host_files
+from seatrial.backends.containers.mounts import held_sources, host_files, real_source
 from seatrial.compose.client import Compose, containers
 from seatrial.compose.group import Group, GroupStore, Member
 from seatrial.compose.override import override
@@ -32,15 +33,19 @@ from seatrial.job.units import format_seconds
 from seatrial.runs.leases import leases
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id
-from seatrial.system import command
+from seatrial.system import command, nofollow
 from seatrial.system.address import taken
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
+from seatrial.system.project_files import is_there, read_bytes, read_text
 from seatrial.system.records import Process
 from seatrial.system.typed_path import from_here
 
 #: Files in the record of a group.
 RENDERED, OVERRIDE, BUILD_OVERRIDE, LOG = "rendered.json", "override.yaml", "build.yaml", "compose.log"
+
+#: Folder of a group, while it is built, with copies of what it is built from.
+COPIES = "copies"
 
 
 @dataclass(frozen=True)
@@ -162,9 +167,9 @@ def _planned(
             )
         elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place), image):
             others[name] = found
-    network = context.job.image.build_network
     backend, added = context.backend.name, {name: container for name, (container, _) in others.items()}
-    text = override(file.services, plans, file.short_waits, added, backend=backend, build_network=network)
+    builds = {name: _network(context) for name, service in file.services.items() if service.build is not None}
+    text = override(file.services, plans, file.short_waits, added, backend=backend, builds=builds)
     return Planned(file, plans, others, text)
 
 
@@ -199,15 +204,84 @@ def _make_images(context: ComposeContext, folder: Path, console: Console) -> Non
     file, compose = context.file, context.file.compose
     built = [name for name, service in file.services.items() if service.build is not None]
     if built:
-        network = context.job.image.build_network
         path = folder / BUILD_OVERRIDE
-        write_atomically(path, override(file.services, {}, (), build_network=network).encode(), mode=0o600)
-        _build(compose.with_override(path), file, built, console)
+        (folder / COPIES).mkdir(mode=0o700)
+        try:
+            builds = {name: _copied(context, name, folder / COPIES / str(at)) for at, name in enumerate(built)}
+            secrets = _copied_secrets(context, folder / COPIES)
+            text = override(file.services, {}, (), builds=builds, secrets=secrets)
+            write_atomically(path, text.encode(), mode=0o600)
+            _build(compose.with_override(path), file, built, console)
+        finally:
+            with nofollow.folder(folder) as own:
+                nofollow.remove_tree(own, COPIES)
     for name, service in file.services.items():
         looked_into = service.build is None and (service.is_task or service.by_path or name in context.asks())
         if looked_into and context.backend.images.image(service.image) is None:
             with console.building() as progress:
                 pull(context.backend.images, service.image, progress)
+
+
+def _network(context: ComposeContext) -> dict[str, Any]:
+    network = context.job.image.build_network
+    return {} if network == "default" else {"network": network}
+
+
+def _copied(context: ComposeContext, name: str, folder: Path) -> dict[str, Any]:
+    """Copy what an image is built from, through no link; return the keys of the build that name the copies.
+
+    The engine's client opens by path, where a script that runs beside it may have put a link by then.
+    """
+    build, copies = context.file.services[name].build or {}, dict[str, str]()
+    dockerfile, keys = Path(build["context"], build.get("dockerfile") or "Dockerfile"), _network(context)
+    for key, place in {"": build["context"], **(build.get("additional_contexts") or {})}.items():
+        if place.startswith("/"):  # neither an address nor another service's image
+            copy = copies[key] = str(folder / str(len(copies)))
+            ignored = () if key else _ignored(Path(place), dockerfile)
+            hidden = [context.host.state_folder.stat()]
+            nofollow.copy_tree(_source(context, place), Path(copy), names=ignored, hidden=hidden)
+    if own := copies.pop("", None):
+        keys["context"] = own
+        at = Path(own, build.get("dockerfile") or "Dockerfile")
+        if not (build.get("dockerfile_inline") or (at.is_file() and os.path.realpath(at) == f"{own}/{at.name}")):
+            keys |= _copied_dockerfile(context, dockerfile, folder)
+    return keys | ({"additional_contexts": copies} if copies else {})
+
+
+def _copied_dockerfile(context: ComposeContext, dockerfile: Path, folder: Path) -> dict[str, Any]:
+    """Copy one that is elsewhere than at the top of what is built."""
+    (into := folder / "dockerfile").mkdir(parents=True)
+    for place in filter(is_there, (dockerfile, Path(f"{dockerfile}.dockerignore"))):
+        data = read_bytes(_source(context, place), inside=None, refusal=UsageError)
+        write_atomically(into / place.name, data)
+    return {"dockerfile": str(into / dockerfile.name)} if is_there(dockerfile) else {}
+
+
+def _copied_secrets(context: ComposeContext, folder: Path) -> dict[str, Any]:
+    """Copy the files that builds get as secrets."""
+    copies, known = dict[str, Any](), context.file.config.get("secrets") or {}
+    builds = [service.build or {} for service in context.file.services.values()]
+    for name in {each["source"]: None for build in builds for each in build.get("secrets") or ()}:
+        if file := known.get(name, {}).get("file"):
+            copies[name] = {"file": str(copy := folder / f"secret-{len(copies)}")}
+            data = read_bytes(_source(context, file), inside=None, refusal=UsageError)
+            write_atomically(copy, data, mode=0o600)
+    return copies
+
+
+def _ignored(folder: Path, dockerfile: Path) -> set[str]:
+    """Return the folders that .dockerignore leaves out whole: one that brings something back leaves out none."""
+    lines = []
+    if not is_there(Path(f"{dockerfile}.dockerignore")):
+        with contextlib.suppress(SeatrialError, OSError):
+            lines = read_text(folder / ".dockerignore", inside=folder).splitlines()
+    names = {line.strip().strip("/") for line in lines}
+    return set() if any(name.startswith("!") for name in names) else names
+
+
+def _source(context: ComposeContext, place: str | Path) -> Path:
+    """Resolve the links of a path. Raises UsageError: one leads out of the project."""
+    return real_source(Path(place), context.file.root, "build", state=context.host.state_folder)
 
 
 def _build(compose: Compose, file: ComposeFile, built: list[str], console: Console) -> None:

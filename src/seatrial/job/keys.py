@@ -327,8 +327,10 @@ Name = Annotated[
 Variable = Annotated[
     str, typed(matching(_VARIABLE, "a variable's name")), Schema({**TEXT, "pattern": f"^{_VARIABLE}$"})
 ]
+#: A program's argument, or a variable's value.
+Word = Annotated[str, _checked(matching(r"[^\0]*", "text without a null byte")), Schema(TEXT)]
 Variables = Annotated[
-    dict[Variable, str],
+    dict[Variable, Word],
     typed(_variables),
     Schema({"type": "object", "additionalProperties": {"type": ["string", "number"]}}),
 ]

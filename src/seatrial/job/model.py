@@ -158,7 +158,7 @@ class WatchOptions(KeyTable):
         validation_alias="hang_after",
         description="Inactivity after which a run is reported as hung; false: never.",
     )
-    command: str | None = Field(default=None, description="Shell command run in the container for each finding.")
+    command: keys.Word | None = Field(default=None, description="Shell command run in the container for each finding.")
     webhook: keys.Webhook | None = Field(default=None, description="URL that each finding is posted to.")
 
 
@@ -300,7 +300,7 @@ class ConfigFile(Requests):
 
     target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
     module: str | None = Field(default=None, description="Module to run, as for python -m.")
-    args: Listed[str] = Field(default=(), description="Arguments of the target; replaced by arguments after --.")
+    args: Listed[keys.Word] = Field(default=(), description="Arguments of the target; replaced by arguments after --.")
     nodes: Nodes = Field(default=1, description="Number of nodes (machines or pods), or a list of host names.")
     sweep: SweepTable = Field(default=SweepTable(), description="What seatrial sweep searches.")
 

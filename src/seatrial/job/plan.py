@@ -18,6 +18,7 @@ from seatrial.job.in_container import IMAGE_UNKNOWN
 from seatrial.job.keys import Mount as Mount  # part of a plan for its readers
 from seatrial.job.model import Job
 from seatrial.job.value import Value
+from seatrial.system.records import typed
 
 SCHEMA_VERSION = 1
 
@@ -117,11 +118,13 @@ class ImagePlan(Value):
 def _read_agent(value: Any) -> AgentPlan:
     if isinstance(value, AgentPlan):
         return value
-    keys = known(value, AgentPlan._fields)
-    keys["gpus"] = tuple(Gpu.model_validate(gpu) for gpu in keys.get("gpus", ()))
+    keys = {**value, "gpus": [Gpu.model_validate(gpu) for gpu in value.get("gpus", ())]}
     if terminal := keys.get("terminal"):
         keys["terminal"] = Terminal(**known(terminal, Terminal._fields))
-    return AgentPlan(**keys)
+    try:
+        return typed(AgentPlan, keys)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _written_agent(agent: AgentPlan) -> dict[str, Any]:

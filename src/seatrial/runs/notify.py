@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -78,8 +77,7 @@ def begin(folder: Path, ended: Ended, host: Host) -> None:
     try:
         if records.has(REQUEST):
             records.write(MESSAGE, {"message": ended.message, "receipt": str(ended.receipt)})
-            argv = [sys.executable, "-m", "seatrial", "runs", "notify", str(folder)]
-            # In the record, because ``-m`` imports from the current folder first, and the project may hold a json.py.
+            argv = command.own_program("runs", "notify", str(folder))
             command.spawn_detached(argv, output=folder / "notify.log", env=host.env, cwd=folder)
     except (OSError, SeatrialError) as error:
         _note(folder, f"no notification was sent: {getattr(error, 'strerror', None) or error}")

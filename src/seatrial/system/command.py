@@ -16,6 +16,12 @@ from typing import IO
 
 from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
 
+#: Runs us as ``-m`` does, but imports nothing from the current folder: a project may have a json.py.
+_OWN = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "import runpy; runpy.run_module('seatrial', None, '__main__', True)"
+)
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -170,6 +176,11 @@ def call_interactive(
             except KeyboardInterrupt:  # the terminal has sent it to the command as well
                 continue
     return Completed(tuple(argv), process.returncode, stderr=_text(bytes(kept)))
+
+
+def own_program(*words: str) -> list[str]:
+    """Return a command line of seatrial itself, for any working directory."""
+    return [sys.executable, "-c", _OWN, *words]
 
 
 def spawn_detached(

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -139,6 +140,55 @@ def _hold(parent: int, name: str, path: Path) -> int:
         os.close(held)
         raise _is_a_link(path)
     return held
+
+
+def copy_tree(top: Path, target: Path, *, names: Collection[str] = (), hidden: Collection[os.stat_result] = ()) -> None:
+    """Copy a folder and what is below it; its files by a hard link where the disk is the same. A link stays one.
+
+    Args:
+        top: absolute, with no link on its way.
+        names: of folders in it that are left out. hidden: folders that are, wherever they are.
+
+    Raises UntrustedPathError; DiskError.
+    """
+    held, modes = open_source(top), list[tuple[Path, int]]()
+    pending: list[tuple[str, ...]] = [()]
+    apart = {(each.st_dev, each.st_ino) for each in hidden}
+    try:
+        for parts in pending:
+            with folder(Path(f"/proc/self/fd/{held}"), *parts) as found:
+                status, into = os.fstat(found), target.joinpath(*parts)
+                if (status.st_dev, status.st_ino) in apart:
+                    continue
+                into.mkdir(mode=0o700, parents=True)
+                modes.append((into, stat.S_IMODE(status.st_mode)))
+                pending += [(*parts, name) for name in _copy_files(found, into) if parts or name not in names]
+        for into, mode in reversed(modes):
+            into.chmod(mode)
+    except OSError as error:
+        raise DiskError(f"Cannot copy {top}: {error}", run=f"ls -ld {as_typed(top)}; df -h {target.parent}") from error
+    finally:
+        os.close(held)
+
+
+def _copy_files(source: int, target: Path) -> list[str]:
+    """Copy what is no folder; the names of those."""
+    folders = []
+    for name in os.listdir(source):
+        status, copy = os.stat(name, dir_fd=source, follow_symlinks=False), target / name
+        if stat.S_ISDIR(status.st_mode):
+            folders.append(name)
+        elif stat.S_ISLNK(status.st_mode):
+            copy.symlink_to(os.readlink(name, dir_fd=source))
+        elif stat.S_ISREG(status.st_mode):
+            try:
+                os.link(name, copy, src_dir_fd=source, follow_symlinks=False)
+            except OSError:  # another disk, or another user's file
+                with require_regular(os.open(name, _FILE, dir_fd=source), copy) as file, copy.open("wb") as written:
+                    shutil.copyfileobj(file, written)
+                copy.chmod(stat.S_IMODE(status.st_mode))
+                os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return folders
 
 
 def remove_tree(parent: int, name: str) -> None:

@@ -11,7 +11,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from seatrial.errors import ConfigError, UsageError
+from seatrial.errors import ConfigError, UntrustedPathError, UsageError
+from seatrial.system.nofollow import open_source
 from seatrial.system.typed_path import as_typed
 
 #: Far above what people and their tools write, and read in milliseconds.
@@ -115,33 +116,17 @@ def shown_path(path: Path, inside: Path | None) -> str:
 def _open(path: Path, inside: Path | None) -> int:
     """A descriptor of the regular file. Raises OSError, ValueError, _NotReadError."""
     real = Path(os.path.realpath(path, strict=True))
-    if inside is None:
-        return _open_regular(str(real), None)
-    root = inside.resolve()
-    if not real.is_relative_to(root) or real == root:
+    if inside is not None and (not real.is_relative_to(root := inside.resolve()) or real == root):
         raise _NotReadError(f"points outside the project, to {real}: only files in the project are read")
-    *folders, name = real.relative_to(root).parts
-    descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:  # folder by folder: none of them can become a link on the way
-        for folder in folders:
-            below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = below
-        return _open_regular(name, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _open_regular(name: str, folder: int | None) -> int:
-    _refuse_odd(os.stat(name, dir_fd=folder, follow_symlinks=False))  # opening a device can have effects by itself
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(name, flags, dir_fd=folder)
     try:
-        _refuse_odd(os.fstat(descriptor))
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        held = open_source(real)  # none of the folders above can become a link on the way
+    except UntrustedPathError:
+        raise _NotReadError("cannot be reached, or has changed just now") from None
+    try:
+        _refuse_odd(os.fstat(held))  # opening a device can have effects by itself
+        return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    finally:
+        os.close(held)
 
 
 def _refuse_odd(found: os.stat_result) -> None:

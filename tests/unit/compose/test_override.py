@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,13 +71,12 @@ def plans(ground: ComposeContext, tmp_path: Path, image: ImageFacts = IMAGE) -> 
     return found
 
 
-def merged(file: ComposeFile, tmp_path: Path, made: dict[str, Plan], network: str = "default") -> dict[str, Any]:
+def merged(file: ComposeFile, tmp_path: Path, made: dict[str, Plan], **builds: Any) -> dict[str, Any]:
     """Return Compose's merge of both files."""
     path = tmp_path / "override.yaml"
-    path.write_text(override(file.services, made, file.short_waits, build_network=network))
-    argv = file.compose.with_override(path).argv("config", "--format", "json")
-    ended = subprocess.run(argv, capture_output=True, text=True, env=dict(os.environ))
-    assert ended.returncode == 0, ended.stderr
+    path.write_text(override(file.services, made, file.short_waits, builds=builds))
+    ended = file.compose.with_override(path).config(())
+    assert ended.exit_code == 0, ended.stderr
     services: dict[str, Any] = unescaped(json.loads(ended.stdout))["services"]
     return services
 
@@ -233,7 +230,7 @@ def test_the_framework_of_the_script_that_is_built_in_decides_the_check(read, tm
     made = plans(ground(file, tmp_path), tmp_path)
     assert made["a"].agent.check == "torch" and made["a"].agent.python_path == ()
     assert made["a"].agent.hang_after_s is not None
-    assert merged(file, tmp_path, made, "host")["a"]["build"]["network"] == "host"
+    assert merged(file, tmp_path, made, a={"network": "host"})["a"]["build"]["network"] == "host"
 
 
 @cases("lines", "requested", "asks")

@@ -27,7 +27,7 @@ def read_env_file(path: Path, host: Host) -> dict[str, str]:
         if not line or line.startswith("#"):
             continue
         name, equals, value = line.partition("=")
-        if not name or any(character.isspace() for character in name):
+        if not name or "\0" in line or any(character.isspace() for character in name):
             raise UsageError(
                 f"{path}:{number}: expected NAME=value, got {name!r}",
                 cause="Docker's format: no export, and no space around the equals sign",

@@ -104,7 +104,9 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
         raise UsageError(
             f"{flag} {shown} points outside the project, to {real}",
             cause="It is a symlink, which any script that ran in the project could have created",
-            run=f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean",
+            run=f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean"
+            if flag[0] == "-"
+            else None,
         )
     if real.is_relative_to(state):
         raise UsageError(

@@ -78,7 +78,9 @@ class Podman(ContainerEngine):
         wait = shlex.join([*self.client.call, "container", "wait", handle.id])
         in_the_end = ["sh", "-c", f"{wait} >/dev/null && exec {shlex.join(logs)}"]
         path, writer = Path(about["HostConfig"]["LogConfig"].get("Path") or "/"), about["State"].get("ConmonPid")
-        if not path.is_file() or not os.access(path, os.R_OK):
+        if (
+            not os.access(path, os.R_OK) or not path.is_file()
+        ):  # it may be in a folder of the user that the container has
             return lambda follow: command.piped(in_the_end if follow else logs)
 
         def goes_on() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -30,7 +29,7 @@ from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.streams import OfRank, OutputReader, Stream
 from seatrial.runs.leases import backend_of
 from seatrial.runs.run import Run
-from seatrial.system.command import spawn_detached
+from seatrial.system.command import own_program, spawn_detached
 from seatrial.system.host import Host
 
 Write = Callable[[Stream, bytes], None]
@@ -221,9 +220,7 @@ def ensure_recorder(run: Run) -> None:
         free = turn.take()
         turn.give_back()
         if free:
-            project = str(run.place.parents[2])
-            argv = [sys.executable, "-m", "seatrial", "runs", "record", run.id, "--project", project]
-            # In the record, because ``-m`` imports from the current folder first, and the project may hold a json.py.
+            argv = own_program("runs", "record", run.id, "--project", str(run.place.parents[2]))
             spawn_detached(argv, output=run.folder / "recorder.log", cwd=run.folder)
     except (OSError, SeatrialError):  # a convenience
         pass
