@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from seatrial.system.host import Host
 
 #: Help uses the terminal's width: click alone stops at 80 columns.
-_HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+_HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+#: Of a command whose words may be another command's options.
+TAKES_OPTIONS = {**_HELP_OPTIONS, "ignore_unknown_options": True}
 
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"

@@ -33,6 +33,9 @@ _TARGET, _LEAST, _STATUS, _ID_END = 14, 6, 32, 4
 #: Beginnings of messages that are cut: the row already names the run, and only the reason is new.
 _BEFORE_REASON = (
     (re.compile(r"^The run could not be started: "), "not started: "),
+    (re.compile(r"^The target exited with (\d+)(?=$| and)"), r"exit code \1"),
+    (re.compile(r"^The target (?:exited with \d+: |was |could )"), ""),
+    (re.compile(r"^The GPU contract was violated, so [^:]+: "), "GPU contract: "),
     (re.compile(r"^not started: Building \S+ failed(?: while [^:]+)?: "), "its image: "),
 )
 

@@ -25,7 +25,7 @@ PULLING = "pulling "
 _EXPECTED = re.compile(r"^packages to install: (?P<count>\d+)(?: in (?P<folder>.+))?$")
 
 #: pip and uv, before they download a file, and for a file that is there.
-_DOWNLOAD = re.compile(r"^\s*Downloading (?P<name>\S+)(?: \((?P<size>[\d.]+ ?[kKMG]?i?B)\))?")
+_DOWNLOAD = re.compile(r"^\s*Downloading (?P<name>\S+)(?<!\.metadata)(?: \((?P<size>[\d.]+ ?[kKMG]?i?B)\))?")
 _PRESENT = re.compile(r"^\s*(?:Using cached|Processing) \S+")
 _INSTALLING = re.compile(r"^Installing collected packages: (?P<names>.+)")
 
