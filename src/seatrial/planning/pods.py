@@ -201,6 +201,10 @@ def _pods(
 ) -> ClusterPlan:
     options, image, code = job.kubernetes, inside.image, inside.code
     count = gpus.plan.count
+    for flag, name, limit in (("--cpus", "cpu", job.cpus), ("--memory", "memory", job.memory_bytes)):
+        if limit is not None and float(options.requests.get(name, 0)) > limit:
+            message = f"[kubernetes] requests has more {name} than {flag} allows"
+            raise UsageError(message, cause="a request is at most its limit", run="seatrial run --help")
     return ClusterPlan(
         name=f"seatrial-{run_id}",
         kind=kind,
@@ -214,6 +218,7 @@ def _pods(
         claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
+        requests=options.requests,
         shm_bytes=inside.shm_bytes,
         shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
         image=image.tag,
