@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 3
 
+#: Between two looks at work that goes on.
+_TICK_S = 1.0
+
 #: Lines printed also with ``quiet``; those of a service stand behind its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
@@ -80,7 +83,11 @@ class Screen:
         if self._quiet:
             yield lambda line: None
             return
-        from seatrial.images.build.progress import BuildReporter
+        from seatrial.images.build.progress import READY, BuildReporter
+
+        def line(text: str) -> None:
+            reporter.line(text)
+            self.builds = not text.startswith(READY)
 
         shown = self._live
         live = shown or LiveLine()
@@ -94,9 +101,34 @@ class Screen:
         self._live, self.builds = live, True
         try:
             with reporter:
-                yield reporter.line
+                yield line
         finally:
             self._live, self.builds = shown, False
+
+    @contextmanager
+    def working(self, words: str) -> Iterator[None]:
+        """Show words and seconds in the live line; lines of ours and a build take its place."""
+        if self._quiet:
+            yield
+            return
+        live, ended, began_s = LiveLine(), threading.Event(), time.monotonic()
+
+        def tick() -> None:
+            while not ended.wait(_TICK_S):
+                with self._printing:
+                    if live.changes and not self.builds:
+                        live.show(f"{words}, {time.monotonic() - began_s:.0f} s")
+
+        thread = threading.Thread(target=tick, name=words, daemon=True)
+        self._live = live
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self._live = None
+            live.clear()
 
     @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
