@@ -115,7 +115,7 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     names = dict.fromkeys(name for given in arguments.values() for name in given)
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
-        ("outcome", lambda r: r.outcome.sentence, True),
+        ("outcome", lambda r: r.outcome.brief, True),
         ("ranked", lambda r: ranked[r.header.run_id] or "yes", False),
         *((name, lambda r, name=name: arguments[r.header.run_id].get(name), False) for name in names),
         ("work", _work, False),

@@ -190,6 +190,11 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
             yield f"{write}, and no volume keeps that: it is deleted with the pod; mount a persistentVolumeClaim there"
 
 
+#: Options that pods have as they were given.
+_AS_GIVEN = ("node_selector", "tolerations", "priority_class", "runtime_class", "queue", "runtime", "service_account",
+             "image_pull_secrets", "min_nodes", "requests", "ttl_s")  # fmt: skip
+
+
 def _pods(
     job: Job,
     run_id: str,
@@ -212,13 +217,11 @@ def _pods(
         context=facts.context,
         namespace=facts.namespace,
         nodes=job.nodes,
-        min_nodes=options.min_nodes,
         gpus=count,
         gpu_resource=pod_resource(job),
         claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        requests=options.requests,
         shm_bytes=inside.shm_bytes,
         shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
         image=image.tag,
@@ -234,18 +237,10 @@ def _pods(
         run_in_models=inside.volumes.run_folder != CONTAINER_RUN,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
-        node_selector=options.node_selector,
-        tolerations=options.tolerations,
-        priority_class=options.priority_class,
-        runtime_class=options.runtime_class,
-        queue=options.queue,
-        runtime=options.runtime,
-        service_account=options.service_account,
-        image_pull_secrets=options.image_pull_secrets,
         restarts=again,
-        ttl_s=options.ttl_s,
         grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
         labels=_labels(job, run_id),
+        **{name: getattr(options, name) for name in _AS_GIVEN},
     )
 
 

@@ -28,18 +28,12 @@ if TYPE_CHECKING:
 _PLACES = {
     "Step": "step",
     "Test": "evaluation",
-    "adam": "optim.optimizer",
-    "adamw": "optim.optimizer",
-    "affine": "data.augment",
     "batches": "data.batches",
-    "cosine": "optim.schedules",
-    "crop": "data.augment",
     "fit": "fitting",
-    "flip": "data.augment",
     "ranks": "distributed",
-    "sgd": "optim.optimizer",
-    "staircase": "optim.schedules",
-    "triangle": "optim.schedules",
+    **dict.fromkeys(("adam", "adamw", "sgd"), "optim.optimizer"),
+    **dict.fromkeys(("affine", "crop", "flip"), "data.augment"),
+    **dict.fromkeys(("cosine", "staircase", "triangle"), "optim.schedules"),
 }
 
 

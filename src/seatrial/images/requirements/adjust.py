@@ -78,17 +78,10 @@ def _is_standard_module(line: str) -> bool:
 #: list pins several, the first of these decides.
 #: Source: their pages on pypi.org.
 _OTHER_NAMES = {
-    "tensorflow-gpu": "tensorflow",
-    "tensorflow-rocm": "tensorflow",
-    "tensorflow-intel": "tensorflow",
-    "tensorflow-macos": "tensorflow",
-    "tensorflow-metal": None,
-    "jax-metal": None,
-    "pywin32": None,
-    "pypiwin32": None,
-    "pywinpty": None,
-    "windows-curses": None,
-    "winshell": None,
+    **dict.fromkeys(("tensorflow-gpu", "tensorflow-rocm", "tensorflow-intel", "tensorflow-macos"), "tensorflow"),
+    **dict.fromkeys(
+        ("tensorflow-metal", "jax-metal", "pywin32", "pypiwin32", "pywinpty", "windows-curses", "winshell")
+    ),
 }
 
 #: tensorflow-rocm 2.14.0.600 is TensorFlow 2.14.0 for ROCm 6.0.0.

@@ -23,17 +23,8 @@ VERSION = 1
 #: Name in the Open Inference Protocol → numpy's type.
 DATATYPES: dict[str, type[np.generic]] = {
     "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "FP64": np.float64,
+    **{f"{word}{bits}": getattr(np, f"{word.lower()}{bits}") for word in ("UINT", "INT") for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": getattr(np, f"float{bits}") for bits in (16, 32, 64)},
 }
 #: The other way round.
 NAMES = {np.dtype(kind): name for name, kind in DATATYPES.items()}
