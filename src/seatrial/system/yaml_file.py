@@ -60,7 +60,7 @@ def _refuse_more_than_data(text: str, name: str, loader: Any) -> None:
     for event in yaml.parse(text, Loader=loader):
         problem, more, levels = None, 0, 0
         if isinstance(event, yaml.AliasEvent):
-            more, levels = known.get(event.anchor, (0, 0))
+            more, levels = known.get(str(event.anchor), (0, 0))
             problem = None if more else f"the alias *{event.anchor}: no value has this anchor before it"
         elif isinstance(event, yaml.CollectionStartEvent):
             outer.append((event.anchor, values, 0))
