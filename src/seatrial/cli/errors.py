@@ -258,8 +258,6 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     command = place.removeprefix("seatrial ")
     if sentence := replaced_option(command, option):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
-    if option == "--target" and argv[0] == "up":
-        return "--target is not supported by up yet: it plans for this machine", None, "seatrial up --plan --gpus none"
     names = list(options_of(*command.split())) if option.startswith("--") else []
     begun = [name for name in names if name.startswith(option)]
     # --epochs is close to none, and the target's own.

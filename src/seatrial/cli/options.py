@@ -244,7 +244,13 @@ class RunReference(click.ParamType[str, Any]):
 
     name = "run"
 
+    def __init__(self, *, new: bool = False) -> None:
+        self._new = new
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if self._new and (value == "last" or not _REFERENCE.fullmatch(value)):
+            message = f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last"
+            raise UsageError(message, run="seatrial up --name NAME")
         if not _REFERENCE.fullmatch(value):
             raise UsageError(
                 f"{quoted(value)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"
@@ -257,20 +263,6 @@ class RunAndPath(RunReference):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         super().convert(value.partition(":")[0], param, ctx)
-        return str(value)
-
-
-class GroupName(click.ParamType[str, Any]):
-    """A new name for a group, by which it can be found again."""
-
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value == "last" or not _REFERENCE.fullmatch(value):
-            raise UsageError(
-                f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last",
-                run="seatrial up --name NAME",
-            )
         return str(value)
 
 

@@ -64,7 +64,9 @@ class BuildProgress:
         begun = step is not None and step != self.step
         if step is not None and begun:
             self.step, self._doing = step, ""
-        if match := _EXPECTED.match(text):
+        if text.startswith(READY):
+            self._expected = 0  # a cached layer names no package of its own
+        elif match := _EXPECTED.match(text):
             self._expected = int(match["count"])
             self._folder = Path(match["folder"]) if match["folder"] else None
         elif match := _DOWNLOAD.match(text):
