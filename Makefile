@@ -28,6 +28,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(call alive,$(PYTHON) -m venv $(VENV))
 	@$(call alive,$(BIN)/python -m pip install --progress-bar off --upgrade pip)
 	@$(call alive,$(BIN)/python -m pip install --progress-bar off -c constraints.txt -e .)
+	@$(call alive,$(BIN)/python -m compileall -q src)
 	@touch $@
 
 # The tests train for real: torch beside the host side, which itself never imports it.
