@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from seatrial.runs.run import Run
 
 #: A shorter run needs no line with its duration.
-ELAPSED_FROM_S = 3
+ELAPSED_FROM_S = 2
 
 #: Between two looks at work that goes on.
 _TICK_S = 1.0
