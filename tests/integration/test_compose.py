@@ -266,7 +266,7 @@ def test_a_task_that_fails(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_service_stops_after_the_client_that_failed_beside_it(project: Project) -> None:
+def test_a_service_stops_after_its_client_failed(project: Project) -> None:
     """Compose alone goes on serving nobody."""
     server = SERVICE[SERVICE.index("  plain") :]
     client = "  client:\n    image: python:3.11-slim-bookworm\n    command: [python, -c, raise SystemExit(4)]\n"

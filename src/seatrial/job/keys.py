@@ -324,7 +324,7 @@ Name = Annotated[
     typed(matching(NAME, "letters, digits, . _ -, at most 63")),
     Schema({**TEXT, "pattern": f"^{NAME}$"}),
 ]
-#: ``last`` is the newest run, whatever its name is.
+#: ``last`` is the newest run.
 NewName = Annotated[
     str,
     typed(matching(f"(?!last$){NAME}", "letters, digits, . _ -, at most 63, and not last")),

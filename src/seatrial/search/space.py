@@ -34,7 +34,7 @@ _PREFIXES = ("log:", "int:", "int:log:", "log:int:")
 
 
 def _example(name: str) -> str:
-    """Return a command that sets what was typed; a name of ours where that is no name."""
+    """Return a command that sets what was typed; a name of ours for other text."""
     return f"seatrial sweep … --set {name if re.fullmatch(_NAME, name) else 'batch_size'}=64,128"
 
 
