@@ -20,11 +20,15 @@ help:
 	@echo "make lab       run loops that count their own steps, and compare with what is measured"
 	@echo "make docs      build the site in build/site, with the pages that are generated from the code"
 
+# A command that prints nothing for long, with a dot for each second of it.
+alive = echo '$(1)'; $(1) & pid=$$!; while kill -0 $$pid 2>/dev/null; do sleep 1; printf .; done; echo; wait $$pid
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("seatrial needs Python 3.10 or newer, for example: make PYTHON=python3.12 demo")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --upgrade pip
-	$(BIN)/python -m pip install -c constraints.txt -e .
+	@$(call alive,$(PYTHON) -m venv $(VENV))
+	@$(call alive,$(BIN)/python -m pip install --progress-bar off --upgrade pip)
+	@$(call alive,$(BIN)/python -m pip install --progress-bar off -c constraints.txt -e .)
+	@$(call alive,$(BIN)/python -m compileall -q src)
 	@touch $@
 
 # The tests train for real: torch beside the host side, which itself never imports it.

@@ -290,6 +290,17 @@ def test_a_task_that_fails(project: Project) -> None:
 
 
 @pytest.mark.slow
+def test_a_service_stops_after_its_client_failed(project: Project) -> None:
+    """Compose alone goes on serving nobody."""
+    server = SERVICE[SERVICE.index("  plain") :]
+    client = "  client:\n    image: python:3.11-slim-bookworm\n    command: [python, -c, raise SystemExit(4)]\n"
+    project.write("compose.yaml", f"services:\n{server}{client}    depends_on: [plain]\n")
+    ended = up(project, exit_code=1)
+    assert states(project) == {"plain": "stopped", "client": "failed"} and left_running(project) == ""
+    assert "client failed, and no task is left to serve" in ended.stderr and "[-] plain" in ended.stdout
+
+
+@pytest.mark.slow
 def test_a_task_that_is_started_again_until_it_ends_well(project: Project) -> None:
     """Its restart policy is Compose's business; every start is in its evidence."""
     text = PIPELINE.replace("build: .", f"{READY}\n    restart: on-failure:4").replace(HANDED, MOUNTED)

@@ -111,8 +111,8 @@ def test_a_criterion_is_its_option_and_a_row(tmp_path: Path) -> None:
 
 def test_an_option_is_its_row_and_a_field_of_the_job(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
-    row = '        Flag("lucky_digit", "--lucky", "A digit.", metavar="N", needs="container"),\n'
-    tree.put("job/flags.py", row, after='    "Container": (')
+    row = '    {"key": "lucky_digit", "names": "--lucky", "help": "A digit.", "metavar": "N", "needs": "container"},\n'
+    tree.put("job/flags.json", row, after='  "Container": [')
     field = '    lucky_digit: str | None = Field(default=None, description="A digit.")\n'
     tree.put("job/model.py", field, after="class Requests(KeyTable):")
     project = tree.project()

@@ -132,6 +132,7 @@ class EngineFacts:
         nvidia_hook: the toolkit's hook exists, so ``--gpus`` works without a registered runtime.
         selinux: labels are enforced, so bind mounts need relabelling or label=disable.
         cpu_limits, memory_limits: cgroup limits can be enforced (not always so when rootless).
+        cores: of its machine, if it names them.
         desktop: Docker Desktop: containers run in a virtual machine, which has a GPU on Windows (WSL 2) only.
         snap: Docker from the snap, which cannot read outside the home folder.
         ignores_gpus_flag: it accepts ``--gpus`` and does nothing: GPUs need CDI names or device nodes.
@@ -153,6 +154,7 @@ class EngineFacts:
     nvidia_hook: bool = False
     selinux: bool = False
     cpu_limits: bool = True
+    cores: int | None = None
     memory_limits: bool = True
     cgroup_driver: str | None = None
     desktop: bool = False

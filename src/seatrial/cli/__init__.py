@@ -140,7 +140,9 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
             re.sub(r"[A-Z]{4,}.*", lambda _: own, replacement) if own else replacement,
         )
     elif word.startswith("-") and rest:
-        sentence, fix = f"A command is missing before {word}", run
+        sentence = f"A command is missing before {word}"
+        at = next((at for at, each in enumerate(rest) if each in VERBS), None)  # its options stand behind it
+        fix = run if at is None else shlex.join(["seatrial", *rest[at:], word, *rest[:at]])
     elif word.endswith(".py"):
         sentence, fix = f'Unknown command "{word}"', run
     elif close:

@@ -88,7 +88,7 @@ def doctor(
     seatrial doctor --report
     """
     with importing():
-        from seatrial.cli.terminal import LiveLine
+        from seatrial.cli.screen import Screen
         from seatrial.doctor import report
         from seatrial.doctor.examine import examine
         from seatrial.doctor.fix import apply_fixes, undo
@@ -105,16 +105,11 @@ def doctor(
     if tries:
         chain.append(_trying(on, inspected["image"]))
     machine = Machine(host, on="auto" if on == "k8s" else on, inspect=_inspection(**inspected))
-    start, live = time.monotonic(), LiveLine()
+    start, screen = time.monotonic(), Screen(json=as_json, quiet=as_json or report_file == "-")
     examined: list[tuple[Layer, list[Result]]] = []
 
-    def show(layer: Layer, of_layer: list[Result]) -> None:
-        examined.append((layer, of_layer))
-        if live.changes and not (as_json or report_file == "-"):
-            live.show(f"checked: {layer.title}")
-
-    results = examine(machine, chain, show)
-    live.clear()
+    with screen.working("checking the chain"):
+        results = examine(machine, chain, lambda layer, of_layer: examined.append((layer, of_layer)))
     if as_json:
         print(json.dumps(report.to_dict(results), indent=1))
     elif report_file != "-":

@@ -258,14 +258,19 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     command = place.removeprefix("seatrial ")
     if sentence := replaced_option(command, option):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
-    if option == "--target" and argv[0] == "up":
-        return "--target is not supported by up yet: it plans for this machine", None, "seatrial up --plan --gpus none"
     names = list(options_of(*command.split())) if option.startswith("--") else []
     begun = [name for name in names if name.startswith(option)]
     # --epochs is close to none, and the target's own.
     if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
         words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
         return f"No such option: {option}; did you mean {close[0]}?", None, shlex.join(["seatrial", *words])
+    if argv[0] == "sweep" and (typed := next((word for word in argv if word.startswith(f"{option}=")), None)):
+        words = [part for word in argv for part in (("--set", word[2:]) if word == typed else (word,))]
+        return (
+            f"No such option: {option}",
+            "A setting of the target stands behind --set",
+            shlex.join(["seatrial", *words]),
+        )
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
         return f"No such option: {option}", "The target's own arguments go after --", _behind_dashes(argv)
     return f"No such option: {option}", None, f"{place} --help"

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from seatrial.system.host import Host
 
 #: Help uses the terminal's width: click alone stops at 80 columns.
-_HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+_HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+#: Of a command whose words may be another command's options.
+TAKES_OPTIONS = {**_HELP_OPTIONS, "ignore_unknown_options": True}
 
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
@@ -241,7 +244,13 @@ class RunReference(click.ParamType[str, Any]):
 
     name = "run"
 
+    def __init__(self, *, new: bool = False) -> None:
+        self._new = new
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if self._new and (value == "last" or not _REFERENCE.fullmatch(value)):
+            message = f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last"
+            raise UsageError(message, run="seatrial up --name NAME")
         if not _REFERENCE.fullmatch(value):
             raise UsageError(
                 f"{quoted(value)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"
@@ -254,20 +263,6 @@ class RunAndPath(RunReference):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         super().convert(value.partition(":")[0], param, ctx)
-        return str(value)
-
-
-class GroupName(click.ParamType[str, Any]):
-    """A new name for a group, by which it can be found again."""
-
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value == "last" or not _REFERENCE.fullmatch(value):
-            raise UsageError(
-                f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last",
-                run="seatrial up --name NAME",
-            )
         return str(value)
 
 

@@ -132,13 +132,14 @@ def run_to_receipt(
         from seatrial.runs.following.watch import terminate_interrupts
 
     with terminate_interrupts():
-        prepared = launch.prepare(
-            job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
-        )
+        with screen.working("planning"):
+            prepared = launch.prepare(
+                job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
+            )
         screen.announce(prepared.plan)
         try:
             before_start(prepared)
-            with screen.building() as progress:
+            with screen.working("starting"), screen.building() as progress:
                 launch.start(prepared, host, progress)
         except (SeatrialError, KeyboardInterrupt) as error:
             _receipt(prepared, host, screen, error_follows=isinstance(error, SeatrialError))

@@ -21,6 +21,7 @@ from seatrial.cli.options import (
     AS_JSON,
     RUN,
     RUN_OR_LAST,
+    TAKES_OPTIONS,
     RunAndPath,
     RunReference,
     VerbGroup,
@@ -148,6 +149,8 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     store = _store(project)
     if (group := _group(store, reference)) is not None:
         return _show_group(store, group, as_json=as_json)
+    if (store.record / "sweeps" / reference).is_dir():
+        return _show_study(store, reference, as_json=as_json)
     run = _find(store, reference)
     receipt = finalise(run, this_host())
     screen = Screen(json=as_json, whole=True)
@@ -160,6 +163,19 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     for note in [] if as_json else notes(run.folder):
         screen.note(f"notified {note}")
     return receipt.exit_code
+
+
+def _show_study(store: RunStore, name: str, *, as_json: bool) -> int:
+    from seatrial.cli.trials import print_table
+    from seatrial.search.search import find_study, looked_at
+
+    search = looked_at(find_study(store, name), this_host())
+    trials = search.study.trials()
+    if as_json:
+        print(json.dumps([trial.as_dict() for trial in trials], indent=1))
+    else:
+        print_table(trials, search.objective)
+    return EXIT_DONE
 
 
 def _show_live(run: Run, screen: Screen) -> None:
@@ -272,18 +288,17 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     return EXIT_DONE
 
 
-@runs.command("exec", examples=("seatrial runs exec last -- nvidia-smi",))
+@runs.command("exec", examples=("seatrial runs exec last -- nvidia-smi",), context_settings=TAKES_OPTIONS)
 @RUN_OR_LAST
+@argument("words", nargs=-1, metavar="[--] COMMAND…", help="The command, with its own options.")
 @_PROJECT
-def execute(reference: str, project: Path | None) -> int:
+def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int:
     """Run a command in a run that has not ended: seatrial runs exec RUN -- nvidia-smi"""
     from seatrial.runs import run_actions
 
-    argv = target_arguments()
-    if not argv:
-        raise UsageError("No command to run: put it after --", run=f"seatrial runs exec {reference} -- nvidia-smi")
     run = _find(_store(project), reference)
-    return run_actions.execute(run, argv, this_host(), interactive=sys.stdin.isatty() and sys.stdout.isatty())
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    return run_actions.execute(run, [*words, *target_arguments()], this_host(), interactive=interactive)
 
 
 @runs.command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
@@ -296,7 +311,7 @@ def execute(reference: str, project: Path | None) -> int:
 def stop(
     reference: str | None, kill: bool, everything: bool, as_json: bool, verbose: bool, project: Path | None
 ) -> int:
-    """End a run or a group: SIGTERM, its grace period, SIGKILL. Prints its verdict. Volumes of a group stay."""
+    """End a run or a group: SIGTERM, its grace period, SIGKILL. Volumes of a group stay."""
     from seatrial.cli.screen import Screen
     from seatrial.runs import run_actions
 
@@ -312,7 +327,11 @@ def stop(
         down(store, None if group is None else group.id, front(), this_host())
         return EXIT_DONE
     run = _find(store, reference)
-    Screen(json=as_json, whole=verbose).receipt(run_actions.stop(run, this_host(), kill=kill), run)
+    receipt = run_actions.stop(run, this_host(), kill=kill)
+    if as_json or verbose:
+        Screen(json=as_json, whole=verbose).receipt(receipt, run)
+    else:
+        print(f"{run.id}: {receipt.outcome.sentence}")
     return EXIT_DONE
 
 

@@ -20,6 +20,9 @@ STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unme
 
 _HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
 
+#: Statuses whose reason stands behind them.
+_WITH_REASON = ("waiting", "stopped", "unknown", "unchanged", "skipped")
+
 #: Columns that a narrow terminal does without, the first one first.
 _LEFT_OUT = ("ON", "GPUS", "TIME", "AGE")
 
@@ -30,6 +33,9 @@ _TARGET, _LEAST, _STATUS, _ID_END = 14, 6, 32, 4
 #: Beginnings of messages that are cut: the row already names the run, and only the reason is new.
 _BEFORE_REASON = (
     (re.compile(r"^The run could not be started: "), "not started: "),
+    (re.compile(r"^The target exited with (\d+)(?=$| and)"), r"exit code \1"),
+    (re.compile(r"^The target (?:exited with \d+: |was |could )"), ""),
+    (re.compile(r"^The GPU contract was violated, so [^:]+: "), "GPU contract: "),
     (re.compile(r"^not started: Building \S+ failed(?: while [^:]+)?: "), "its image: "),
 )
 
@@ -99,17 +105,10 @@ def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
     reason = line.headline or line.outcome or ""
     for pattern, words in _BEFORE_REASON:
         reason = pattern.sub(words, reason)
-    statuses = {
-        "done": line.headline or "done",
-        "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
-        "stopped": line.outcome if line.outcome.lower().startswith("stopped") else f"stopped: {line.outcome}",
-        "failed": f"failed: {reason}",
-        "unknown": f"unknown: {line.outcome}",
-        "unchanged": f"unchanged: {line.outcome}",
-        "skipped": f"skipped: {line.outcome}",
-    }
-    status = statuses.get(line.status, line.status)
-    status += f": {line.address}" if line.address else ""
+    stopped = line.outcome.lower().startswith("stopped")
+    whole = {"done": line.headline or "done", "stopped": line.outcome if stopped else None}.get(line.status)
+    words = {"failed": reason}.get(line.status, line.outcome if line.status in _WITH_REASON else "")
+    status = ": ".join(filter(None, (whole, line.address) if whole else (line.status, words, line.address)))
     seconds = format_seconds(line.seconds) if line.seconds is not None else ""
     gpus = "?" if line.gpus is None else str(line.gpus)
     started = started_at(line.id)

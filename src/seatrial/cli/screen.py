@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from seatrial.runs.run import Run
 
 #: A shorter run needs no line with its duration.
-ELAPSED_FROM_S = 3
+ELAPSED_FROM_S = 2
+
+#: Between two looks at work that goes on.
+_TICK_S = 1.0
 
 #: Lines printed also with ``quiet``; those of a service stand behind its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
@@ -80,7 +83,11 @@ class Screen:
         if self._quiet:
             yield lambda line: None
             return
-        from seatrial.images.build.progress import BuildReporter
+        from seatrial.images.build.progress import READY, BuildReporter
+
+        def line(text: str) -> None:
+            reporter.line(text)
+            self.builds = not text.startswith(READY)
 
         shown = self._live
         live = shown or LiveLine()
@@ -94,9 +101,34 @@ class Screen:
         self._live, self.builds = live, True
         try:
             with reporter:
-                yield reporter.line
+                yield line
         finally:
             self._live, self.builds = shown, False
+
+    @contextmanager
+    def working(self, words: str) -> Iterator[None]:
+        """Show words and seconds in the live line; lines of ours and a build take its place."""
+        live, ended, began_s = LiveLine(), threading.Event(), time.monotonic()
+
+        def tick() -> None:
+            nonlocal began_s
+            while not ended.wait(_TICK_S):
+                with self._printing:
+                    if self.builds:
+                        began_s = time.monotonic()
+                    elif live.changes and not self._quiet:
+                        live.show(f"{words}, {time.monotonic() - began_s:.0f} s")
+
+        thread = threading.Thread(target=tick, name=words, daemon=True)
+        self._live = live
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self._live = None
+            live.clear()
 
     @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
@@ -131,7 +163,7 @@ class Screen:
         if self._quiet:
             self._no_gpu(plan)
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
-        self.note(f"{plan.run_id}: {plan.target_line} on {_gpus_of(plan)} ({where})")
+        self.note(f"{plan.run_id}: {plan.target_line} on {plan.devices} ({where})")
         for choice in plan.choices:
             if choice.what == "packages" and "imports" in choice.reason and choice.value != "none":
                 self.note(f"packages: {choice.value} ({choice.reason})")
@@ -203,7 +235,7 @@ class Screen:
             print(Names().text(plan.model_dump_json(indent=1)))
             return
         out, public = self._out, Names().text
-        gpus = _gpus_of(plan).replace("CPU", "the CPU")
+        gpus = plan.devices.replace("CPU", "the CPU")
         head = f"Would run {one_line(plan.target_line)} on {plan.backend}, on {gpus}"
         out.print(Text(public(head), style="bold"))
         if image := _image_of(plan, built=built):
@@ -245,20 +277,6 @@ class Screen:
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
-
-
-def _gpus_of(plan: Plan) -> str:
-    """``GPU 0 (NVIDIA H200)``, ``CPU``, ``1 GPU of h100``, ``2 pods with 4 nvidia.com/gpu``."""
-    gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
-    if not plan.gpus and plan.on_this_host and (count := plan.gpus_asked):  # of another machine
-        every = any(choice.what == "gpus" and choice.value == "all" for choice in plan.choices)
-        gpus = f"{'all GPUs' if every else f'{count} GPU' + 's' * (count > 1)} of {plan.job.image.target}"
-    if plan.cluster is not None and plan.cluster.gpus:
-        claim = plan.cluster.claim
-        gpus = f"{plan.cluster.gpus} {claim.device_class if claim else plan.cluster.gpu_resource}"
-    if plan.cluster is not None and plan.cluster.nodes > 1:
-        gpus = f"{plan.cluster.nodes} pods with {gpus}"
-    return gpus
 
 
 def _image_of(plan: Plan, *, built: bool) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seatrial.cli.options import WORDS, check_folder, command, importing, option, takes_job, this_host
-from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
+from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, TargetError, UsageError
 
 if TYPE_CHECKING:
     from seatrial.cli.trials import SearchScreen
@@ -118,6 +118,10 @@ def sweep(
         asking = found.job.changed(asks=(*found.job.asks, *asks))
         require_consent(asking, screen, trust=bool(flags.get("trust")))
     else:
+        for word in words[1:]:
+            if "=" in word and not chosen.get("settings"):
+                run = f"seatrial sweep {words[0]} --set {word}"
+                raise TargetError(f"{word} stands behind --set", run=run, instead=(word, ["--set", word]))
         typed = Flags(trials=trials, budget_s=budget_s, parallel=parallel, name=study, **chosen)
         request = make_request(typed, read_sweep(project))
         job = read_allowed_job(words, flags, screen)

@@ -178,7 +178,7 @@ class LiveLine:
         self._shown = text
         with contextlib.suppress(OSError):  # as _print
             width = os.get_terminal_size(2).columns or 80
-            _print(f"\r\x1b[K\x1b[2m{one_line(text)[: max(1, width - 1)]}\x1b[0m")
+            _print(f"\r\x1b[K\x1b[2m{_fitted(one_line(text), max(1, width - 1))}\x1b[0m")
 
     def _for_a_log(self, text: str, now_s: float) -> str | None:
         if not text or now_s < self._log_due_s or not self._at_line_start:
@@ -186,6 +186,14 @@ class LiveLine:
         self._log_every_s = min(2 * self._log_every_s, SELDOM_LOG_S)
         self._log_due_s = now_s + self._log_every_s
         return text
+
+
+def _fitted(text: str, width: int) -> str:
+    """Return as many of a line's parts as fit; of the first one as many words."""
+    if len(text) <= width:
+        return text
+    part = max(text.rfind(end, 0, width + 1) for end in ("; ", ", "))
+    return text[:part] if part > 0 else text[: max(text.rfind(" ", 0, width), 0) or width - 1] + "…"
 
 
 def _print(text: str) -> None:

@@ -55,12 +55,10 @@ def tune(
     begun: list[Prepared] = []
     code = run_to_receipt(job, this_host(), screen, notifies=True, before_start=begun.append)
     found = load(begun[0].run.folder).tune if code == EXIT_DONE else None
-    if found is None or fit:
+    if found is None or fit or not found.kept:
         return code
     script = begun[0].plan.job.target.value
-    if not found.kept:
-        screen.note("nothing is kept, so the script stays as it is")
-    elif save:
+    if save:
         comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
         path = save_changes(job.project, {"script": script, **found.kept}, comment)
         screen.note(f"[tune] of {path.name} has it: later runs of {script} apply it, and --no-tune leaves it out")

@@ -7,7 +7,7 @@ from typing import Any
 
 from seatrial.cli.options import (
     AS_JSON,
-    GroupName,
+    RunReference,
     argument,
     check_folder,
     command,
@@ -16,6 +16,7 @@ from seatrial.cli.options import (
     project_option,
     this_host,
 )
+from seatrial.errors import UsageError
 
 
 @command()
@@ -23,11 +24,12 @@ from seatrial.cli.options import (
 @option("files", "--file", "-f", metavar="FILE", multiple=True, help="A Compose file; can be repeated.")
 @option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
 @option("plan_only", "--plan", is_flag=True, help="Show what would be done; change nothing.")
+@option("target", "--target", metavar="MACHINE", help="With --plan: plan for h100, or driver=535.129,gpu=A4000.")
 @option("--detach", "-d", is_flag=True, help="Run in the background.")
 @option("--gpus", metavar="REQUEST", help="Replace the GPU request of each service that has one, e.g. none.")
 @option("backend", "--on", metavar="BACKEND", help="auto, docker or podman.")
 @option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
-@option("name", "--name", metavar="TEXT", type=GroupName(), help="A name for the group.")
+@option("name", "--name", metavar="TEXT", type=RunReference(new=True), help="A name for the group.")
 @AS_JSON
 @option("--verbose", "-v", is_flag=True, help="Print every line of a build; with --plan, the override file.")
 @option("--quiet", "-q", is_flag=True, help="Print outputs, warnings, failures and the receipt alone.")
@@ -50,6 +52,9 @@ def up(
         from seatrial.compose.request import UpRequest
         from seatrial.system.project_files import real_project
 
+    if request["target"] and not request["plan_only"]:
+        run = f"seatrial up --plan --target {request['target']}"
+        raise UsageError("--target needs --plan: nothing starts on another machine", run=run)
     folder = real_project(check_folder(project or Path.cwd()))
     wanted = UpRequest(
         project=folder, files=tuple(Path(file) for file in files), as_json=as_json, whole=verbose, **request

@@ -117,7 +117,7 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
         raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
     backend = backend if facts.address is None else backend.bound_to(facts.address)
     gpus = checked_gpus(request.gpus)
-    job = _job(request.project, request.notify)
+    job = _job(request.project, request.notify, request.target)
     file = read_compose(files, compose_of(backend, host), request.names)
     try:
         job = job.changed(asks=(*job.asks, *compose_asks(file)))
@@ -169,11 +169,11 @@ def _engine_of(group: Group, host: Host) -> ContainerEngine:
     return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
 
 
-def _job(project: Path, notify: tuple[str, ...]) -> Job:
+def _job(project: Path, notify: tuple[str, ...], target: str | None = None) -> Job:
     """Return what seatrial.toml has for every service: how images are built, criteria; without its target."""
     job = load_job(
         project,
-        {"image": {"ready": "compose"}, "notify": notify},
+        {"image": {"ready": "compose", **({"target": target} if target else {})}, "notify": notify},
         recipes=RECIPES,
         without_container=lambda name: not table.isolates(name),
     )

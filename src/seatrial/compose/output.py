@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 #: A line that has not ended by then is passed on as it is: a progress bar writes no line feed at all.
 _MOST_BYTES = 64 * 1024
+
+#: Sequences that move the cursor or erase (ECMA-48, 8.3): behind a member's name there is nothing to draw over.
+_DRAWS = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTdfhl]")
 
 #: How often new members are looked for.
 _INTERVAL_S = 0.3
@@ -59,7 +63,7 @@ class MemberOutput:
                 self._write(name, stream, self._rest.pop((name, stream), b""))
 
     def _write(self, name: str, stream: Stream, data: bytes) -> None:
-        lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        lines = _DRAWS.sub(b"", data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         if lines and not lines[-1]:
             lines.pop()
         prefix = f"{name:<{self._width}} | ".encode()

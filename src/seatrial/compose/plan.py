@@ -23,7 +23,7 @@ from seatrial.job.plan import ContainerPlan, Mount, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.units import parse_seconds
 from seatrial.planning.container.service import compared
-from seatrial.planning.host import HostFacts
+from seatrial.planning.host import HostFacts, another_machine
 from seatrial.planning.plan import make_plan, select_gpus
 from seatrial.planning.site import ServiceSite, Site
 from seatrial.runs.launch import run_site
@@ -58,7 +58,9 @@ class ComposeContext:
         found = {}
         for name, service in self.file.services.items():
             ask = gpu_ask(self.file, service)
-            if ask is None or (ask.ways == ("environment",) and self.gpus is None and not self.host.gpus):
+            if ask is None or (
+                ask.ways == ("environment",) and self.gpus is None and not (self.host.gpus or self.job.image.target)
+            ):
                 continue
             found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
         if self.gpus is not None and self.gpus.kind != "none" and not found:
@@ -121,14 +123,15 @@ def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Sele
             if not context.file.never_together(name, other):
                 taken |= {gpu.uuid: f"the service {other}" for gpu in selection.gpus}
         job = context.job.changed(gpus=ask.request)
+        another = another_machine(job, context.host)
         try:
-            chosen[name] = select_gpus(job, ScriptFacts(), context.host, taken)
+            chosen[name] = another.selection() if another else select_gpus(job, ScriptFacts(), context.host, taken)
         except (GpuContractError, GpuRequestError) as error:
             place = context.file.place(name, *ask.path)
             problem = error.message.removeprefix(f"--gpus {ask.request}: ")
             raise type(error)(
                 f"{place}: {name} reserves {_in_words(ask.request)}: {problem}",
-                cause="; ".join(filter(None, [error.cause, "up can plan only for this machine's GPUs"])),
+                cause=error.cause,
                 run=f"{context.file.command} --gpus none   # on the CPU; seatrial doctor checks the machine",
             ) from None
     return chosen
@@ -181,7 +184,8 @@ def plan_service(
         mounts=site.service.mounts,
         watch=watch if service.is_task else watch.changed(hang_after_s=None),
     )
-    return make_plan(job, replace(site, selection=selection), _facts(service, argv))
+    another = another_machine(job, context.host)
+    return make_plan(job, replace(site, selection=selection, another=another), _facts(service, argv))
 
 
 def compare_service(

@@ -20,6 +20,7 @@ from seatrial.errors import DiskError, UsageError
 from seatrial.job.target import instead_of_manifest, manifest_refused
 from seatrial.system import command
 from seatrial.system.host import Host
+from seatrial.system.text import nearest
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Names that Compose looks for; the first that is there counts. Source: compose-go, cli/options.go.
@@ -33,6 +34,7 @@ _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 #: Where Compose's error names a place: a path of keys, a service, or a line.
 _KEYS = re.compile(r"\b((?:services|volumes|networks|secrets|configs)(?:\.[\w-]+|\[[\w-]+\])+)")
 _SERVICE = re.compile(r'service "([^"]+)"')
+_NO_SERVICE = re.compile(r"no such service: (\S+)")
 _LINE = re.compile(r"\bline (\d+)")
 
 
@@ -204,7 +206,7 @@ def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str
         raise DiskError(f"Cannot copy {from_here(paths[0])}: {error.strerror}", run=f"df -h {top}") from error
     ended = compose.config(names)
     if ended.exit_code != 0:
-        raise refusal(ended, paths, lines)
+        raise _no_service(ended, compose, names) or refusal(ended, paths, lines)
     config = unescaped(json.loads(ended.stdout))
     found = config.get("services") or {}
     if not found:
@@ -260,6 +262,20 @@ def _by_path(config: Mapping[str, Any], service: Mapping[str, Any]) -> Iterator[
             if file := config[kind][each["source"]].get("file"):
                 target = PurePosixPath(folder, str(each.get("target") or each["source"]))
                 yield ServiceMount(kind, str(file), str(target), read_only=True)
+
+
+def _no_service(ended: command.Completed, compose: Compose, names: Sequence[str]) -> UsageError | None:
+    """Return the error for a name that no service has, with the nearest that one has; None for another error."""
+    missing = _NO_SERVICE.search(ended.stderr)
+    if missing is None or missing[1] not in names:
+        return None
+    listed = compose.ask("config", "--services")
+    known = listed.stdout.split() if listed.exit_code == 0 else []
+    close = nearest(missing[1], known)
+    hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
+    typed = [close if close and name == missing[1] else name for name in names]
+    run = up_command(compose.files, compose.host, typed if close else ())
+    return UsageError(f"{from_here(compose.files[0])} has no service {missing[1]}; {hint}", run=run)
 
 
 def refusal(ended: command.Completed, files: Sequence[Path], lines: Lines) -> UsageError:

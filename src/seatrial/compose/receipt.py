@@ -230,7 +230,8 @@ def terminal(chain: ServiceChain) -> Iterator[str]:
     for link in chain.links:
         level = {"bad": "[✗]", "warning": "[!]"}.get(link.level or "") if link.state == "done" else None
         took = _gpu_seconds(link)
-        mark = level or _MARKS.get(link.state, "[-]")
+        served = link.role == "service" and link.state == "stopped"  # as every service ends
+        mark = level or ("[-]" if served else _MARKS.get(link.state, "[-]"))
         yield f"{mark} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
 
 

@@ -20,7 +20,7 @@ class UpRequest:
         files: named by ``-f``; () if the project's own is looked for.
         profiles: of the Compose file, added to those in COMPOSE_PROFILES.
         plan_only: print what would happen and change nothing. whole: with the override file.
-        gpus, backend: replace the file's for each member.
+        gpus, backend: replace the file's for each member. target: the machine that a plan is for.
         notify: replaces [notify] of the file; as typed.
     """
 
@@ -32,6 +32,7 @@ class UpRequest:
     detach: bool = False
     gpus: str | None = None
     backend: str | None = None
+    target: str | None = None
     as_json: bool = False
     files: tuple[Path, ...] = ()
     profiles: tuple[str, ...] = ()

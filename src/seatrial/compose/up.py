@@ -332,8 +332,7 @@ def _save(planned: Planned, made: Mapping[str, Run], store: RunStore, context: C
 
 def _print_runs(planned: Planned, console: Console) -> None:
     for name, plan in planned.plans.items():
-        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "the CPU"
-        console.note(f"{name}: run {plan.run_id} on {gpus}")
+        console.note(f"{name}: run {plan.run_id} on {plan.devices.replace('CPU', 'the CPU')}")
         for warning in plan.warnings:
             console.note(f"{name}: warning: {warning}")
     if (short := short_form(planned.file)) is not None:
@@ -403,8 +402,8 @@ def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], asks: Sequen
     file, rows = planned.file, [("SERVICE", "KIND", "ON", "COMMAND")]
     for name, service in file.services.items():
         plan, kind = planned.plans.get(name), "service" if service.why_service else "task"
-        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) if plan else "Compose alone"
-        rows.append((name, kind, gpus or "CPU", _one_line(plan.agent.argv) if plan else service.image))
+        gpus = plan.devices if plan else "Compose alone"
+        rows.append((name, kind, gpus, _one_line(plan.agent.argv) if plan else service.image))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{file.path.name}, project {file.name}", ""]
     if asks:

@@ -202,13 +202,17 @@ class Watch:
         threading.Thread(target=pass_on, name=f"logs of {name}", daemon=True).start()
 
     def _announce_services(self) -> None:
+        """Stop services at the next look when no task is left and one failed; else name those that still serve."""
         left = [member for member in self._group.members if not member.ended]
         if self._services_announced or self._stopping or not left or any(each.role == "task" for each in left):
             return
-        if all(each.state == "running" for each in left):
+        tasks = [member for member in self._group.members if member.role == "task"]
+        if failed := ", ".join(each.name for each in tasks if each.state == "failed"):
+            self._console.note(f"{failed} failed, and no task is left to serve")
+            self._presses = max(1, self._presses)
+        elif all(each.state == "running" for each in left):
             self._services_announced = True
             names = ", ".join(each.name for each in left)
-            tasks = any(member.role == "task" for member in self._group.members)
             before = "every task has ended; " if tasks else ""
             self._console.note(f"{before}{names} still serve{'s' * (len(left) == 1)}: Ctrl-C stops what is left")
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,21 +37,7 @@ TORCH_S = 60.0
 COLLECTIVE_S = 20.0
 
 #: Imports the modules that come on stdin and calls one of them: nothing is mounted, copied or left behind.
-LOADER = """
-import importlib.abc, importlib.machinery, json, sys
-order = json.load(sys.stdin)
-class Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path=None, target=None):
-        if name in order["modules"]:
-            return importlib.machinery.ModuleSpec(name, self, is_package=order["modules"][name][0])
-    def create_module(self, spec):
-        return None
-    def exec_module(self, module):
-        exec(compile(order["modules"][module.__name__][1], module.__name__, "exec"), module.__dict__)
-sys.meta_path.insert(0, Modules())
-from seatrial.probe import inside
-inside.main(order["gpus"])
-"""
+LOADER = resources.files("seatrial.doctor").joinpath("loader.py.txt").read_text("utf-8")
 
 
 @dataclass(frozen=True)

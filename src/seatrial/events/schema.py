@@ -255,24 +255,9 @@ MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onn
 
 #: Files that programs leave for themselves: locks, process IDs, sources and what is compiled from them.
 _NOISE_SUFFIXES = (
-    *(
-        ".lock",
-        ".pid",
-        ".sock",
-        ".tmp",
-        ".part",
-        ".swp",
-        ".py",
-        ".pyc",
-        ".pyi",
-        ".c",
-        ".cc",
-        ".cpp",
-        ".cu",
-        ".h",
-        ".hpp",
-    ),
-    *(".o", ".a", ".so", ".cubin", ".ptx", ".ttir", ".ttgir", ".llir", ".source", ".best_config", ".whl", ".egg"),
+    *(".lock", ".pid", ".sock", ".tmp", ".part", ".swp", ".py", ".pyc", ".pyi", ".c", ".cc", ".cpp", ".cu", ".h"),
+    *(".hpp", ".o", ".a", ".so", ".cubin", ".ptx", ".ttir", ".ttgir", ".llir", ".source", ".best_config", ".whl"),
+    ".egg",
 )
 
 

@@ -6,6 +6,7 @@ ends. Case and the kind of quotes do not matter. Title, cause and fix may use th
 are always known.
 """
 
+import posixpath
 import re
 from functools import lru_cache
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -107,6 +108,10 @@ class Known(NamedTuple):
     ) -> Finding:
         """The finding, with the values filled in; what is given besides is known better there."""
         known = dict(ENGINE_WORDS, **(values or {}))
+        if "path" in known:
+            known.setdefault(
+                "mount", mount_of("FOLDER", posixpath.dirname(posixpath.join("/workspace", known["path"])))
+            )
         known_cause, known_fix = self.knowing[1:] if known.keys() & self.knowing[:1] else (self.cause, self.fix)
         return Finding(
             self.id,
@@ -116,6 +121,12 @@ class Known(NamedTuple):
             fix or _filled(known_fix, known),
             list(evidence),
         )
+
+
+def mount_of(source: str, folder: str) -> str:
+    """The option that brings a folder of the host to this one: --data for /data."""
+    inside = folder == "/data" or folder.startswith("/data/")
+    return "--data " + source if inside else "--mount %s:%s" % (source, folder)
 
 
 def _value(shown: str) -> str:

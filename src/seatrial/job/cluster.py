@@ -106,6 +106,7 @@ class ClusterPlan(Value):
     claim: GpuClaim | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
+    requests: dict[str, str] = Field(default_factory=dict)
     shm_bytes: int
     shm_requested: bool = False
     image: str

@@ -23,9 +23,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic import WithJsonSchema as Schema
 
+from seatrial.errors import SeatrialError
 from seatrial.job.cluster import Kind, Toleration, Volume
 from seatrial.job.engine_grammar import is_host, matching
 from seatrial.job.keys import TEXT, KeyTable, Listed, read_duration, typed
+from seatrial.job.units import parse_bytes
 from seatrial.system.text import shown
 
 #: DNS-1123 subdomain: kubernetes.io/docs/concepts/overview/working-with-objects/names.
@@ -117,6 +119,17 @@ def _whole(least: int) -> Any:
     return read
 
 
+def parse_requests(value: Any) -> dict[str, str]:
+    """Read ``{cpus = 4, memory = "16GB"}`` → requests as the API has them. Raises ValueError."""
+    if not isinstance(value, Mapping) or not {"cpus", "memory"} >= value.keys():
+        raise ValueError(f'expected cpus and memory, such as {{cpus = 4, memory = "16GB"}}, got {shown(value)}')
+    try:
+        cpus = {"cpu": f"{float(value['cpus']):g}"} if "cpus" in value else {}
+        return {**cpus, **({"memory": str(parse_bytes(str(value["memory"])))} if "memory" in value else {})}
+    except (SeatrialError, TypeError) as error:
+        raise ValueError(str(error)) from None
+
+
 VolumeText = Annotated[
     Volume, typed(parse_volume), Schema({**TEXT, "examples": ["pvc:models", "hostpath:/data", "emptydir"]})
 ]
@@ -185,6 +198,9 @@ class ClusterOptions(KeyTable):
     )
     uid: Annotated[int | None, typed(_whole(1))] = Field(
         default=None, description="User and group of the pods; yours by default, 1000 for root."
+    )
+    requests: Annotated[dict[str, str], typed(parse_requests), Schema({"type": "object"})] = Field(
+        default={}, description="Requests below the limits that cpus and memory are."
     )
     require_capacity: bool = Field(default=False, description="Refuse a run if no current node has the capacity.")
 

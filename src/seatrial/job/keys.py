@@ -324,6 +324,12 @@ Name = Annotated[
     typed(matching(NAME, "letters, digits, . _ -, at most 63")),
     Schema({**TEXT, "pattern": f"^{NAME}$"}),
 ]
+#: ``last`` is the newest run.
+NewName = Annotated[
+    str,
+    typed(matching(f"(?!last$){NAME}", "letters, digits, . _ -, at most 63, and not last")),
+    Schema({**TEXT, "pattern": f"^(?!last$){NAME}$"}),
+]
 Variable = Annotated[
     str, typed(matching(_VARIABLE, "a variable's name")), Schema({**TEXT, "pattern": f"^{_VARIABLE}$"})
 ]

@@ -188,8 +188,10 @@ class _Source:
         if detail["type"] == "extra_forbidden":
             if sentence := replaced_key(key):
                 return f"{self._key(key)} was removed: {sentence}"
-            if key in ("kubernetes.requests", "kubernetes.limits", "kubernetes.resources"):
-                return f"{self._key(key)}: requests below limits are not supported yet; cpus and memory set both"
+            if key in ("kubernetes.limits", "kubernetes.resources"):
+                return (
+                    f"{self._key(key)}: unknown key; cpus and memory are the limits, kubernetes.requests is below them"
+                )
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
         problem = detail["msg"].removeprefix("Value error, ")
         if detail["type"] != "value_error":

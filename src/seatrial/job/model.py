@@ -298,6 +298,7 @@ class ConfigFile(Requests):
 
     model_config = ConfigDict(defer_build=False)
 
+    name: keys.NewName | None = Field(default=None, description="Name of the run.")
     target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
     module: str | None = Field(default=None, description="Module to run, as for python -m.")
     args: Listed[keys.Word] = Field(default=(), description="Arguments of the target; replaced by arguments after --.")

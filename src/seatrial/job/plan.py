@@ -286,6 +286,20 @@ class Plan(Value):
         return any((choice.what, choice.value) == IMAGE_UNKNOWN for choice in self.choices)
 
     @property
+    def devices(self) -> str:
+        """``GPU 0 (NVIDIA H200)``, ``CPU``, ``1 GPU of h100``, ``2 pods with 4 nvidia.com/gpu``."""
+        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in self.gpus) or "CPU"
+        if not self.gpus and self.on_this_host and (count := self.gpus_asked):  # of another machine
+            every = any(choice.what == "gpus" and choice.value == "all" for choice in self.choices)
+            gpus = f"{'all GPUs' if every else f'{count} GPU' + 's' * (count > 1)} of {self.job.image.target}"
+        if self.cluster is not None and self.cluster.gpus:
+            claim = self.cluster.claim
+            gpus = f"{self.cluster.gpus} {claim.device_class if claim else self.cluster.gpu_resource}"
+        if self.cluster is not None and self.cluster.nodes > 1:
+            gpus = f"{self.cluster.nodes} pods with {gpus}"
+        return gpus
+
+    @property
     def gpus_asked(self) -> int:
         """GPUs of the whole run: on a cluster those of all its pods, which nobody can name before the start."""
         count = self.agent.gpu_count

@@ -1,48 +1,21 @@
 """Commands, options and keys of seatrial.toml that were removed, and the sentence that names each one's replacement.
 
 An entry stays for one release. The command line shows it in place of "no such command" and "no such option", and the
-reader of seatrial.toml in place of "unknown key". To retire something, delete it and add a line here.
+reader of seatrial.toml in place of "unknown key". To retire something, delete it and add a line to
+retired.json.
 """
 
 from __future__ import annotations
 
-#: Command, or command and subcommand → the command that replaces it.
-COMMANDS: dict[str, str] = {
-    "bench": "seatrial run bench -- train digits --compare eager,graph",
-    "bench serve": "oha http://127.0.0.1:8000/predict   # or wrk",
-    "cdi": "seatrial doctor --write-cdi",
-    "completion": "seatrial --completion SHELL",
-    "down": "seatrial runs stop GROUP",
-    "exporter": "seatrial dashboard --metrics-only",
-    "k8s": "seatrial doctor --on k8s",
-    "k8s cleanup": "kubectl delete job,jobset,pytorchjob,trainjob -l app.kubernetes.io/managed-by=seatrial",
-    "k8s prepull": "kubectl apply -f puller.yaml   # a DaemonSet of the image",
-    "new": "seatrial init NAME",
-    "predict": "seatrial run predict -- MODEL INPUT…",
-    "prune": "seatrial runs prune",
-}
+import json
+import pkgutil
 
-#: Command and option → the sentence that names the replacement.
-OPTIONS: dict[str, str] = {
-    "build --treemap": "build --explain prints the same sizes",
-    "sweep --fused": "sweep --parallel N runs the trials as runs of their own",
-    "tune --apply": "tune --save keeps the changes, and the receipt shows the line to write for each",
-    "tune --patch": "tune --save keeps the changes, and the receipt shows the line to write for each",
-    "up --as-written": "up keeps the order of the file; only the short form of depends_on waits for a task to end",
-    "up --fix": "up --plan prints each problem with its line and what to write",
-    "up --force": "seatrial up runs every service",
-    "up --port": "TensorBoard and MLflow are services of a Compose file, which publishes their ports",
-    "up --stages": "services of a Compose file run in order by depends_on; seatrial up -f FILE",
-}
+_TABLES: dict[str, dict[str, str]] = json.loads(pkgutil.get_data("seatrial.job", "retired.json") or b"{}")
 
-#: Key of seatrial.toml, ``table.key`` or a whole table → the sentence that names the replacement. Keys of a stage or a
-#: service are written with ``*`` for its name: ``stages.*.serve``.
-KEYS: dict[str, str] = {
-    "notify.desktop": 'use a command, such as notify-send seatrial "$SEATRIAL_MESSAGE"',
-    "notify.webhook": "use a command, such as curl --json @- URL, which gets the message on standard input",
-    "services": "TensorBoard and MLflow are services of a Compose file; examples/trackers has one",
-    "stages": "Compose services run in order: depends_on: {OTHER: {condition: service_completed_successfully}}",
-}
+#: Command, or command and subcommand → the command that replaces it; command and option → the sentence that names the
+#: replacement; key of seatrial.toml, ``table.key`` or a whole table → likewise. Keys of a stage or a service are
+#: written with ``*`` for its name: ``stages.*.serve``.
+COMMANDS, OPTIONS, KEYS = _TABLES["commands"], _TABLES["options"], _TABLES["keys"]
 
 
 def replaced_command(words: list[str]) -> str | None:

@@ -31,8 +31,9 @@ MOST_RUNS = COLOURS
 #: Kinds of dashes of look.css: several lines of one run in one plot.
 _DASHES = 4
 
-#: Less than that between two measurements is noise; what a script reported is compared as it is.
-_NOISE = 0.01
+#: Less than that between two measurements is noise, and what half a second is of the shorter run; what a script
+#: reported is compared as it is.
+_NOISE, _NOISE_S = 0.01, 0.5
 
 Verdict = Literal["better", "worse"]
 _VERDICTS: dict[bool, Verdict] = {True: "better", False: "worse"}
@@ -114,7 +115,7 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     names = dict.fromkeys(name for given in arguments.values() for name in given)
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
-        ("outcome", lambda r: r.outcome.sentence, True),
+        ("outcome", lambda r: r.outcome.brief, True),
         ("ranked", lambda r: ranked[r.header.run_id] or "yes", False),
         *((name, lambda r, name=name: arguments[r.header.run_id].get(name), False) for name in names),
         ("work", _work, False),
@@ -137,13 +138,13 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
 
 def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     """Return the numbers, without repetitions: a best value that is the last, a script's summary at its end."""
-    rows, seen, ranked = [], set(), [not why for why in _unranked(runs).values()]
+    rows, seen, noise, ranked = [], set(), _noise(runs), [not why for why in _unranked(runs).values()]
     for reading in readings(runs):
         values = tuple(reading.read(receipt) for receipt in runs)
         if all(value is None for value in values) or (stem(reading.label), values) in seen:
             continue
         seen.add((stem(reading.label), values))
-        rows.append(ComparedRow(reading.label, tuple(_cells(reading, values, ranked))))
+        rows.append(ComparedRow(reading.label, tuple(_cells(reading, values, ranked, noise))))
     return tuple(rows)
 
 
@@ -184,10 +185,16 @@ def _equal_work(one: Receipt, other: Receipt) -> bool:
     return all(a.get(n) == b.get(n) for n in given) and len(works - {None}) <= 1 and (len(scripts) == 1 or known)
 
 
-def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequence[bool]) -> list[Cell]:
+def _noise(runs: Sequence[Receipt]) -> float:
+    """Return the share by which measurements of equal runs differ."""
+    return _NOISE + _NOISE_S / min((wall for run in runs if (wall := run.measurements.wall_s)), default=math.inf)
+
+
+def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequence[bool], noise: float) -> list[Cell]:
     known = {value for value, counts in zip(values, ranked, strict=True) if counts and value is not None}
     known = {value for value in known if math.isfinite(value)}
-    best = (max if reading.direction > 0 else min)(known) if reading.direction and len(known) > 1 else None
+    apart = len(known) > 1 and max(known) - min(known) > reading.measured * noise * min(map(abs, known))
+    best = (max if reading.direction > 0 else min)(known) if reading.direction and apart else None
     cells = []
     for place, value in enumerate(values):
         if value is None:
@@ -195,9 +202,10 @@ def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequ
             continue
         change, verdict = None, None
         if place and (first := values[0]) is not None:
-            least = _NOISE * abs(first) if reading.measured else 0.0
             change = _change(first, value, reading.words)
-            if reading.direction and ranked[0] and ranked[place] and abs(value - first) > least:
+            if reading.measured and change != "same" and abs(value - first) <= noise * abs(first):
+                change = "within noise"
+            elif reading.direction and ranked[0] and ranked[place] and abs(value - first) > 0:
                 verdict = _VERDICTS[(value > first) == (reading.direction > 0)]
         words = reading.words(value) if math.isfinite(value) else str(value)
         cells.append(Cell(words, change, verdict, ranked[place] and value == best))

@@ -190,6 +190,11 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
             yield f"{write}, and no volume keeps that: it is deleted with the pod; mount a persistentVolumeClaim there"
 
 
+#: Options that pods have as they were given.
+_AS_GIVEN = ("node_selector", "tolerations", "priority_class", "runtime_class", "queue", "runtime", "service_account",
+             "image_pull_secrets", "min_nodes", "requests", "ttl_s")  # fmt: skip
+
+
 def _pods(
     job: Job,
     run_id: str,
@@ -201,6 +206,10 @@ def _pods(
 ) -> ClusterPlan:
     options, image, code = job.kubernetes, inside.image, inside.code
     count = gpus.plan.count
+    for flag, name, limit in (("--cpus", "cpu", job.cpus), ("--memory", "memory", job.memory_bytes)):
+        if limit is not None and float(options.requests.get(name, 0)) > limit:
+            message = f"[kubernetes] requests has more {name} than {flag} allows"
+            raise UsageError(message, cause="a request is at most its limit", run="seatrial run --help")
     return ClusterPlan(
         name=f"seatrial-{run_id}",
         kind=kind,
@@ -208,7 +217,6 @@ def _pods(
         context=facts.context,
         namespace=facts.namespace,
         nodes=job.nodes,
-        min_nodes=options.min_nodes,
         gpus=count,
         gpu_resource=pod_resource(job),
         claim=gpus.claim,
@@ -229,18 +237,10 @@ def _pods(
         run_in_models=inside.volumes.run_folder != CONTAINER_RUN,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
-        node_selector=options.node_selector,
-        tolerations=options.tolerations,
-        priority_class=options.priority_class,
-        runtime_class=options.runtime_class,
-        queue=options.queue,
-        runtime=options.runtime,
-        service_account=options.service_account,
-        image_pull_secrets=options.image_pull_secrets,
         restarts=again,
-        ttl_s=options.ttl_s,
         grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
         labels=_labels(job, run_id),
+        **{name: getattr(options, name) for name in _AS_GIVEN},
     )
 
 

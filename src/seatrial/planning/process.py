@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.plan import factory_facts, plan_packages
 from seatrial.images.recipes import recipe, recipe_requirements, serving_requirements
 from seatrial.images.sources import pip_conf
+from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_MODELS
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Gpu, Injection, VenvPlan
 from seatrial.job.reading.constants import ANY
@@ -25,6 +27,7 @@ from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import GpuPlan, Parts, Site, local_places, target_argv
 from seatrial.system import command
 from seatrial.system.host import Host
+from seatrial.system.project_files import read_sources
 from seatrial.system.typed_path import as_typed
 
 
@@ -48,6 +51,9 @@ def gpu_plan(job: Job, site: Site, injection: Injection) -> GpuPlan:
         return GpuPlan("required", len(gpus), injection, gpus)
     return GpuPlan("none" if job.gpus.kind == "none" else "auto-cpu", 0, injection)
 
+
+#: Of the sources that are searched for a variable.
+_MOST_BYTES = 20 << 20
 
 #: Prints which of its arguments, import names or names of packages, are not there. Imports nothing of them, and nothing
 #: of the current folder, whose csv.py is somebody else's code: a plan runs none.
@@ -169,8 +175,20 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         python=str(python.interpreter),
         venv=python.venv,
         choices=python.choices,
-        warnings=python.warnings,
+        warnings=(*python.warnings, *_without_effect(job, script)),
     )
+
+
+def _without_effect(job: Job, script: ScriptFacts) -> Iterator[str]:
+    """Yield a sentence for a folder that only a variable brings to a process of this machine, which nothing reads."""
+    if job.target.kind not in ("script", "module"):
+        return
+    text = "".join(read_sources((job.project / file for file in script.files), job.project, _MOST_BYTES))
+    for flag, folder, target in (("--data", job.data, CONTAINER_DATA), ("--models", job.models, CONTAINER_MODELS)):
+        variable = f"SEATRIAL_{flag[2:].upper()}_DIR"
+        if folder is not None and variable not in text:
+            given = f"--on local sets {variable}, which {job.target.value} does not read"
+            yield f"{flag} has no effect: {target} is in containers, and {given}"
 
 
 def _refuse_unwritable(script: ScriptFacts) -> None:

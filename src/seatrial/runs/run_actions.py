@@ -47,7 +47,7 @@ def stop(run: Run, host: Host, *, kill: bool = False) -> Receipt:
     """End a live run, cleanly or at once, and make its receipt. Raises UsageError when it has already ended."""
     from seatrial.runs.finish import finalise  # all that judges a run, of no use before it has started
 
-    backend, handle = _live(run, host)
+    backend, handle = _live(run, host, "nothing is left to stop")
     if kill:
         backend.kill(handle)
     else:
@@ -58,8 +58,10 @@ def stop(run: Run, host: Host, *, kill: bool = False) -> Receipt:
 
 
 def execute(run: Run, argv: list[str], host: Host, *, interactive: bool) -> int:
-    """Run a command inside a live run; return its exit code."""
-    backend, handle = _live(run, host)
+    """Run a command inside a live run; return its exit code. Raises UsageError: no command, or the run has ended."""
+    backend, handle = _live(run, host, "no command can run in it")
+    if not argv:
+        raise UsageError("The command to run is missing", run=f"seatrial runs exec {run.id} nvidia-smi")
     return backend.exec(handle, argv, interactive=interactive)
 
 
@@ -126,7 +128,8 @@ def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
     return Pruned(len(doomed), size_bytes)
 
 
-def _live(run: Run, host: Host) -> tuple[Backend, Handle]:
+def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
+    """Args: so: the consequence of an end."""
     run.trusted_plan()
     handle = handle_of(run, host)
     if run.is_starting():
@@ -135,7 +138,7 @@ def _live(run: Run, host: Host) -> tuple[Backend, Handle]:
             run="seatrial runs ls   # until it runs; Ctrl-C where it was started ends it",
         )
     if handle is None or not state_of(handle, host).is_live:
-        raise UsageError(f"Run {run.id} has ended", run=f"seatrial runs show {run.id}")
+        raise UsageError(f"Run {run.id} has ended, so {so}", run=f"seatrial runs show {run.id}")
     return backend_of(handle, host), handle
 
 

@@ -59,6 +59,7 @@ class RunStore:
 
     def __init__(self, project: Path, host: Host | None = None) -> None:
         self.project = Path(os.path.realpath(project))
+        self._host = host
         state = (host or Host()).state_folder
         self.record = state / "projects" / project_key(self.project)
         self.root = self.record / "runs"
@@ -80,7 +81,7 @@ class RunStore:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not (self.record / "project.json").exists():
-                Folder(self.record).write("project.json", {"project": str(self.project)})
+                self._sign()
             with Folder(self.record).lock(CLAIMS):
                 self._clear()
                 if name is not None and (other := self.unfinalised(name)) is not None:
@@ -104,6 +105,29 @@ class RunStore:
             ) from error
         return run
 
+    def _sign(self) -> None:
+        identity = {"project": str(self.project), "inode": self.project.stat().st_ino}
+        Folder(self.record).write("project.json", identity)
+
+    def adopt(self) -> None:
+        """Take over the records of this folder's earlier name: of the same inode, with the places of their runs here.
+
+        Neither alone is enough: an inode may be a deleted folder's, and a clone may have any place.
+        """
+        if self.record.exists() or not (here := set(_folders(self.places))):
+            return
+        for record in map(Folder, self.record.parent.glob("*")):
+            known = record.read("project.json", lambda data: (data["inode"], Path(data["project"])))
+            if known is None or known[0] != self.project.stat().st_ino or known[1].exists():
+                continue
+            old = RunStore(known[1], self._host)
+            if here & set(_folders(old.root)) and all(run.ended or run.is_abandoned() for run in old.all()):
+                old.record.rename(self.record)
+                self._sign()
+                for run_id in here & set(_folders(self.root)):
+                    self._link(self.run(run_id))
+                return
+
     def _clear(self) -> None:
         """Delete what killed commands have left: runs without a plan, and half a record. The caller has the lock."""
         with nofollow.folder(self.root) as records, contextlib.suppress(OSError):
@@ -125,8 +149,13 @@ class RunStore:
         (run.folder / "home").mkdir()
         with nofollow.folder(self.project, *PLACE_FOLDER, run.id, "outputs", "checkpoints", make=True):
             pass
+        self._link(run)
+
+    def _link(self, run: Run) -> None:
         with nofollow.folder(self.project, *PLACE_FOLDER, run.id) as descriptor:
             for name in LINKED:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=descriptor)
                 os.symlink(run.folder / name, name, dir_fd=descriptor)
 
     def let_any_user_write(self, run: Run) -> None:
@@ -267,6 +296,7 @@ def store_of(project: Path | None, host: Host | None = None) -> RunStore:
     if project is None or project == Path():
         return nearest_store(Path(), host)
     store = RunStore(project.absolute(), host)
+    store.adopt()
     if not project.is_dir() and not store.root.is_dir():
         there = next(parent for parent in project.absolute().parents if parent.is_dir())
         raise UsageError(f"Project folder not found: {project}", run=f"ls {as_typed(there)}")
@@ -278,6 +308,7 @@ def nearest_store(folder: Path, host: Host | None = None) -> RunStore:
     here = RunStore(folder.absolute(), host)
     for around in (here.project, *here.project.parents):
         store = RunStore(around, host)
+        store.adopt()
         if store.root.is_dir() or os.path.lexists(store.places):
             return store
         if any(os.path.lexists(around / name) for name in _ENDS):

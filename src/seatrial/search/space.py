@@ -31,7 +31,12 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})(?::(?P<step>{_NUMBER}))?")
 _PREFIXES = ("log:", "int:", "int:log:", "log:int:")
-_EXAMPLE = "seatrial sweep … --set batch_size=64,128 --set lr=log:1e-5..1e-1"
+
+
+def _example(name: str) -> str:
+    """Return a command that sets what was typed; a name of ours for other text."""
+    return f"seatrial sweep … --set {name if re.fullmatch(_NAME, name) else 'batch_size'}=64,128"
+
 
 #: Digits of a real number that a script is given: enough that two trials never get the same text by rounding.
 _DIGITS = 6
@@ -132,12 +137,12 @@ class Space:
 def parse_space(texts: Sequence[str]) -> Space:
     """Raises UsageError for none, for text that is not NAME=SPEC, and for a name that is given twice."""
     if not texts:
-        raise UsageError("No settings to try: add --set NAME=V1,V2", run="seatrial sweep … --set batch_size=64,128")
+        raise UsageError("No settings to try: add --set NAME=V1,V2", run=_example(""))
     dimensions = [parse_dimension(text) for text in texts]
     names = [dimension.name.replace("-", "_") for dimension in dimensions]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"--set names {name} twice: write one --set for it", run=_EXAMPLE)
+            raise UsageError(f"--set names {name} twice: write one --set for it", run=_example(name))
     return Space(tuple(dimensions))
 
 
@@ -156,8 +161,10 @@ def _toml_text(value: Any) -> str:
 def parse_dimension(text: str) -> Dimension:
     """Raises UsageError for text that is not NAME=SPEC, an empty range, and a logarithm of zero."""
     name, equals, spec = text.partition("=")
+    if text.startswith("--"):
+        raise UsageError(f"--set has no value: the option {name} follows it", run="seatrial sweep --help")
     if not equals or not re.fullmatch(_NAME, name) or not spec.strip():
-        raise UsageError(f"--set {text!r} is not NAME=VALUE,VALUE… or NAME=LOW..HIGH", run=_EXAMPLE)
+        raise UsageError(f"--set {text!r} is not NAME=VALUE,VALUE… or NAME=LOW..HIGH", run=_example(name))
     spec = spec.strip()
     prefix = next((each for each in sorted(_PREFIXES, key=len, reverse=True) if spec.startswith(each)), "")
     match = _RANGE.fullmatch(spec[len(prefix) :]) if "..." not in spec else None
@@ -175,9 +182,9 @@ def parse_dimension(text: str) -> Dimension:
         )
     values = tuple(value.strip() for value in spec.split(","))
     if "" in values:
-        raise UsageError(f"--set {text!r} has an empty value between its commas", run=_EXAMPLE)
+        raise UsageError(f"--set {text!r} has an empty value between its commas", run=_example(name))
     if len(set(values)) < len(values):
-        raise UsageError(f"--set {text!r} names a value twice", run=_EXAMPLE)
+        raise UsageError(f"--set {text!r} names a value twice", run=_example(name))
     return OneOf(name, values)
 
 
@@ -186,7 +193,7 @@ def _range(name: str, spec: str, whole: bool, log: bool, match: re.Match[str]) -
     step = float(match["step"]) if match["step"] else None
     flag = f"--set {name}={spec}"
     if not all(math.isfinite(number) for number in (low, high, step or 0.0)):
-        raise UsageError(f"{flag}: its numbers are too large", run=_EXAMPLE)
+        raise UsageError(f"{flag}: its numbers are too large", run=_example(name))
     if log and low <= 0:
         better = spec.replace(match["low"] + "..", ("1" if whole else "1e-6") + "..", 1) if high > 0 else "log:1e-6..1"
         raise UsageError(

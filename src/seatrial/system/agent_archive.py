@@ -15,6 +15,7 @@ import tempfile
 import tokenize
 import zipfile
 from collections.abc import Callable, Collection, Mapping
+from importlib import resources
 from pathlib import Path
 
 import seatrial
@@ -30,26 +31,7 @@ _CATALOG = "seatrial/findings/catalog.json"
 
 #: The archive for pods: an archive within, without what pods never run, as one xz stream: a third of the size.
 _WITHIN = "agent.xz"
-_UNPACK = f"""import os, sys
-try:
-    import fcntl, lzma
-except ImportError as error:
-    sys.exit("The agent needs Python's module lzma, which this image's Python lacks: %s" % error)
-data = lzma.decompress(__loader__.get_data("{_WITHIN}"))
-try:  # memory that nobody can write any more, and no other process can open
-    descriptor = os.memfd_create("seatrial-agent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    path = "/proc/self/fd/%d" % descriptor
-except (AttributeError, OSError):
-    import tempfile
-    descriptor, path = tempfile.mkstemp(prefix="seatrial-agent-", suffix=".pyz")
-with os.fdopen(descriptor, "wb", closefd=False) as file:
-    file.write(data)
-try:
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
-except (AttributeError, OSError):  # a file; isolation.py finds that the target can write it
-    pass
-sys.path[0] = sys.argv[0] = path
-{_MAIN}"""
+_UNPACK = resources.files("seatrial.system").joinpath("unpack.py.txt").read_text("utf-8") + _MAIN
 
 
 def build_for_pods(directory: Path, stand_ins: Collection[str]) -> Path:

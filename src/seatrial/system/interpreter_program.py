@@ -21,17 +21,8 @@ from pathlib import Path
 
 #: Modules that compiled code imports, ``os.wait4`` for one, and codecs, which are found by a name that is computed.
 ALWAYS = (
-    *(
-        "_strptime",
-        "ctypes._endian",
-        "linecache",
-        "resource",
-        "runpy",
-        "threading",
-        "tokenize",
-        "traceback",
-        "unicodedata",
-    ),
+    *("_strptime", "ctypes._endian", "linecache", "resource", "runpy", "threading", "tokenize", "traceback"),
+    "unicodedata",
     *(f"encodings.{name}" for name in ("ascii", "cp437", "idna", "latin_1", "punycode", "utf_8", "utf_8_sig")),
     "warnings",
 )

@@ -1,7 +1,8 @@
 """YAML of a project or a machine: data as JSON has it, read in bounded time and memory.
 
-Aliases and tags are refused: no tool writes them into what is read here, a few lines of aliases stand for
-gigabytes, and tags are for objects. PyYAML is imported when there is something to read: most commands have none.
+Tags are refused: they are for objects. A few lines of aliases stand for gigabytes, so what they stand for is counted
+before it is built, and each gets its own copy. PyYAML is imported when there is something to read: most commands have
+none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ MAX_BYTES = 1_000_000
 
 #: A spec or a kubeconfig has six levels.
 _MOST_LEVELS = 50
+
+#: Values with each alias in place; a manifest of a hundred pods has 10,000.
+_MOST_VALUES = 200_000
 
 
 def parse_yaml(text: str, name: str) -> Any:
@@ -36,21 +40,43 @@ def parse_yaml(text: str, name: str) -> Any:
         # What PyYAML's constructors raise for numbers of thousands of digits and for days that no month has.
         raise ConfigError(f"{name}: a value that is not a valid number or date: {error}", run=f"cat {name}") from error
     _refuse_half_characters(data, name)
-    return data
+    return _copied(data)
+
+
+def _copied(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return [_copied(value) for value in data] if isinstance(data, list) else data
 
 
 def _refuse_more_than_data(text: str, name: str, loader: Any) -> None:
     """Before anything is built, from the stream of events. Raises ConfigError, YAMLError."""
     import yaml
 
-    levels = 0
+    values = 0
+    known: dict[str, tuple[int, int]] = {}  # anchor → its values, and levels of them
+    outer: list[tuple[str | None, int, int]] = [(None, 0, 0)]  # anchor, values before, levels inside
     event: Any
     for event in yaml.parse(text, Loader=loader):
-        levels += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        problem = None
+        problem, more, levels = None, 0, 0
         if isinstance(event, yaml.AliasEvent):
-            problem = f"the alias *{event.anchor}: aliases are not supported, write each value in place"
-        elif levels > _MOST_LEVELS:
+            more, levels = known.get(str(event.anchor), (0, 0))
+            problem = None if more else f"the alias *{event.anchor}: no value has this anchor before it"
+        elif isinstance(event, yaml.CollectionStartEvent):
+            outer.append((event.anchor, values, 0))
+            more = 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before, inside = outer.pop()
+            levels = inside + 1
+            known.update({anchor: (values - before, levels)} if anchor else {})
+        elif isinstance(event, yaml.ScalarEvent):
+            more = 1
+            known.update({event.anchor: (1, 0)} if event.anchor else {})
+        values += more
+        outer[-1] = (*outer[-1][:2], max(outer[-1][2], levels))
+        if values > _MOST_VALUES:
+            problem = "its aliases stand for too many values"
+        elif len(outer) - 1 + levels > _MOST_LEVELS:
             problem = "nested too deep"
         elif getattr(event, "tag", None) not in (None, "!"):
             problem = f"the tag {event.tag}: only plain data is allowed"

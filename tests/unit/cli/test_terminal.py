@@ -188,7 +188,7 @@ def test_colours_are_no_drawing() -> None:
 
 
 def test_it_is_never_wider_than_the_terminal() -> None:
-    assert b"7 steps, " in live(b"a\n", columns=10) and b"steps/s" not in live(b"a\n", columns=10)
+    assert b"7 steps\x1b" in live(b"a\n", columns=10) and b"steps/s" not in live(b"a\n", columns=10)
 
 
 def test_who_reads_a_pipe_may_print_here_too() -> None:
@@ -257,3 +257,10 @@ def test_in_one_file(stream: str, text: str, shown: bytes) -> None:
 def test_another_file_is_left_as_it_is() -> None:
     done = subprocess.run([sys.executable, "-c", VERDICT % ("stderr", "no end")], capture_output=True)
     assert (done.stdout, done.stderr) == (b"verdict\n", b"no end")
+
+
+def test_a_line_ends_at_a_part_or_a_word() -> None:
+    text = "installing with pip, 22 s: 10 of 17 packages, 10 MB downloaded; downloading torch 2.13.0"
+    assert live_line._fitted(text, 80) == text.partition(";")[0]
+    assert live_line._fitted(text, 50) == "installing with pip, 22 s: 10 of 17 packages"
+    assert live_line._fitted("a sentence without parts", 14) == "a sentence…"

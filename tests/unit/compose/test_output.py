@@ -30,6 +30,11 @@ def test_a_last_line_without_an_end_and_a_progress_bar() -> None:
     assert lines(chunks, ["a"]) == b"a | 10 %\na | 20 %\na | 30 %\na | no end\xff\xfe\n"
 
 
+def test_a_bar_that_erases_its_line_keeps_its_colours() -> None:
+    chunks = [("a", "stdout", b"\r\x1b[2K\x1b[32m1/2\x1b[0m\r\x1b[2K2/2\n")]
+    assert lines(chunks, ["a"]) == b"a | \na | \x1b[32m1/2\x1b[0m\na | 2/2\n"
+
+
 def test_a_line_without_any_end_is_not_kept_for_ever() -> None:
     assert lines([("a", "stdout", b"x" * 70_000)], ["a"]).startswith(b"a | xxx")
 

@@ -26,6 +26,14 @@ def test_refusal_is_composes_own_words_behind_file_and_line(read, name: str) -> 
     assert caught.value.run and "\n" not in caught.value.message
 
 
+def test_a_service_that_is_not_there_gets_the_nearest(read) -> None:
+    text = "services:\n  train: {image: x}\n  serve: {image: x}\n"
+    with pytest.raises(UsageError) as caught:
+        read(text, "trian")
+    assert caught.value.message.endswith("compose.yaml has no service trian; did you mean train?")
+    assert caught.value.run and caught.value.run.startswith("seatrial up") and caught.value.run.endswith(" train")
+
+
 def test_advice_names_the_files_that_were_given(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "compose.yaml").touch()

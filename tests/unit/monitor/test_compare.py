@@ -119,6 +119,13 @@ def test_better_and_worse_need_a_good_direction():
     assert "×2 worse" in to_html(found)
 
 
+def test_short_runs_of_equal_work_differ_by_noise():
+    found = compare(a_receipt("r1", wall_s=2.14), a_receipt("r2", wall_s=1.98))
+    assert rows(found)["wall time"] == ("2.14 s", "1.98 s", "within noise")
+    assert verdicts(found, "wall time") == [(None, False), (None, False)]
+    assert rows(compare(a_receipt("r1", wall_s=214), a_receipt("r2", wall_s=198)))["wall time"][2] == "-7.5 %"
+
+
 def test_a_run_has_one_colour_in_every_plot():
     a = a_receipt("r1", name="one", plots=[a_plot(1, 2), a_plot(1, 2, id="gpu")])
     b = a_receipt("r2", name="one", plots=[a_plot(3, 4)])

@@ -15,6 +15,7 @@ from manifest_rules import VERSIONS, violations
 from planning_sites import a_site
 from seatrial.backends.kubernetes.pods import read_pod
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
+from seatrial.errors import ConfigError
 from seatrial.job.model import Target
 from seatrial.job.own_workload import read_own
 from seatrial.job.plan import Plan
@@ -89,6 +90,33 @@ def test_only_the_agent_is_added_and_the_file_is_left_alone(tmp_path: Path, text
         container["command"] = list(plan.agent.argv)
     assert stripped == parse_yaml(text, "job.yaml")
     assert plan.agent.argv == ("python3", "/app/train.py") and plan.agent.gpu_count == 1 and plan.agent.check == "torch"
+
+
+def test_aliases_are_values_of_their_own(tmp_path: Path) -> None:
+    """Each template gets the agent once, as if it had been written twice."""
+    anchored = PYTORCH.replace("Master:\n", "Master: &pods\n", 1)
+    text = anchored[: anchored.index("    Worker:")] + "    Worker: *pods\n"
+    twice, written = (planned(tmp_path / name, each) for name, each in (("a", text), ("b", PYTORCH)))
+    specs = [rendered(plan)[-1]["spec"]["pytorchReplicaSpecs"]["Worker"] for plan in (twice, written)]
+    for each in specs:
+        del each["template"]["metadata"]["labels"], each["template"]["spec"]["volumes"][2]
+    assert specs[0] == specs[1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (
+            "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
+            "too many",
+        ),
+        ("a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 99)), "nested too deep"),
+        ("a: &a [*a]\n", "no value has this anchor before it"),
+    ],
+)
+def test_aliases_are_counted_before_they_are_built(lines: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_yaml(lines, "job.yaml")
 
 
 def test_a_job_is_valid_for_every_version(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from planning_sites import READY, SCRIPT, a_site, chosen, facts_of, plan_of
 from seatrial.errors import SeatrialError, TargetError, UsageError
 from seatrial.images.requirements.project import project_needs
+from seatrial.job.keys import DataMount
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
@@ -80,6 +81,18 @@ def test_a_plan(backend: str, target: str, tmp_path: Path, snapshot: SnapshotAss
                 text = f"refused   {error.message}".replace(str(tmp_path), "~")
             texts.append(f"=== {target} on {backend}, {gpus} GPUs, {nodes} node{'s' * (nodes > 1)}\n{text}")
     assert "\n".join(texts) == snapshot
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_folder_that_a_local_script_cannot_see_is_a_warning(tmp_path: Path, reads: bool) -> None:
+    project = tmp_path / "mnist"
+    facts_of(project, "print(__import__('os').environ['SEATRIAL_DATA_DIR'])" if reads else "print('/data')")
+    target = TARGETS["script"]
+    data = DataMount(source=tmp_path, read_only=True)
+    job = Job(project=project, target=target, backend="local", data=data)
+    site = a_site("local", tmp_path, project, gpus=0)
+    plan = make_plan(with_defaults(job, site.backend.traits), site, script_facts(target, project))
+    assert any(warning.startswith("--data has no effect") for warning in plan.warnings) is not reads
 
 
 def test_changes_of_another_script_are_left_out_with_a_sentence(tmp_path: Path) -> None:

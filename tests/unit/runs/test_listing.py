@@ -55,7 +55,7 @@ def listed(capsys, *words: str) -> list[str]:
 def test_only_those_of_a_status(many, capsys):
     assert len(listed(capsys)) == 4
     [failed] = listed(capsys, "--status", "failed")
-    assert failed.endswith("failed: The target exited with 1")
+    assert failed.endswith("failed: exit code 1")
     [unmet] = listed(capsys, "--status", "unmet")
     assert "unmet" in unmet and unmet.endswith("Metric accuracy (0.6, required >= 0.99)")
     assert len(listed(capsys, "--status", "failed,stopped")) == 2

@@ -15,7 +15,7 @@ from seatrial.errors import NameInUseError, RunNotFoundError, SeatrialError, Unt
 from seatrial.runs import run_actions
 from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run, run_name
-from seatrial.runs.store import RunStore, other_projects
+from seatrial.runs.store import RunStore, nearest_store, other_projects
 from seatrial.system.host import Host
 from seatrial.system.records import Process
 
@@ -93,7 +93,8 @@ def test_a_run_is_a_record_out_of_the_project_and_a_place_in_it(store: RunStore,
         "events.jsonl", "home", "stderr.log", "stdout.log",
     ]  # fmt: skip
     assert (store.project / ".seatrial" / ".gitignore").read_text() == "*\n"
-    assert json.loads((store.record / "project.json").read_text()) == {"project": str(store.project)}
+    known = {"project": str(store.project), "inode": store.project.stat().st_ino}
+    assert json.loads((store.record / "project.json").read_text()) == known
 
 
 def test_the_container_sees_the_agents_part_of_the_plan_alone(store: RunStore) -> None:
@@ -109,6 +110,17 @@ def test_a_login_of_a_package_source_is_not_written_down(store: RunStore, key: s
     run.save_plan(plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})}))
     written = (run.folder / "plan.json").read_text()
     assert "https://e.org/wheels" in written and "hunter2" not in written
+
+
+def test_a_renamed_project_keeps_its_runs_and_a_copy_of_it_gets_none(store: RunStore, tmp_path: Path) -> None:
+    a_run(store, 1, finalised=True)
+    host = Host({"SEATRIAL_STATE": str(store.record.parents[1])})
+    shutil.copytree(store.project, tmp_path / "copy", symlinks=True)
+    renamed = store.project.rename(tmp_path / "renamed")
+    assert not any(run.recorded for run in nearest_store(tmp_path / "copy", host).all())
+    [run] = nearest_store(renamed, host).all()
+    assert run.recorded and run.ended and not store.record.exists()
+    assert run.place.parent.parent.parent == renamed and (run.place / "home").is_dir()
 
 
 def test_a_name_is_given_once(store: RunStore) -> None:

@@ -371,7 +371,7 @@ class TuneDriver:
     def _remove_last(self, why: str) -> None:
         name, applied = self.standing.remove_last()
         self.record.rows = [
-            row._replace(verdict="removed", why="removed from the combination: %s" % why)
+            row._replace(verdict="removed", why=why)
             if row.name == name and row.verdict == "kept" and applied.items() <= row.changes.items()
             else row
             for row in self.record.rows

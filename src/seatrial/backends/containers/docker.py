@@ -69,6 +69,7 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
         nvidia_hook=hook and not desktop,
         selinux="name=selinux" in options,
         cpu_limits=bool(info.get("CpuCfsQuota")),
+        cores=info.get("NCPU"),
         memory_limits=bool(info.get("MemoryLimit")),
         cgroup_driver=info.get("CgroupDriver"),
         desktop=desktop,

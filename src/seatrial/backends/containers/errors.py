@@ -38,25 +38,14 @@ _OF_THE_ENGINE = (
 
 #: Entry of the catalogue → the error it is.
 ERRORS: dict[str, type[SeatrialError]] = {
-    "engine-permission": EngineUnavailableError,
-    "engine-down": EngineUnavailableError,
-    "docker-context-missing": EngineUnavailableError,
-    "docker-is-podman": EngineUnavailableError,
-    "docker-client-too-new": EngineUnavailableError,
-    "rootless-no-subids": EngineUnavailableError,
+    **dict.fromkeys(("engine-permission", "engine-down", "docker-context-missing"), EngineUnavailableError),
+    **dict.fromkeys(("docker-is-podman", "docker-client-too-new", "rootless-no-subids"), EngineUnavailableError),
     **dict.fromkeys(_OF_THE_ENGINE, EngineError),
-    "device-not-there": UsageError,
-    "limit-out-of-range": UsageError,
-    "podman-ports-of-the-pod": UsageError,
-    "privileged-port": UsageError,
-    "mount-not-there": UsageError,
-    "network-not-there": UsageError,
+    **dict.fromkeys(("device-not-there", "limit-out-of-range", "podman-ports-of-the-pod"), UsageError),
+    **dict.fromkeys(("privileged-port", "mount-not-there", "network-not-there"), UsageError),
     "container-name-in-use": NameInUseError,
-    "image-without-python": ImageError,
-    "program-not-there": ImageError,
-    "image-not-there": ImageError,
-    "disk-full": DiskError,
-    "read-only-root": DiskError,
+    **dict.fromkeys(("image-without-python", "program-not-there", "image-not-there"), ImageError),
+    **dict.fromkeys(("disk-full", "read-only-root"), DiskError),
 }
 
 #: The variable of each engine's client for the engine's address.

@@ -117,6 +117,7 @@ def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFac
         cdi_devices=read_specs(spec_dirs).names,
         selinux=bool(security.get("selinuxEnabled")),
         cpu_limits="cpu" in controllers,
+        cores=host.get("cpus"),
         memory_limits="memory" in controllers,
         cgroup_driver=host.get("cgroupManager"),
         **PODMAN,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seatrial.backends.kubernetes import admission
 from seatrial.backends.kubernetes.pod import (
     DEFAULT_CONTAINER,
     RUN_LABEL,
@@ -64,8 +65,6 @@ _PATCHED_CONTAINER = ("name", "securityContext")
 
 #: Owner of our patch. Trainer's webhook requires a domain and a path (v2.3, plugins/jobset/jobset.go).
 PATCH_MANAGER = "seatrial/run"
-#: Variables that Trainer's torch plugin sets and its webhook refuses in a TrainJob (v2.3, pkg/constants).
-_TRAINER_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 
 
 def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> list[Manifest]:
@@ -94,7 +93,10 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
             )
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
-    return [*maps, *_claim_template(cluster), *(_own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster))]
+    workloads = _own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster)
+    for workload in workloads:
+        admission.check(workload, plan.job.own.file if plan.job.own else None)
+    return [*maps, *_claim_template(cluster), *workloads]
 
 
 def agent_plan(plan: Plan) -> str:
@@ -373,12 +375,6 @@ def _refuse_beyond_a_patch(cluster: ClusterPlan) -> None:
                 cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {flag}",
                 run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
             )
-    if reserved := [name for name in _TRAINER_VARIABLES if name in cluster.env]:
-        raise UsageError(
-            f"A TrainJob cannot set {', '.join(reserved)}: its operator sets them",
-            cause="the webhook of Kubeflow Trainer refuses them",
-            run="seatrial run …   # without them; torchrun gets the same values",
-        )
     if cluster.claim is not None:
         raise UsageError(
             "A TrainJob cannot claim GPUs: its runtime does",

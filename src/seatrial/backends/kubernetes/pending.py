@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,10 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     image = named[1] if named else pod.waiting_image or str(around.container.get("image", ""))
     of_pod = {"pod": pod.name, "node": pod.host or "", "image": image, "container": pod.waiting_on or ""}
     finding = known.finding(
-        [f"{pod.name}: {text}"[:_LONGEST]], values={**match.values, **of_pod, **facts.values}, cause=facts.cause
+        [f"{pod.name}: {text}"[:_LONGEST]],
+        values={**match.values, **of_pod, **facts.values},
+        cause=facts.cause,
+        fix=facts.fix,
     )
     if known.id in _ABOUT_THE_IMAGE and image.startswith("seatrial/"):  # built here, and pushed nowhere
         finding.fix = by_id("k8s-image-not-there").finding(values=of_pod).fix
@@ -102,12 +106,14 @@ class Facts:
 
     Attributes:
         detail: behind the message. values: for the fix and the cause. id: of the entry that fits better.
+        fix: instead of that entry's.
     """
 
     detail: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     id: str | None = None
     cause: str | None = None
+    fix: str | None = None
 
 
 def _gpus(message: str, around: Surroundings) -> Facts:
@@ -172,11 +178,35 @@ def _resources(message: str, around: Surroundings) -> Facts:
 
 
 def _taint(message: str, around: Surroundings) -> Facts:
-    taints = sorted(set(re.findall(r"taint[s]? \{([^}]*)\}", message)))
-    if not taints:
-        return Facts()
-    key = taints[0].split(":")[0].split("=")[0].strip()
-    return Facts(", ".join(taint.rstrip(": ").strip() for taint in taints), {"key": key})
+    """Name the taints of the nodes that have what the pod requests. The scheduler's sentence has no effect, or none."""
+    tolerations = around.item.get("spec", {}).get("tolerations") or ()
+    fitting = [node for node in around.nodes or () if around.selector.items() <= node.labels.items()]
+    having = [node for node in fitting if node.allocatable >= around.wanted_gpus] or fitting
+    found = [
+        taint for node in having for taint in node.taints if not any(_tolerates(each, taint) for each in tolerations)
+    ]
+    written = {f"{one['key']}{'=' * bool(one.get('value'))}{one.get('value') or ''}:{one['effect']}" for one in found}
+    if not written:
+        parts = [taint.partition(":") for taint in re.findall(r"taint[s]? \{([^}]*)\}", message)]
+        written = {"=".join(filter(None, (key.strip(), value.strip()))) for key, _, value in parts}
+    if not written:
+        return Facts("no permission to list nodes" if around.nodes is None else "")
+    fix = f"seatrial run … with [kubernetes] tolerations = {json.dumps(sorted(written))}"
+    return Facts(", ".join(sorted(written)), fix=fix, id="k8s-gpu-taint" if _are_of_gpus(written) else "k8s-taint")
+
+
+def _are_of_gpus(taints: Iterable[str]) -> bool:
+    return all(taint.startswith("nvidia.com/gpu") for taint in taints)
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    """Source: kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration."""
+    exists = toleration.get("operator") == "Exists"
+    return (
+        toleration.get("effect") in (None, "", taint["effect"])
+        and (toleration.get("key") == taint["key"] or (exists and not toleration.get("key")))
+        and (exists or (toleration.get("value") or "") == (taint.get("value") or ""))
+    )
 
 
 def _selector(message: str, around: Surroundings) -> Facts:

@@ -78,7 +78,8 @@ def _environment(cluster: ClusterPlan) -> list[Manifest]:
 
 
 def _resources(cluster: ClusterPlan) -> Manifest:
-    """Return requests equal to limits: such a pod is the last to be evicted, and GPUs allow nothing else.
+    """Return requests equal to limits, unless the job has its own: such a pod is the last to be evicted, and GPUs allow
+    nothing else.
 
     CPU and memory that the job leaves open are requested without a limit: a scheduler puts a pod without requests onto
     a full node, and a limit that the user did not choose would kill it. A requested size of /dev/shm is memory that
@@ -96,7 +97,10 @@ def _resources(cluster: ClusterPlan) -> Manifest:
     least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{memory_gib:g}Gi"}
     claims = [{"name": claim["name"]} for claim in pod_claims(cluster)]
     further = {"limits": limits, "claims": claims}
-    return {"requests": {**least, **limits}, **{key: value for key, value in further.items() if value}}
+    return {
+        "requests": {**least, **limits, **cluster.requests},
+        **{key: value for key, value in further.items() if value},
+    }
 
 
 def pod_security(cluster: ClusterPlan) -> Manifest:

@@ -28,6 +28,7 @@ class Node:
 
     Attributes:
         offers: NVIDIA's resources that it has → the healthy ones; MIG slices of each size are a resource of their own.
+        taints: those that keep pods off.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Node:
     product: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     offers: dict[str, int] = field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
         product=labels.get("nvidia.com/gpu.product"),
         labels=labels,
         offers={name: count for name, count in offers.items() if count},
+        taints=tuple(taint for taint in spec.get("taints") or () if taint.get("effect") != "PreferNoSchedule"),
     )
 
 

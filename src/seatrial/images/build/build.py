@@ -148,9 +148,10 @@ def _build(
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
     network = None if image.network == "default" else image.network
     look = _watched(image)
-    lines = [line for text in image.context_texts.values() for line in text.splitlines()]
-    if locked := sum(" --hash=" in line for line in lines):
-        progress(f"packages to install: {locked}")
+    lists = (text for name, text in image.context_texts.items() if name.endswith("requirements.txt"))
+    lines = [line for text in lists for line in text.splitlines() if line and line[0] not in "-# "]
+    if any(" --hash=" in line for line in lines):
+        progress(f"packages to install: {len(lines)}")
     try:
         try:
             for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from importlib import resources
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -19,29 +20,7 @@ from seatrial.job.plan import ImagePlan
 from seatrial.stack.facts import torch_index, wheels
 
 #: Prints versions of packages, and the CUDA of torch/version.py (None for a CPU build), without importing torch.
-_PROGRAM = """
-import json, os, re
-from importlib import metadata
-found = {}
-for name in ("torch", "torchvision", "torchaudio", "tensorflow", "tensorflow-cpu", "jax"):
-    try:
-        found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        pass
-if "torch" in found:
-    try:
-        path = metadata.distribution("torch").locate_file("torch/version.py")
-        text = open(os.fspath(path), encoding="utf-8").read()
-        cuda = re.search(r"^cuda\\\\b[^=]*=\\\\s*(\\\\S+)", text, re.MULTILINE)
-        own = re.search(r"^__version__\\\\b[^=]*=\\\\s*['\\"]([^'\\"]+)", text, re.MULTILINE)
-        if cuda:
-            found["cuda"] = None if cuda.group(1) == "None" else cuda.group(1).strip("'\\"")
-        if own:
-            found["torch"] = own.group(1)
-    except OSError:
-        pass
-print(json.dumps(found))
-""".replace("\\\\", "\\")
+_PROGRAM = resources.files("seatrial.images.build").joinpath("versions.py.txt").read_text("utf-8")
 
 _TIMEOUT_S = 120.0
 

@@ -25,8 +25,8 @@ PULLING = "pulling "
 _EXPECTED = re.compile(r"^packages to install: (?P<count>\d+)(?: in (?P<folder>.+))?$")
 
 #: pip and uv, before they download a file, and for a file that is there.
-_DOWNLOAD = re.compile(r"^\s*Downloading (?P<name>\S+)(?: \((?P<size>[\d.]+ ?[kKMG]?i?B)\))?")
-_PRESENT = re.compile(r"^\s*(?:Using cached|Processing) \S+")
+_DOWNLOAD = re.compile(r"^\s*Downloading (?P<name>\S+)(?!\S)(?<!\.metadata)(?: \((?P<size>[\d.]+ ?[kKMG]?i?B)\))?")
+_PRESENT = re.compile(r"^\s*(?:Using cached|Processing) (?P<name>\S+)")
 _INSTALLING = re.compile(r"^Installing collected packages: (?P<names>.+)")
 
 _BASE = "getting the base image"
@@ -50,7 +50,7 @@ class BuildProgress:
 
     def __init__(self, now_s: float) -> None:
         self.step = "preparing the build"
-        self._packages, self._bytes = 0, 0.0
+        self._files, self._bytes = set[str](), 0.0  # a later step names those of an earlier one again
         self._expected, self._unpacking = 0, 0
         self._folder: Path | None = None  # is seen while packages are unpacked
         self._started_s = now_s
@@ -64,16 +64,18 @@ class BuildProgress:
         begun = step is not None and step != self.step
         if step is not None and begun:
             self.step, self._doing = step, ""
-        if match := _EXPECTED.match(text):
+        if text.startswith(READY):
+            self._expected = 0  # a cached layer names no package of its own
+        elif match := _EXPECTED.match(text):
             self._expected = int(match["count"])
             self._folder = Path(match["folder"]) if match["folder"] else None
         elif match := _DOWNLOAD.match(text):
-            self._packages += 1
+            self._files.add(_package(match["name"]))
             self._bytes += _bytes(match["size"])
             size = f" ({format_bytes(round(_bytes(match['size'])))})" if match["size"] else ""
             self._doing = f"downloading {_package(match['name'])}{size}"
-        elif _PRESENT.match(text):
-            self._packages += 1
+        elif match := _PRESENT.match(text):
+            self._files.add(_package(match["name"]))
             self._doing = ""
         elif match := _INSTALLING.match(text):
             self._unpacking = len(match["names"].split(","))
@@ -92,10 +94,10 @@ class BuildProgress:
 
     def totals(self) -> list[str]:
         """Return ``14 of 18 packages``, ``312 MB downloaded``, as far as there are any."""
-        known = f"{self._packages} of {_packages(self._expected)}"
-        words = known if self._packages < self._expected else _packages(self._packages)
+        count = len(self._files)
+        words = f"{count} of {_packages(self._expected)}" if count < self._expected else _packages(count)
         downloaded = [f"{format_bytes(round(self._bytes))} downloaded"] if self._bytes else []
-        return ([words] if self._packages else []) + downloaded
+        return ([words] if self._files else []) + downloaded
 
 
 def _packages(count: int) -> str:

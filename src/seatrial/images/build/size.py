@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -35,32 +36,7 @@ _OPTIONS = (
 #: Prints the bytes of all files as ``du --apparent-size`` counts them: a hard link once, a hole as if it were full, a
 #: folder as one block of 4,096. Left out is what the engine mounts, but for a VOLUME, which has a copy of the image's
 #: own files. Python 3.8, standard library.
-_PROGRAM = r"""
-import os, re, stat
-PSEUDO = b"cgroup cgroup2 devpts devtmpfs fuse.lxcfs mqueue proc securityfs sysfs tmpfs".split()
-mounts = {}
-with open("/proc/self/mountinfo", "rb") as lines:
-    for line in lines:
-        fields, _, source = line.partition(b" - ")
-        path = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal.group(1), 8)]), fields.split()[4])
-        mounts[path] = source.split()[0]
-total, linked, folders = 0, set(), [b"/"]
-while folders:
-    total += 4096
-    with os.scandir(folders.pop()) as entries:
-        for entry in entries:
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                if mounts.get(entry.path) not in PSEUDO:
-                    folders.append(entry.path)
-            elif entry.path not in mounts and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
-                file = status.st_dev, status.st_ino
-                if file not in linked:
-                    total += status.st_size
-                if status.st_nlink > 1:
-                    linked.add(file)
-print(total)
-"""
+_PROGRAM = resources.files("seatrial.images.build").joinpath("count_bytes.py.txt").read_text("utf-8")
 
 
 def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, host: Host) -> int | None:

@@ -13,7 +13,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.declared import Declared
 from seatrial.images.requirements.imports import known_package
 from seatrial.images.requirements.pip_format import (
     MOST_LINES,
@@ -24,7 +23,7 @@ from seatrial.images.requirements.pip_format import (
     parsed,
     text_of,
 )
-from seatrial.images.requirements.pyproject import declared, python_specifier
+from seatrial.images.requirements.pyproject import Declared, declared, python_specifier
 from seatrial.images.requirements.uv_sources import sourced, uv_sources
 from seatrial.system import toml_file, yaml_file
 from seatrial.system.project_files import is_there, read_bytes, read_text

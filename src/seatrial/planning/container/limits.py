@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seatrial.backends.base import EngineFacts
-from seatrial.errors import EngineError
+from seatrial.errors import EngineError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import SHM_BYTES_PER_GPU
 from seatrial.job.model import Job
@@ -116,6 +116,9 @@ def pids_limit(host_pids: int | None) -> int:
 
 
 def refuse_unenforceable(job: Job, engine: EngineFacts) -> None:
+    if job.cpus is not None and engine.cores and job.cpus > engine.cores:
+        words = f"--cpus {job.cpus:g} is more than this machine has: {engine.cores} cores"
+        raise UsageError(words, run=f"seatrial run … --cpus {engine.cores}")
     limits = [("--cpus", job.cpus, engine.cpu_limits), ("--memory", job.memory_bytes, engine.memory_limits)]
     for flag, value, enforced in limits:
         if value is not None and not enforced:

@@ -180,7 +180,7 @@ def _aligned(table: Table, width: int) -> list[str]:
         elif len(line) + 2 + len(row[-1]) <= width:
             lines.append(f"{line}  {row[-1]}")
         else:
-            lines += [line, f"    {row[-1]}"]
+            lines += [line, *textwrap.wrap(row[-1], width, initial_indent="    ", subsequent_indent="      ")]
     return lines
 
 

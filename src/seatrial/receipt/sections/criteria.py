@@ -184,8 +184,10 @@ def _metric(name: str, condition: str) -> Judge:
             return Judgement("fail", f"the condition {clean(condition)!r} is invalid; write, for example, '>= 0.985'")
         found = run.evidence.steps.find(name)
         if found is None:
-            reported = ", ".join(list(run.evidence.steps.series)[:8]) or "no number at all"
-            missing = f"the target never reported {name} to $SEATRIAL_EVENTS; it reported {reported}"
+            reported = ", ".join(list(run.evidence.steps.series)[:8]) or "no number"
+            printed = run.output.printed.complement(run.evidence.steps, own=bool(run.evidence.written))
+            also = f", and the numbers that it printed ({', '.join([*printed][:8])}) prove nothing" if printed else ""
+            missing = f"the target never reported {name} to $SEATRIAL_EVENTS: it reported {reported} there{also}"
             return Judgement("fail", missing, condition, None)
         reported_as, points = found
         last = points[-1][1]

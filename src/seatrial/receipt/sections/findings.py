@@ -14,13 +14,15 @@ from seatrial.errors import SeatrialError
 from seatrial.events import FilesOutside, Signal, is_result
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
+from seatrial.findings.known import mount_of
 from seatrial.findings.own_words import with_own_words
-from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN
+from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import clean, items, mapping, whole
 from seatrial.receipt.formatting import count, quote
 from seatrial.receipt.section import Block, Log, Notices, Section
 from seatrial.receipt.sections.criteria import CLOCK_SLACK_S, judge_saved_model
+from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.job.plan import Plan
@@ -154,7 +156,7 @@ def _missing_file(run: RunEvidence) -> Finding | None:
     cause, fix = _place_of_file(path, target, start.rstrip("/"), root, run.plan)
     return by_id("file-missing").finding(
         [f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"],
-        values={"path": path, "folder": posixpath.dirname(target)},
+        values={"path": path, "mount": mount_of("FOLDER", posixpath.dirname(target))},
         cause=cause,
         fix=fix,
     )
@@ -176,7 +178,13 @@ def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) ->
         return cause, f"put it into {lacks}, or pass the script its path"
     lies = _lies_at(path, target, Path(os.path.normpath(plan.job.project)))
     cause = f"In the container that is {target}, outside of the project's folder {root}"
-    return cause, None if lies is None else f"seatrial run … --mount {shlex.quote(lies)}"
+    data = plan.job.data
+    if data is not None and PurePosixPath(target).is_relative_to(CONTAINER_DATA):
+        return (
+            f"--data {as_typed(data.source)} is {CONTAINER_DATA}, and has no such file",
+            f"ls {as_typed(data.source)}",
+        )
+    return cause, None if lies is None else f"seatrial run … {mount_of(*map(shlex.quote, lies))}"
 
 
 def _started_from(path: str, plan: Plan) -> str | None:
@@ -196,18 +204,18 @@ def _started_from(path: str, plan: Plan) -> str | None:
     return folder if is_file(plan.job.project / there) else None
 
 
-def _lies_at(path: str, target: str, project: Path) -> str | None:
-    """Return ``SOURCE:TARGET`` of a mount of the file: by its last folders in the project, or as seen from there."""
+def _lies_at(path: str, target: str, project: Path) -> tuple[str, str] | None:
+    """Return (source, target) of a mount of the file: by its last folders in the project, or as seen from there."""
     from seatrial.job.reading.modules import is_file
 
     parts = PurePosixPath(target).parts[1:]
     for at in range(len(parts) - 1):
         if is_file(project.joinpath(*parts[at:])):
-            return f"./{parts[at]}:/{posixpath.join(*parts[: at + 1])}"
+            return f"./{parts[at]}", f"/{posixpath.join(*parts[: at + 1])}"
     relative = Path(os.path.normpath(project / path))
     if not is_file(relative):
         return None
-    return f"{os.path.relpath(relative.parent, project)}:{posixpath.dirname(target)}"
+    return os.path.relpath(relative.parent, project), posixpath.dirname(target)
 
 
 #: Other findings of the same, with their own advice.

@@ -7,7 +7,7 @@ from typing import Any
 
 from seatrial.backends.kubernetes.pending import Surroundings, explain
 from seatrial.backends.kubernetes.pods import Pod, newest, read_pod, state_of, workload_state
-from seatrial.backends.kubernetes.survey import Node
+from seatrial.backends.kubernetes.survey import Node, read_node
 from seatrial.job.in_container import EXIT_POD_STOPPED
 from tables import cases
 
@@ -44,6 +44,19 @@ def test_more_gpus_than_any_node_has(gpus: int, pods: int, allocatable: tuple[in
     around = Surroundings(wide, "nvidia.com/gpu", nodes, (), pods)
     finding = explain(POD, "FailedScheduling", "Insufficient nvidia.com/gpu", around)
     assert finding is not None and cause in str(finding.cause) and str(finding.fix) == f"seatrial run … {fix}"
+
+
+@cases("message", "taints", "tolerations", "id", "detail", "fix")
+def test_taints_are_read_from_the_nodes(
+    message: str, taints: list[dict[str, str]] | None, tolerations: list[Any], id: str, detail: str, fix: str
+) -> None:
+    """Since 1.34 the scheduler names none; before, it leaves the effect out."""
+    pod = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}], "tolerations": tolerations}}
+    raw = {"metadata": {"name": "g"}, "spec": {"taints": taints}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    nodes = None if taints is None else (read_node(raw, "nvidia.com/gpu"), Node("cpu", 0, 0, ready=True))
+    finding = explain(POD, "FailedScheduling", message, Surroundings(pod, "nvidia.com/gpu", nodes))
+    assert finding is not None and finding.id == id and finding.message.endswith(detail)
+    assert fix in str(finding.fix) and "<" not in str(finding.fix)
 
 
 @cases("resources", "message", "id", "fix")

@@ -191,6 +191,15 @@ def test_what_a_trainjob_cannot_report(tmp_path: Path) -> None:
         rendered(plan)
 
 
+def test_requests_stand_below_limits(tmp_path: Path) -> None:
+    own = {"requests": {"cpus": 2, "memory": "1GiB"}}
+    workload = rendered(a_cluster_plan(tmp_path, gpus="none", cpus="4", memory="2GiB", kubernetes=own))[-1]
+    resources = workload["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == {"cpu": "2", "memory": str(2**30)} and resources["limits"]["cpu"] == "4"
+    with pytest.raises(UsageError, match="more cpu than --cpus"):
+        a_cluster_plan(tmp_path, cpus="1", kubernetes=own)
+
+
 def test_trainjob_refuses_variables_that_its_webhook_reserves(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, MODERN, gpus="1", env={"PET_NNODES": "2"}, kubernetes={"kind": "trainjob"})
     with pytest.raises(UsageError, match="PET_NNODES"):

@@ -37,6 +37,9 @@ def test_packages_are_counted_against_those_of_the_lock(tmp_path: Path) -> None:
     progress.line(f"packages to install: 2 in {tmp_path}")
     progress.line("Downloading torch-2.13.0-cp311-none-linux.whl (180.5 MB)")
     assert progress.words(1.0).startswith("installing the packages with pip, 1 s: 1 of 2 packages, 180 MB downloaded")
+    progress.line("Downloading torch-2.13.0-cp311-none-linux.whl.metadata (30 kB)")
+    progress.line("Processing /opt/wheels/torch-2.13.0-cp311-none-linux.whl")  # of the next step
+    assert ": 1 of 2 packages," in progress.words(1.0)
     progress.line("Using cached numpy-2.4.0-cp311-none-linux.whl")
     progress.line("Installing collected packages: numpy, torch")
     (tmp_path / "lib/python3.11/site-packages/numpy-2.4.0.dist-info").mkdir(parents=True)
