@@ -372,7 +372,8 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
     else:
         file = job.project / job.target.value if job.target.kind == "script" else None
-        needs = project_needs(job.project, script, file.parent if file else job.project, also=further, file=file)
+        around = file.parent if file else job.folder
+        needs = project_needs(job.project, script, around, also=further, file=file, folder=job.folder)
     if not further:
         return needs
     reason = f"{needs.reason}; {added}"

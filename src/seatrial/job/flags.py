@@ -46,7 +46,7 @@ class Flag(NamedTuple):
 _OPTIONS: dict[str, tuple[Flag, ...]] = {
     "": (
         Flag("trust", "--trust", "Allow what the project's file requests without asking.", kind=bool),
-        Flag("project", "--project -C", "The project folder; default: here.", kind=Path, metavar="DIR"),
+        Flag("project", "--project -C", "The project folder; default: the repository.", kind=Path, metavar="DIR"),
     ),
     "Common": (
         Flag(

@@ -13,7 +13,6 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
-from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.reading.modules import STANDARD_MODULES, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
@@ -117,8 +116,7 @@ def refuse_siblings(project: Path, script: ScriptFacts) -> None:
             raise ConfigError(
                 f"{script.where.get(name, 'the target')} imports {name}, which lies next to this folder, in {root}",
                 cause="only the project's folder is in the container, and the package index has another's of that name",
-                run=f"seatrial run -C {os.path.relpath(root, project)} "
-                f"-w {CONTAINER_PROJECT}/{project.relative_to(root).as_posix()} …",
+                run=f"seatrial run -C {os.path.relpath(root, project)} …",
             )
 
 

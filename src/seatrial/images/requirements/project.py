@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,10 @@ LOCK = "seatrial.lock"
 #: Lists for pip, in the order in which they are looked for; the second is what web interfaces for diffusion call it.
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
+#: Every list that is read, in the order in which they are looked for.
+_FURTHER = ("requirements/requirements.txt", "requirements/base.txt")
+_NAMES = (*LISTS, "pyproject.toml", *ENVIRONMENT_FILES, "setup.py", "setup.cfg", *_FURTHER)
+
 #: Lock files of package managers, in the order in which they are looked for.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 
@@ -76,11 +80,18 @@ _MOST_SOURCE_BYTES = 20_000_000
 
 
 def project_needs(
-    project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = (), *, file: Path | None = None
+    project: Path,
+    script: ScriptFacts,
+    script_dir: Path,
+    also: tuple[str, ...] = (),
+    *,
+    file: Path | None = None,
+    folder: Path | None = None,
 ) -> Needs:
     """The first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
-    What the script itself lists comes first, then a requirements.txt nearer to it than the project's own.
+    What the script itself lists comes first, then the lists of the folder that it is started in, then a
+    requirements.txt nearer to the script than the project's own.
 
     What the script cannot do without and no file lists is added where its package is known.
 
@@ -88,6 +99,7 @@ def project_needs(
         script_dir: the script's folder; its modules belong to the project.
         also: requirements that are installed in addition to the project's.
         file: the script, which may list what it needs (``# /// script``).
+        folder: the working directory; the project by default.
 
     Raises ConfigError naming ``file:line``.
     """
@@ -101,7 +113,9 @@ def project_needs(
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages = packages.without(ours)
-    needs = (_inline(file, project) if file else None) or _nearest_list(project, script_dir, packages)
+    needs = (_inline(file, project) if file else None) or _nearest_list(
+        project, script_dir, folder or project, packages
+    )
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
@@ -185,30 +199,32 @@ def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
     return needs
 
 
-def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -> Needs | None:
-    """Read the list in the script's folder, or in a folder between it and the project's own.
+def _nearest_list(project: Path, script_dir: Path, start: Path, packages: ImportedPackages) -> Needs | None:
+    """Read the list in the script's folder, or in a folder between it and the project's own; in ``start`` of any kind.
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     """
-    folders = [script_dir, *script_dir.parents] if script_dir.is_relative_to(project) else []
-    for folder in folders[: len(script_dir.parts) - len(project.parts)]:
-        if is_there(file := folder / "requirements.txt"):
-            name = str(file.relative_to(project))
-            found, pinned = _read_list(file, project)
-            outer = _from_files(project, packages)
-            if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
-                python = pinned & outer.python if outer else pinned
-                return Needs(found, name, f"{name} is the nearest to the script", python)
-            more = tuple(
-                line
-                for line in outer.requirements.lines
-                for module, package in packages.known.items()
-                if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
-            )
-            both = replace(outer.requirements, lines=more) if more else Requirements()
-            reason = f"{name} is the nearest to the script" + (f"; {outer.source} lists {', '.join(more)}" * bool(more))
-            return Needs(found + both, name, reason, pinned & outer.python)
-    return _from_files(project, packages)
+    outer = _from_files(project, project, packages)
+    folders = dict.fromkeys((script_dir, *script_dir.parents, start))
+    for folder in (each for each in folders if each != project and each.is_relative_to(project)):
+        lists = None if folder == start else LISTS[:1]
+        if (near := _from_files(folder, project, packages, lists)) is None:
+            continue
+        found, python = near.requirements, near.python & outer.python if outer else near.python
+        near = replace(near, reason=f"{near.source} is the nearest to the script", python=python)
+        if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
+            return near
+        more = tuple(
+            line
+            for line in outer.requirements.lines
+            for module, package in packages.known.items()
+            if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
+        )
+        if not more:
+            return near
+        reason = f"{near.reason}; {outer.source} lists {', '.join(more)}"
+        return replace(near, requirements=found + replace(outer.requirements, lines=more), reason=reason)
+    return outer
 
 
 def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
@@ -219,37 +235,31 @@ def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
     return exported.requirements, exported.python
 
 
-def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
-    python = requires_python(project / "pyproject.toml")
-    for name in LISTS:
-        if not is_there(file := project / name):
-            continue
-        found, pinned = _read_list(file, project)
-        return _with_itself(project, Needs(found, file.name, f"{file.name} exists", python & pinned))
-    if is_there(file := project / "pyproject.toml"):
-        listed = pyproject_requirements(file, packages.lines)
-        if listed is not None:
-            reason = "pyproject.toml lists them"
-            lock = next((name for name in LOCKS if is_there(project / name)), LOCKS[0])
-            locked = locked_versions(project / lock)
-            if locked:
-                reason += f"; {lock} pins {len(locked)} versions"
-            return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
-    for name in ENVIRONMENT_FILES:
-        if is_there(file := project / name):
+def _from_files(
+    folder: Path, project: Path, packages: ImportedPackages, only: Collection[str] | None = None
+) -> Needs | None:
+    """Read the first list of a folder; ``only``: of these names."""
+    shown = {name: str((folder / name).relative_to(project)) for name in _NAMES if is_there(folder / name)}
+    here = [name for name in shown if only is None or name in only]
+    python = requires_python(folder / "pyproject.toml")
+    for name in here:
+        file, source = folder / name, shown[name]
+        if name.endswith(".txt"):
+            found, pinned = _read_list(file, project)
+            return _with_itself(folder, Needs(found, source, f"{source} exists", python & pinned))
+        if name in ENVIRONMENT_FILES:
             environment = read_environment(file)
-            reason = f"{name} lists them"
-            return _with_itself(project, Needs(environment.requirements, name, reason, environment.python))
-    if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
-        return Needs(
-            Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python
-        )
-    if is_there(file := project / "setup.cfg") and (setup := read_setup_cfg(file)) is not None:
-        found = Requirements(lines=setup.lines)
-        return Needs(found, "setup.cfg", "install_requires of setup.cfg lists them", setup.python)
-    for name in ("requirements/requirements.txt", "requirements/base.txt"):
-        if is_there(file := project / name):
-            return Needs(read_requirements(file, project), name, f"{name} exists", python)
+            needs = Needs(environment.requirements, source, f"{source} lists them", environment.python)
+            return _with_itself(folder, needs)
+        if name == "pyproject.toml":
+            if (listed := pyproject_requirements(file, packages.lines)) is not None:
+                lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
+                locked = locked_versions(folder / lock)
+                reason = f"{source} lists them" + f"; {lock} pins {len(locked)} versions" * bool(locked)
+                return Needs(Requirements(lines=listed, constraints=locked), source, reason, python)
+        elif (setup := (read_setup if name == "setup.py" else read_setup_cfg)(file)) is not None:
+            reason = f"install_requires of {source} lists them"
+            return Needs(Requirements(lines=setup.lines), source, reason, setup.python)
     return None
 
 

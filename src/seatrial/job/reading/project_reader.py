@@ -78,9 +78,10 @@ class ProjectReader:
         calls: Sequence[str] = (),
         arguments: Sequence[str] = (),
         any_python: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self.project, self.start, self.calls = project, start, calls
-        self.roots = ImportRoots(project, start, roots)
+        self.roots = ImportRoots(project, start, roots, folder or project)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
         self.writes = Writes(self.modules.at, arguments)
         self.reading = ProjectReading()
@@ -235,19 +236,27 @@ def read_project(
     calls: Sequence[str] = (),
     arguments: Sequence[str] = (),
     any_python: bool = False,
+    folder: Path | None = None,
 ) -> ProjectReading:
     """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
 
     Args:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
-        arguments: that the script is started with.
+        arguments: that the script is started with. folder: the working directory; the project by default.
 
     Raises TargetError: the script itself cannot be read or parsed.
     """
     added: list[Path] = []
     while True:
         reader = ProjectReader(
-            project, [*roots, *added], inside, start, calls=calls, arguments=arguments, any_python=any_python
+            project,
+            [*roots, *added],
+            inside,
+            start,
+            calls=calls,
+            arguments=arguments,
+            any_python=any_python,
+            folder=folder,
         )
         reading = reader.read()
         if not reader.roots.added or len(added) >= MOST_PARTS:

@@ -30,7 +30,7 @@ def plan(project: Path, script: str) -> tuple[str, ...]:
 def test_a_module_next_to_the_folder_is_not_taken_from_an_index(repository: Path) -> None:
     with pytest.raises(ConfigError, match=r"^train\.py:2 imports pointy, which lies next to this folder") as refusal:
         plan(repository / "tools", "train.py")
-    assert refusal.value.run == "seatrial run -C .. -w /workspace/tools …"
+    assert refusal.value.run == "seatrial run -C .. …"
 
 
 def test_with_the_whole_repository_it_is_found(repository: Path) -> None:
