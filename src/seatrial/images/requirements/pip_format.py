@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -282,6 +282,21 @@ def _not_in_the_image(place: str, line: str) -> ConfigError:
 
 def _shown(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Requirements of the project as a package.
+
+    Attributes:
+        extras: canonical name → requirements; None where they are computed when the project is installed.
+        name: the project's own, canonical, where it is known.
+    """
+
+    lines: tuple[str, ...]
+    python: SpecifierSet
+    extras: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
+    name: str | None = None
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,14 @@ from seatrial.images.requirements.imports import (
     taken_from_folders,
     the_project_itself,
 )
+from seatrial.images.requirements.instructions import further_lists, with_shown
 from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
     own_dependencies,
     read_conda_list,
     read_environment,
     read_inline,
+    read_pipfile,
     read_setup,
     read_setup_cfg,
 )
@@ -55,8 +57,7 @@ LOCK = "seatrial.lock"
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
 #: Every list that is read, in the order in which they are looked for.
-_FURTHER = ("requirements/requirements.txt", "requirements/base.txt")
-_NAMES = (*LISTS, "pyproject.toml", *ENVIRONMENT_FILES, "setup.py", "setup.cfg", *_FURTHER)
+_NAMES = (*LISTS, "pyproject.toml", *ENVIRONMENT_FILES, "setup.py", "setup.cfg", "Pipfile")
 
 #: Lock files of package managers, in the order in which they are looked for.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
@@ -65,7 +66,6 @@ LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 UNREAD = {
     "requirements.in": "for its versions: pip-compile requirements.in",
     "pixi.toml": "for its versions: pixi workspace export conda-environment environment.yml",
-    "Pipfile": "for its versions: pipenv requirements > requirements.txt",
     "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",
     "pylock.toml": "for its versions, write requirements.txt",
 }
@@ -112,7 +112,7 @@ def project_needs(
     absent = empty_submodules(project)
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
-    packages = packages.without(ours)
+    packages, shown = with_shown(packages.without(ours), project)
     needs = (_inline(file, project) if file else None) or _nearest_list(
         project, script_dir, folder or project, packages
     )
@@ -120,16 +120,17 @@ def project_needs(
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
-            packages = packages_of_imports(imports, roots).without(ours)
+            packages, shown = with_shown(packages_of_imports(imports, roots).without(ours), project)
         unread = next((name for name in UNREAD if is_there(project / name)), None)
         reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
+        reason = "; ".join((reason, *shown))
         warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
         warnings = (f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings
         guessed = tuple(map(canonicalize_name, packages.guessed.values()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings, guessed=guessed)
     else:
         needs = installable(needs)
-        needs = _with_imported(needs, packages, script, also)
+        needs = _with_imported(needs, packages, script, also, shown)
     all_needs = needs.plus(Requirements(lines=also))
     warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *taken_from_folders(script, taken, project))
     warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
@@ -150,7 +151,9 @@ def _inline(file: Path, project: Path) -> Needs | None:
     return Needs(Requirements(lines=listed.lines), name, f"{name} lists them itself", listed.python)
 
 
-def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...]) -> Needs:
+def _with_imported(
+    needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...], shown: tuple[str, ...]
+) -> Needs:
     """Add packages that are imported and not listed, except frameworks, whose build is chosen later."""
     if any("--hash" in line for line in needs.requirements.lines):  # pip then takes nothing without one
         return needs
@@ -162,11 +165,11 @@ def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts
     }
     if not missing:
         return needs
-    shown = ", ".join(f"{package} ({script.where.get(name, 'imported')})" for name, package in missing.items())
+    also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
+    notes = (note for note in shown if note.partition(" installs ")[2] in missing.values())
+    reason = "; ".join((needs.reason, f"the target also imports {also_imported}", *notes))
     more = Requirements(lines=tuple(dict.fromkeys(missing.values())))
-    return replace(
-        needs, requirements=needs.requirements + more, reason=f"{needs.reason}; the target also imports {shown}"
-    )
+    return replace(needs, requirements=needs.requirements + more, reason=reason)
 
 
 def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:
@@ -239,7 +242,8 @@ def _from_files(
     folder: Path, project: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
     """Read the first list of a folder; ``only``: of these names."""
-    shown = {name: str((folder / name).relative_to(project)) for name in _NAMES if is_there(folder / name)}
+    names = _NAMES if only else (*_NAMES, *further_lists(folder))
+    shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     here = [name for name in shown if only is None or name in only]
     python = requires_python(folder / "pyproject.toml")
     for name in here:
@@ -257,10 +261,13 @@ def _from_files(
                 locked = locked_versions(folder / lock)
                 reason = f"{source} lists them" + f"; {lock} pins {len(locked)} versions" * bool(locked)
                 return Needs(Requirements(lines=listed, constraints=locked), source, reason, python)
-        elif (setup := (read_setup if name == "setup.py" else read_setup_cfg)(file)) is not None:
-            reason = f"install_requires of {source} lists them"
+        elif (setup := _READERS[name](file)) is not None:
+            reason = f"{source} lists them"
             return Needs(Requirements(lines=setup.lines), source, reason, setup.python)
     return None
+
+
+_READERS = {"setup.py": read_setup, "setup.cfg": read_setup_cfg, "Pipfile": read_pipfile}
 
 
 def _with_itself(project: Path, needs: Needs) -> Needs:

@@ -12,8 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.declared import Declared
-from seatrial.images.requirements.pip_format import MOST_LINES, canonical_name, checked_requirement
+from seatrial.images.requirements.pip_format import MOST_LINES, Declared, canonical_name, checked_requirement
 from seatrial.images.requirements.poetry import poetry_folders, poetry_groups, poetry_python, poetry_requirements
 from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
 from seatrial.system import toml_file
