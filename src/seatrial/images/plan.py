@@ -23,7 +23,7 @@ from seatrial.images.base import (
 )
 from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
-from seatrial.images.dockerfile.context import WHEEL_NAME, wheel_bytes
+from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
 from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, Layers, digest_of, program, split
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
@@ -90,7 +90,10 @@ def plan_image(
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved)
     layers = split(resolved.requirements, checked.locked)
-    plan = _to_build(with_system, base, resolved, layers, slimming, own, compiles=compiles)
+    extensions, left_out = to_compile(needs, with_gpus=machine is not None)
+    architectures = machine.capabilities if machine else ()
+    own_code = OwnCode(extensions, architectures, sources_of(job.project, extensions))
+    plan = _to_build(with_system, base, resolved, layers, slimming, own, own_code, compiles=compiles)
     choices = (
         base.choice,
         needs.choice,
@@ -98,9 +101,13 @@ def plan_image(
         *checked.choices,
         *system_choices,
         *_compiler(compiles),
+        *(
+            Choice(what="extension", value=each.folder, reason=f"compiles {', '.join(each.modules)}")
+            for each in extensions
+        ),
         *slimming.choices,
     )
-    warnings = (*needs.warnings, *resolved.warnings, *checked.warnings, *system_warnings)
+    warnings = (*needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)
@@ -186,11 +193,12 @@ def _to_build(
     layers: Layers,
     slimming: Slimming,
     own_wheel: str | None,
+    own_code: OwnCode,
     *,
     compiles: bool,
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
-    found, wheels, texts = resolved.requirements, wheels_of(job), layers.texts()
+    found, wheels, texts = resolved.requirements, wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
     contents = ImageContents(
@@ -213,6 +221,7 @@ def _to_build(
         sources=sources,
         own_sources=own_sources,
         own_wheel=own_wheel,
+        extensions=own_code.commands(),
         slimming=slimming.arguments,
         slims_packages=slimming.packages,
         architectures=slimming.architectures,
@@ -295,7 +304,7 @@ def _base_and_stack(
     if own_base:
         resolved = resolved_on(python_of_image(job.image.base))
         return slim_base(resolved.stack, job.image, ""), resolved
-    flavour, reason = needed_flavour(job.image, job.project, needs.requirements)
+    flavour, reason = needed_flavour(job.image, job.project, needs)
     if flavour is None or machine is None:
         resolved = resolved_on(None)
         if machine is None:

@@ -1,7 +1,8 @@
-"""Find lists of less usual names, and what a project's Dockerfile and README install by pip, mim or conda."""
+"""Find lists of less usual names, installs of Dockerfile and README, and modules that the project compiles."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,9 +14,13 @@ from seatrial.images.lint.commands import commands_of, installs_of
 from seatrial.images.lint.instructions import Instruction, read_instructions
 from seatrial.images.requirements.imports import ImportedPackages, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it
-from seatrial.images.requirements.pip_format import canonical_name, checked_requirement
-from seatrial.job.script import FRAMEWORKS
+from seatrial.images.requirements.pip_format import Extension, canonical_name, checked_requirement
+from seatrial.job.reading.modules import STANDARD_MODULES, folders_of, is_file
+from seatrial.job.reading.parsed_modules import Import
+from seatrial.job.reading.signs import dotted, modules_of
+from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_text
+from seatrial.system.source import UnreadableSourceError, parse_source
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
 _PAGES = tuple(
@@ -109,3 +114,46 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
                 notes.append(f"{place} installs {line}")
     rest = packages.without([name for name in found if name not in packages.known])
     return replace(rest, known={**rest.known, **found}), tuple(notes)
+
+
+_MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")
+_COMPILES = re.compile(r"(?:extension|_ext|cythonize)$", re.IGNORECASE)
+
+
+def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, ...]:
+    """Return the project's extensions that the target imports, each setup.py once."""
+    wanted = {name.rpartition(".")[2] for name in (*script.modules, *script.missing)} | {*script.imports}
+    found = []
+    for folder in folders_of(project):
+        if is_file(folder / "setup.py"):
+            try:
+                text = read_text(folder / "setup.py", inside=project, limit_bytes=_MAX_BYTES)
+                tree = parse_source(text.encode(), "setup.py") if _MENTIONED.search(text) else None
+            except (ConfigError, UnreadableSourceError):
+                continue
+            made = _compiled(tree) & wanted if tree is not None else set()
+            if tree is not None and made:
+                imports = {
+                    name.partition(".")[0]
+                    for each in ast.walk(tree)
+                    if isinstance(each, Import)
+                    for name in modules_of(each)
+                }
+                cuda = "CUDAExtension" in text or "make_cuda_ext" in text
+                name = folder.relative_to(project).as_posix()
+                found.append(Extension(name, tuple(sorted(made)), cuda, tuple(sorted(imports - STANDARD_MODULES))))
+    return tuple(found)
+
+
+def _compiled(tree: ast.Module) -> set[str]:
+    """Names that setup.py gives to compiled modules, and to their package."""
+    names = set()
+    for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
+        called = dotted(call.func).rpartition(".")[2]
+        if _COMPILES.search(called) or called == "setup":
+            given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "name")]
+            if called != "setup":
+                given = [each for value in given for each in ast.walk(value) if isinstance(each, ast.expr)]
+            texts = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            names |= {text.removesuffix(".pyx").replace("/", ".").rpartition(".")[2] for text in texts}
+    return names

@@ -300,6 +300,21 @@ class Declared:
 
 
 @dataclass(frozen=True)
+class Extension:
+    """A setup.py of the project that compiles modules which the target imports.
+
+    Attributes:
+        folder: it lies in, relative to the project. modules: last names of what it compiles.
+        cuda: with nvcc. imports: what it imports itself.
+    """
+
+    folder: str
+    modules: tuple[str, ...]
+    cuda: bool
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Needs:
     """The project's own requirements, before a framework is resolved.
 
@@ -310,6 +325,7 @@ class Needs:
         warnings: what is imported and will not be installed, or is installed on a guess.
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
+        extensions: what is compiled of the project itself.
     """
 
     requirements: Requirements
@@ -320,6 +336,7 @@ class Needs:
     warnings: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
     project: Path | None = None
+    extensions: tuple[Extension, ...] = ()
 
     def without_guess(self, name: str, why: str) -> Needs:
         """The same without a package that was a guess."""

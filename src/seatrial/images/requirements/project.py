@@ -27,7 +27,7 @@ from seatrial.images.requirements.imports import (
     taken_from_folders,
     the_project_itself,
 )
-from seatrial.images.requirements.instructions import further_lists, with_shown
+from seatrial.images.requirements.instructions import compiled_by_setups, further_lists, with_shown
 from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
     own_dependencies,
@@ -104,7 +104,11 @@ def project_needs(
     Raises ConfigError naming ``file:line``.
     """
     roots = {project, project / "src", script_dir}
-    packages = packages_of_imports(script.imports, roots)
+    extensions = compiled_by_setups(project, script)
+    built = {name for each in extensions for name in each.modules}
+    missing = {name: where for name, where in script.missing.items() if name.rpartition(".")[2] not in built}
+    script = replace(script, missing=missing)
+    packages = packages_of_imports(script.imports, roots).without(built)
     found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
     own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
     itself = project.name if project.name in packages.strangers and is_package(project) else None
@@ -120,7 +124,7 @@ def project_needs(
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
-            packages, shown = with_shown(packages_of_imports(imports, roots).without(ours), project)
+            packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
         unread = next((name for name in UNREAD if is_there(project / name)), None)
         reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
         reason = "; ".join((reason, *shown))
@@ -135,7 +139,7 @@ def project_needs(
     warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *taken_from_folders(script, taken, project))
     warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
-    needs = replace(needs, imports=imports, warnings=warnings, project=project)
+    needs = replace(needs, imports=imports, warnings=warnings, project=project, extensions=extensions)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
     python, left_aside = requested_python(project, needs.python, needs.source)
     needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
