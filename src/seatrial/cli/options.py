@@ -91,7 +91,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     from seatrial.system.project_files import read_sources
 
     here = Path.cwd()
-    known, at, text = {**options_of(argv[0]), "-h": False, "--help": False}, 1, ""
+    known, at, text, script = {**options_of(argv[0]), "-h": False, "--help": False}, 1, "", Path()
     while at < len(argv):
         name, sign, _ = argv[at].partition("=")
         at += 2 if known.get(name) and not sign else 1
@@ -102,6 +102,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             text = next(read_sources([script], here, _MOST_BYTES), "")
         if name not in known or name == "-m":
             break
+    if argv[at - 2 : at - 1] == ["-m"]:
+        script = Path(f"{argv[at - 1].replace('.', '/')}.py")
     if argv[at - 1] in LAUNCHER_MODULES:
         return [*argv[:at], "--", *argv[at:]]
     ours: set[str] = set()
@@ -112,13 +114,15 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         if known.get(name) and not sign:
             next(words, None)
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    texts = [text]
+    if ours or similar:
+        texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
     if similar:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
-        texts = [text, *read_sources(files, here, _MOST_BYTES)]
-        similar = {name for name in similar if not any(_declares(each, name) for each in texts)}
-    is_theirs = (
-        theirs and (not text or _reads_arguments(text)) and all(_declares(text, name) for name in ours | similar)
-    )
+        everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
+        similar = {name for name in similar if not any(_declares(each, name) for each in everywhere)}
+    declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
+    is_theirs = theirs and (not text or _reads_arguments(text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 
@@ -129,8 +133,19 @@ def _reads_arguments(script: str) -> bool:
     return local or _PARSERS.search(script) is not None
 
 
+def _imported_files(script: Path, text: str) -> Iterator[Path]:
+    """Yield the project's files that a script imports, and those beside them."""
+    from seatrial.job.startable import scripts
+
+    for root in dict.fromkeys(name.partition(".")[0] for name in _IMPORTED.findall(text)):
+        yield script.parent / f"{root}.py"
+        yield from (script.parent / root / each for each in itertools.islice(scripts(script.parent / root), _MOST_READ))
+
+
 def _declares(script: str, option: str) -> bool:
-    return f'"{option}"' in script or f"'{option}'" in script
+    """``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl."""
+    own = re.escape(option.lstrip("-"))
+    return re.search(rf"""["']{option}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
 
 
 class Root(click.Group):
