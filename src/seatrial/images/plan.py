@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path, PurePath
+
+from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import (
@@ -31,7 +34,7 @@ from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.imports import refuse_siblings
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import check_code
+from seatrial.images.requirements.removed_apis import check_code, held_back
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
@@ -82,7 +85,7 @@ def plan_image(
     if not cpu_only:
         needs = _for_nvidia(needs, script)
     wheels = wheels_of(job)
-    base, resolved, checked, needs = _with_packages(job, script, needs, machine, resolver)
+    base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
@@ -148,6 +151,16 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
     where = script.where.get(framework) or script.where.get(built, "the target")
     reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
     return replace(needs, imports=(*needs.imports, framework), reason=reason)
+
+
+def _as_the_code_needs(
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+) -> tuple[Base, Resolved, Checked, Needs]:
+    """Choose packages, with a framework of the code's age if there is one for this machine."""
+    for held in held_back(script, needs):
+        with suppress(ConfigError, GpuContractError):
+            return _with_packages(job, script, held, machine, resolver)
+    return _with_packages(job, script, needs, machine, resolver)
 
 
 def _with_packages(
@@ -306,7 +319,9 @@ def _base_and_stack(
         return slim_base(resolved.stack, job.image, ""), resolved
     flavour, reason = needed_flavour(job.image, job.project, needs)
     if flavour is None or machine is None:
-        resolved = resolved_on(None)
+        resolved = _on_some_python(
+            resolved_on, [each for each in PYTHONS if each not in barred and needs.python.contains(f"{each}.99")]
+        )
         if machine is None:
             reason = "small; no GPU in this run"
         flavour, why = _flavour_of(resolved.stack)
@@ -314,6 +329,20 @@ def _base_and_stack(
             return slim_base(resolved.stack, job.image, reason), resolved
         reason = why
     return _cuda_base(resolved_on, flavour, reason)
+
+
+def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
+    """Resolve for the first framework's Python, or else for the newest that all frameworks have.
+
+    Raises ConfigError, GpuContractError: there is none.
+    """
+    try:
+        return resolved_on(None)
+    except ConfigError as error:
+        for python in sorted(pythons, key=Version, reverse=True):
+            with suppress(ConfigError, GpuContractError):
+                return resolved_on(python)
+        raise error
 
 
 def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
