@@ -138,8 +138,9 @@ def _imported_files(script: Path, text: str) -> Iterator[Path]:
     from seatrial.job.startable import scripts
 
     for root in dict.fromkeys(name.partition(".")[0] for name in _IMPORTED.findall(text)):
-        yield script.parent / f"{root}.py"
-        yield from (script.parent / root / each for each in itertools.islice(scripts(script.parent / root), _MOST_READ))
+        for folder in script.parents:
+            yield folder / f"{root}.py"
+            yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
 
 
 def _declares(script: str, option: str) -> bool:

@@ -31,7 +31,6 @@ from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, Layers, digest
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
-from seatrial.images.requirements.imports import refuse_siblings
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import check_code, held_back
@@ -43,6 +42,7 @@ from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_whee
 from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
+from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS, Stack
 
@@ -79,8 +79,6 @@ def plan_image(
         return ready, (choice,)
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
-    if job.target.kind in ("script", "module"):
-        refuse_siblings(job.project, script)
     needs = image_needs(job, script, gpus=not cpu_only)
     if not cpu_only:
         needs = _for_nvidia(needs, script)
@@ -121,13 +119,7 @@ def plan_image(
 
 
 #: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
-_OTHER_ACCELERATORS = {
-    "mlx": "Apple's GPUs",
-    "mlx_lm": "Apple's GPUs",
-    "torch_directml": "DirectX",
-    "torch_npu": "Huawei's NPUs",
-    "habana_frameworks": "Intel's Gaudi",
-}
+_OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"]
 
 
 def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:

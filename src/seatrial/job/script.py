@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 from collections.abc import Sequence
@@ -24,25 +25,7 @@ from seatrial.system.project_files import read_bytes
 FRAMEWORKS = ("torch", "jax", "tensorflow")
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
-BUILT_ON = {
-    "torchvision": "torch",
-    "torchaudio": "torch",
-    "lightning": "torch",
-    "pytorch_lightning": "torch",
-    "accelerate": "torch",
-    "timm": "torch",
-    "transformers": "torch",
-    "keras": "tensorflow",
-    "keras_core": "tensorflow",
-    "keras_cv": "tensorflow",
-    "keras_hub": "tensorflow",
-    "keras_nlp": "tensorflow",
-    "tf_keras": "tensorflow",
-    "equinox": "jax",
-    "haiku": "jax",
-    "flax": "jax",
-    "optax": "jax",
-}
+BUILT_ON: dict[str, str] = json.loads(Path(__file__).with_name("built_on.json").read_text())
 
 
 HOROVOD = "horovod"

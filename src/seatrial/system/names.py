@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from seatrial.findings.catalogue import entries
@@ -42,35 +43,7 @@ _HOMES = ("home", "homes", "Users", "users", "media", "scratch", "lustre", "mnt"
 _OWNERS = ("login", "owner", "user", "username")
 
 #: Accounts that are nobody's, words of the field, and words of receipts and pages that the catalogue does not have.
-_COMMON = """
-    account admin administrator agent app azureuser bot build builder centos ci demo deploy dev docker ec2-user fedora
-    git gitlab guest jenkins jovyan nobody node opc operator podman postgres public ray root runner service slurm staff
-    student system test tester ubuntu user vagrant vscode worker www-data
-    accuracy adam amd augment batch bench bert bfloat16 cifar cifar10 class conv cpu cross cuda data dataset dataloader
-    ddp deep digits dice dropout epoch epochs error eval evaluate examples f1 feature finetune fp16 gpu grad graph h100
-    h200 ham head hidden images infer input intel iou jax job kernel keras label lamb layer learning linear lion local
-    localhost loss lstm master matmul mean metric metrics mnist model models momentum muon nccl net network norm nvidia
-    output parameters perplexity pip precision predict pretrain project python pytorch rank recall recipe reward rnn
-    sample samples score seatrial seed sgd sh spam src step steps sweep target tensor tensorflow tesla torch torchrun
-    train trainer training transformer transformers tune unet valid validation vision weight weights workspace
-    acceleration advice bound cluster compare container contract criteria criterion counter dashboard diagnosis doctor
-    driver energy engine evidence exit exited exporter failed fail finding findings finished fixed folder framework hang
-    header healthy host idle image info injection judged killed kubernetes launch launched machine max measured median
-    memory met min name none note pass passed peak plan plot power process receipt report run running runtime sandbox
-    save saved script seconds shell signal sm stage started stderr stdout stopped succeeded throughput time timeline
-    timeout top type unknown unmet utilisation utilization version wall warning was window
-    acc accumulation activity anchor auc autocast bandwidth best big body brand cause chain channels circle clean
-    cleanly commit communication computed content convert copies copy core cores count counts crash curve digest
-    distributed dram drives element empty ever exits fallback fast faster fetch figure finish first fix free fused
-    fuses gave good green grid guide had hook html hub initial inline inside internal item jumped keep kept killer
-    last latest launches least light little live lock log long low main manage many max may message middle mini
-    minor near needed new next notes notice num numbers occupancy old once open operations optimizer origin overhead
-    overlap page pattern per phase plain plots policy prepare prime print printed puts quick raise ranks real
-    reasons recent red reduce reference refused right role saves scale section see seen send short show simple site
-    slices slow slowly small span spent stable stand style sync tags tasks tell text thermal tiny title together
-    torn total tried true types variables verdict volume wait white wide width will win within words would write
-    young
-"""
+_COMMON = Path(__file__).with_name("common_names.txt")
 
 T = TypeVar("T")
 
@@ -170,7 +143,8 @@ def is_telling(name: str) -> bool:
 def _vocabulary() -> frozenset[str]:
     """Words of our own: of the findings' texts, and _COMMON."""
     texts = (text for known in entries() for text in (known.id, known.title, known.cause, known.fix, *known.symptoms))
-    return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower())) | set(_COMMON.split())
+    common = set(_COMMON.read_text().split())
+    return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower())) | common
 
 
 def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:

@@ -161,7 +161,9 @@ def read_setup(file: Path) -> Declared | None:
             if lines is None:
                 return None
             extras = values.table(given.get("extras_require")) if "extras_require" in given else {}
-            found = {canonicalize_name(name): values.lines(value) for name, value in (extras or {}).items()}
+            found: dict[str, tuple[str, ...] | None] = {
+                canonicalize_name(name): values.lines(value) for name, value in (extras or {}).items()
+            }
             known = {name: extra for name, extra in found.items() if extra is not None}
             wanted, name = given.get("python_requires"), given.get("name")
             python = wanted.value if isinstance(wanted, ast.Constant) else ""
@@ -231,10 +233,12 @@ class _Values:
             return found
         if isinstance(node, ast.Constant):
             return [(node.value, node.lineno)] if isinstance(node.value, str) else None
-        if isinstance(node, ast.List | ast.Tuple | ast.Set):
-            return self._joined(node.elts)
+        several = node.elts if isinstance(node, ast.List | ast.Tuple | ast.Set) else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return self._joined([node.left, node.right])
+            several = [node.left, node.right]
+        if several is not None:
+            parts = [self._texts(each) for each in several]
+            return None if None in parts else [text for part in parts for text in part or ()]
         if isinstance(node, ast.Starred):
             return self._texts(node.value)
         if isinstance(node, ast.Subscript):  # deps["torch"]
@@ -245,10 +249,6 @@ class _Values:
             known = getattr(node.func, "id", "") in ("list", "sorted", "set", "tuple")
             return self._texts(node.args[0]) if known else self._looked_up(node.args)
         return None
-
-    def _joined(self, nodes: list[ast.expr]) -> list[tuple[str, int]] | None:
-        found = [self._texts(each) for each in nodes]
-        return None if None in found else [text for each in found for text in each or ()]
 
     def _looked_up(self, keys: list[ast.expr]) -> list[tuple[str, int]] | None:
         """``deps["torch"]``, ``deps_list("torch")``: by a table's key, or by the name in a list of requirements."""

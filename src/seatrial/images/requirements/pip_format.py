@@ -122,7 +122,7 @@ class _Reader:
             self._option(line, place, path, into)
         elif (extras := self._extras_of_itself(line, path)) is not None:
             self.itself += ["", *extras]
-        else:
+        elif not self._is_of_the_project(line, path):
             into.append(checked_requirement(line, place))
 
     def found(self) -> Requirements:
@@ -142,7 +142,7 @@ class _Reader:
                 self.itself += ["", *extras]
             elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
                 into.append(checked_requirement(value, place))
-            else:
+            elif not self._is_of_the_project(f"./{value}", path):
                 raise _not_in_the_image(place, line)
         elif name in ("-f", "--find-links") and not _URL.match(value):
             raise ConfigError(
@@ -153,6 +153,12 @@ class _Reader:
             self.options.append(line)
         else:
             raise ConfigError(f"{place}: {name} is not an option of a requirements file that seatrial knows")
+
+    def _is_of_the_project(self, line: str, path: Path) -> bool:
+        """A folder of the project that pip would install: it is mounted, and its setup.py shows what it compiles."""
+        match = _INNER.fullmatch(line) if line.startswith("./") or "/" in line.partition("[")[0] else None
+        folders = [base / match[1] for base in (self.root, path.parent)] if match and ".." not in line else []
+        return any(is_there(folder / name) for folder in folders for name in ("setup.py", "pyproject.toml"))
 
     def _extras_of_itself(self, text: str, path: Path) -> list[str] | None:
         """``.[dev]`` → ["dev"]; None for what is not the project. pip takes paths from where it is called."""

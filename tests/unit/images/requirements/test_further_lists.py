@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.errors import ConfigError
 from seatrial.images.requirements.other_formats import read_setup
 from seatrial.images.requirements.pip_format import Needs
 from seatrial.images.requirements.project import project_needs
@@ -108,3 +109,11 @@ def test_a_dockerfile_comes_before_a_readme_and_a_list_before_both(tmp_path: Pat
     assert needs.requirements.lines == ("einops==0.7", "scikit-learn==1.2.*")
     assert "einops==0.5" not in needs.reason
     assert "README.md:8 installs scikit-learn==1.2.*" in needs.reason
+
+
+def test_a_folder_of_the_project_in_a_list_is_the_projects_own(tmp_path: Path) -> None:
+    lines = "einops\n./libs/ops\n-e libs/ops[cuda]\n"
+    files = {"libs/ops/setup.py": "from setuptools import setup\nsetup(name='ops')\n", "requirements.txt": lines}
+    assert needs_of(tmp_path, **files).requirements.lines == ("einops",)
+    with pytest.raises(ConfigError, match=r"requirements\.txt:1: '\./gone' installs from a folder"):
+        needs_of(tmp_path, **{"requirements.txt": "./gone\n"})
