@@ -122,15 +122,15 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name) for each in everywhere)}
     declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
-    is_theirs = theirs and (not text or _reads_arguments(text)) and declared
+    is_theirs = theirs and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 
-def _reads_arguments(script: str) -> bool:
+def _reads_arguments(script: Path, text: str) -> bool:
     """Return whether a script, or a module that it imports from its project, may read its command line."""
-    roots = {name.partition(".")[0] for name in _IMPORTED.findall(script)}
-    local = any(Path(root).is_dir() or Path(f"{root}.py").is_file() for root in roots)
-    return local or _PARSERS.search(script) is not None
+    roots = {name.partition(".")[0] for name in _IMPORTED.findall(text)}
+    places = [folder / root for folder in script.parents for root in roots]
+    return any(each.is_dir() or each.with_suffix(".py").is_file() for each in places) or bool(_PARSERS.search(text))
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:

@@ -187,7 +187,8 @@ def script_facts(
     start = _source(target, project, [*first, project, project / "src"])
     if start is None:
         return _elsewhere(target, project, path)
-    roots = [*(first if target.kind == "module" else [start.parent, *named]), project, project / "src"]
+    around = [folder / "src"] if folder else []
+    roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(
         project, roots, inside, start, calls=calls, arguments=target.args, any_python=any_python, folder=folder

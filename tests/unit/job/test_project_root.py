@@ -108,6 +108,20 @@ def test_a_list_in_the_folder_comes_before_the_repositorys(repository: Path) -> 
     assert set(needs.requirements.lines) == {"rich==13.0", "einops==0.7.0"}
 
 
+def test_a_list_of_another_name_in_the_folder_counts_whatever_is_imported(repository: Path) -> None:
+    (repository / "tools" / "requirement.txt").write_text("rich==13.0\n")
+    (repository / "elsewhere" / "deep").mkdir(parents=True)
+    (repository / "elsewhere" / "deep" / "stranger.py").write_text("")
+    (repository / "tools" / "train.py").write_text("import einops, rich, stranger, own\n")
+    (repository / "tools" / "src" / "own").mkdir(parents=True)
+    (repository / "tools" / "src" / "own" / "__init__.py").write_text("")
+    job = job_in(repository / "tools")
+    facts = source_facts(job)
+    needs = image_needs(job, facts)
+    assert needs.source == "tools/requirement.txt"
+    assert "own" not in facts.imports and facts.import_roots == ("tools/src",)
+
+
 def test_a_module_is_found_from_the_folder(repository: Path) -> None:
     (repository / "tools" / "net").mkdir()
     (repository / "tools" / "net" / "train.py").write_text("import einops\n")

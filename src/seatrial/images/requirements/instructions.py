@@ -96,12 +96,8 @@ def _lines(words: list[str], tool: str) -> Iterator[str]:
 
 def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPackages, tuple[str, ...]]:
     """Return the packages as the project's pages install them, and ``README.md:12 installs einops==0.3`` of each."""
-    names = {
-        **packages.known,
-        **packages.guessed,
-        **packages.elsewhere,
-        **dict(zip(*[packages.unknown] * 2, strict=True)),
-    }
+    by_name = {name: name for name in (*packages.elsewhere, *packages.unknown)}
+    names = {**packages.known, **packages.guessed, **by_name}
     wanted = {name: package for name, package in names.items() if name not in _OPEN}
     found: dict[str, str] = {}
     notes = []

@@ -103,16 +103,16 @@ def project_needs(
 
     Raises ConfigError naming ``file:line``.
     """
-    roots = {project, project / "src", script_dir}
+    roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
     extensions = compiled_by_setups(project, script)
     built = {name for each in extensions for name in each.modules}
     missing = {name: where for name, where in script.missing.items() if name.rpartition(".")[2] not in built}
     script = replace(script, missing=missing)
     packages = packages_of_imports(script.imports, roots).without(built)
-    found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
-    own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
+    found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
+    own = {name: place for name, place in found.items() if not is_package(project / place)}
     itself = project.name if project.name in packages.strangers and is_package(project) else None
-    taken = {name: folder for name, folder in _from_folders(packages, project).items() if name not in own}
+    taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     absent = empty_submodules(project)
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
     ours = [*own, *taken, *([itself] if itself else []), *lacking]

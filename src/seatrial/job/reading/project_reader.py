@@ -106,7 +106,9 @@ class ProjectReader:
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
-        usual = {self.project, self.project / "src", *self.roots.packaged} - {self.start.parent}
+        usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged} - {
+            self.start.parent
+        }
         own = [root for root in self.found_under if root in usual]
         self.reading.import_roots = tuple(str(root.relative_to(self.project)) for root in own)
         self.reading.writes = self.writes.found((self.start, ""))
