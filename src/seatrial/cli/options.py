@@ -134,7 +134,7 @@ def _reads_arguments(script: Path, text: str) -> bool:
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:
-    """Yield the project's files that a script imports, and those beside them."""
+    """Yield the project's files that a script imports, with their packages."""
     from seatrial.job.startable import scripts
 
     for root in dict.fromkeys(name.partition(".")[0] for name in _IMPORTED.findall(text)):

@@ -108,7 +108,7 @@ def test_a_list_in_the_folder_comes_before_the_repositorys(repository: Path) -> 
     assert set(needs.requirements.lines) == {"rich==13.0", "einops==0.7.0"}
 
 
-def test_a_list_of_another_name_in_the_folder_counts_whatever_is_imported(repository: Path) -> None:
+def test_a_list_of_another_name_in_the_folder_counts(repository: Path) -> None:
     (repository / "tools" / "requirement.txt").write_text("rich==13.0\n")
     (repository / "elsewhere" / "deep").mkdir(parents=True)
     (repository / "elsewhere" / "deep" / "stranger.py").write_text("")

@@ -215,12 +215,12 @@ def _nearest_list(project: Path, script_dir: Path, start: Path, packages: Import
     folders = dict.fromkeys((script_dir, *script_dir.parents, start))
     for folder in (each for each in folders if each != project and each.is_relative_to(project)):
         lists = None if folder == start else LISTS[:1]
-        if (near := _from_files(folder, project, packages, lists)) is None:
+        if (inner := _from_files(folder, project, packages, lists)) is None:
             continue
-        found, python = near.requirements, near.python & outer.python if outer else near.python
-        near = replace(near, reason=f"{near.source} is the nearest to the script", python=python)
+        found, python = inner.requirements, inner.python & outer.python if outer else inner.python
+        inner = replace(inner, reason=f"{inner.source} is the nearest to the script", python=python)
         if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
-            return near
+            return inner
         more = tuple(
             line
             for line in outer.requirements.lines
@@ -228,9 +228,9 @@ def _nearest_list(project: Path, script_dir: Path, start: Path, packages: Import
             if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
         )
         if not more:
-            return near
-        reason = f"{near.reason}; {outer.source} lists {', '.join(more)}"
-        return replace(near, requirements=found + replace(outer.requirements, lines=more), reason=reason)
+            return inner
+        reason = f"{inner.reason}; {outer.source} lists {', '.join(more)}"
+        return replace(inner, requirements=found + replace(outer.requirements, lines=more), reason=reason)
     return outer
 
 

@@ -86,7 +86,7 @@ def test_another_source_is_another_image_and_another_script_is_not(project: Path
     assert planned(project, gpus=False).tag != first
 
 
-def test_data_beside_a_setup_is_not_taken_for_sources(project: Path) -> None:
+def test_data_of_an_extension_is_not_taken_for_sources(project: Path) -> None:
     (project / "align" / "huge.c").write_text("x" * 9_000_000)
     with pytest.raises(ConfigError, match=r"huge\.c is 9 MB|its sources are more than"):
         sources_of(project, [Extension("align", ("core",), cuda=False)])
