@@ -37,6 +37,7 @@ from seatrial.runs.run import Run as RecordedRun
 from seatrial.runs.run import run_name
 from seatrial.runs.store import store_of
 from seatrial.system.host import Host
+from seatrial.system.project_files import project_root
 from seatrial.system.trust import TrustStore
 
 __all__ = ["Receipt", "Run", "doctor", "plan", "run", "runs", "start"]
@@ -139,13 +140,15 @@ def runs(project: Path | str | None = None, *, limit: int | None = None) -> list
     return [Run(each) for each in reversed(found)][:limit]
 
 
-def plan(target: str | None = None, *, args: Sequence[str] = (), project: Path | str = ".", **options: Any) -> Plan:
+def plan(
+    target: str | None = None, *, args: Sequence[str] = (), project: Path | str | None = None, **options: Any
+) -> Plan:
     """Plan a run, with the reason for every choice in ``plan.choices``. Changes nothing.
 
     Args:
         target: a script or recipe; else ``module=`` or ``image={"ready": …}``, or the target in the project's file.
         args: the target's own.
-        project: the project's folder.
+        project: the project's folder; None: the repository around this one.
         options: keys of seatrial.toml: ``gpus=2``, ``data="./data"``, ``on="docker"``,
             ``criteria={"accuracy": ">= 0.9"}``.
 
@@ -160,7 +163,7 @@ def start(
     target: str | None = None,
     *,
     args: Sequence[str] = (),
-    project: Path | str = ".",
+    project: Path | str | None = None,
     trust: bool = False,
     progress: Callable[[str], None] | None = None,
     **options: Any,
@@ -197,7 +200,7 @@ def run(
     target: str | None = None,
     *,
     args: Sequence[str] = (),
-    project: Path | str = ".",
+    project: Path | str | None = None,
     trust: bool = False,
     output: Output | None = _print,
     **options: Any,
@@ -219,13 +222,14 @@ def run(
         return begun.stop()
 
 
-def _job(target: str | None, args: Sequence[str], project: Path | str, options: dict[str, Any]) -> Job:
+def _job(target: str | None, args: Sequence[str], project: Path | str | None, options: dict[str, Any]) -> Job:
     flags: dict[str, Any] = {**options, "args": [str(word) for word in args]}
     if target is not None:
         flags["target"] = str(target)
     flags = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
     runs_here = lambda name: not table.isolates(name)  # noqa: E731
-    return load_job(Path(project).absolute(), flags, recipes=RECIPES, without_container=runs_here)
+    folder = project_root(Path()) if project is None else Path(project).absolute()
+    return load_job(folder, flags, recipes=RECIPES, without_container=runs_here)
 
 
 def _require_consent(job: Job, host: Host, *, trust: bool) -> None:

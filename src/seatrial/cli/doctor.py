@@ -154,10 +154,11 @@ def _trying(on: str, image: str | None) -> Layer:
     from seatrial.doctor.checks.kubernetes import trying
     from seatrial.job.cluster import Volume
     from seatrial.job.loading import read_file
+    from seatrial.system.project_files import project_root
 
     if on != "k8s":
         raise UsageError("--try runs a pod, which needs a cluster", run="seatrial doctor --on k8s --try")
-    volume = read_file(Path.cwd()).get("kubernetes", {}).get("models")
+    volume = read_file(project_root(Path())).get("kubernetes", {}).get("models")
     return trying(image or "python:3.11-slim-bookworm", volume or Volume(kind="emptydir"))
 
 

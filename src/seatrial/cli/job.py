@@ -21,6 +21,7 @@ from seatrial.job.own_workload import read_own
 from seatrial.job.reading.modules import is_file
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore, store_of
+from seatrial.system.project_files import project_root
 from seatrial.system.text import one_line
 from seatrial.system.trust import TrustStore
 from seatrial.system.typed_path import as_typed
@@ -58,10 +59,10 @@ def read_job(
     flags.pop("trust", None)
     leave_out = ("criteria",) if flags.pop("no_criteria", None) else ()
     named = flags.pop("project", None)
-    project = check_folder(named or Path.cwd())
+    project = check_folder(named or project_root(Path()))
     theirs = target_arguments() if arguments is None else arguments
     if len(words) > 1:
-        raise _too_many(list(words), theirs, project, flags.get("module"))
+        raise _too_many(list(words), theirs, named or Path(), flags.get("module"))
     if (file := flags.pop("file", None)) is not None:
         return _own_job(file, project, flags, [*words, *theirs, *([f"--resume {resume}"] if resume else [])])
     if words:

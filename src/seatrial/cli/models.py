@@ -141,12 +141,13 @@ def serve(
         from seatrial.runs.model_jobs import ServeOptions, serving_job
         from seatrial.runs.models import SERVE, check_model_file, find_model
         from seatrial.runs.store import store_of
+        from seatrial.system.project_files import project_root
 
     if arguments := target_arguments():
         run = "seatrial serve --help"
         raise UsageError(f"The server takes no arguments of its own: {shlex.join(arguments)}", run=run)
     given, named_project = frozenset(flags), flags.get("project")
-    project = check_folder(named_project or Path.cwd()).absolute()
+    project = check_folder(named_project or project_root(Path())).absolute()
     screen = Screen(json=as_json, whole=verbose)
     job = read_allowed_job(["matmul"], flags, screen, arguments=[])
     models = job.models.source if job.models is not None else project / "models"

@@ -94,7 +94,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     from seatrial.system.project_files import read_sources
 
     here = Path.cwd()
-    known, at, text = {**options_of(argv[0]), "-h": False, "--help": False}, 1, ""
+    known, at, text, script = {**options_of(argv[0]), "-h": False, "--help": False}, 1, "", Path()
     while at < len(argv):
         name, sign, _ = argv[at].partition("=")
         at += 2 if known.get(name) and not sign else 1
@@ -105,6 +105,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             text = next(read_sources([script], here, _MOST_BYTES), "")
         if name not in known or name == "-m":
             break
+    if argv[at - 2 : at - 1] == ["-m"]:
+        script = Path(f"{argv[at - 1].replace('.', '/')}.py")
     if argv[at - 1] in LAUNCHER_MODULES:
         return [*argv[:at], "--", *argv[at:]]
     ours: set[str] = set()
@@ -115,25 +117,39 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         if known.get(name) and not sign:
             next(words, None)
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    texts = [text]
+    if ours or similar:
+        texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
     if similar:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
-        texts = [text, *read_sources(files, here, _MOST_BYTES)]
-        similar = {name for name in similar if not any(_declares(each, name) for each in texts)}
-    is_theirs = (
-        theirs and (not text or _reads_arguments(text)) and all(_declares(text, name) for name in ours | similar)
-    )
+        everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
+        similar = {name for name in similar if not any(_declares(each, name) for each in everywhere)}
+    declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
+    is_theirs = theirs and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 
-def _reads_arguments(script: str) -> bool:
+def _reads_arguments(script: Path, text: str) -> bool:
     """Return whether a script, or a module that it imports from its project, may read its command line."""
-    roots = {name.partition(".")[0] for name in _IMPORTED.findall(script)}
-    local = any(Path(root).is_dir() or Path(f"{root}.py").is_file() for root in roots)
-    return local or _PARSERS.search(script) is not None
+    roots = {name.partition(".")[0] for name in _IMPORTED.findall(text)}
+    places = [folder / root for folder in script.parents for root in roots]
+    return any(each.is_dir() or each.with_suffix(".py").is_file() for each in places) or bool(_PARSERS.search(text))
+
+
+def _imported_files(script: Path, text: str) -> Iterator[Path]:
+    """Yield the project's files that a script imports, with their packages."""
+    from seatrial.job.startable import scripts
+
+    for root in dict.fromkeys(name.partition(".")[0] for name in _IMPORTED.findall(text)):
+        for folder in script.parents:
+            yield folder / f"{root}.py"
+            yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
 
 
 def _declares(script: str, option: str) -> bool:
-    return f'"{option}"' in script or f"'{option}'" in script
+    """``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl."""
+    own = re.escape(option.lstrip("-"))
+    return re.search(rf"""["']{option}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
 
 
 class Root(click.Group):

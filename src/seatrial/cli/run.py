@@ -78,14 +78,14 @@ def run(
     with importing():
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
-        from seatrial.job.script import script_facts
+        from seatrial.job.script import source_facts
         from seatrial.planning import launcher
         from seatrial.system.caller import read_caller
 
     host, screen = this_host(), Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     job = launcher.join(read_allowed_job(words, flags, screen, resume=resume), rank_of, host)
     if job.hosts and job.node_rank is None:
-        print(launcher.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
+        print(launcher.instructions(job, sys.argv[1:], source_facts(job)))
         return EXIT_DONE
     caller = read_caller(host, asks=interactive, shows_output=not as_json)
     return run_to_receipt(job, host, screen, detach=detach, caller=caller, notifies=True)

@@ -100,6 +100,7 @@ def sweep(
         from seatrial.job.loading import read_notify, read_sweep
         from seatrial.search.request import Flags, make_request, parse_parallel
         from seatrial.search.search import open_search, resume_search
+        from seatrial.system.project_files import project_root
 
     if engine not in RUNNERS:
         raise UsageError(f"Unknown engine {engine!r}; available: {', '.join(RUNNERS)}", run="seatrial sweep --help")
@@ -110,7 +111,7 @@ def sweep(
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
         _refuse_more(resume)
-    project = check_folder(flags.get("project") or Path.cwd())
+    project = check_folder(flags.get("project") or project_root(Path()))
     if resume is not None:
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, host, screen.note, trials=trials, budget_s=budget_s, parallel=wanted)

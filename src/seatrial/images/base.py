@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.pip_format import Requirements, canonical_name
+from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.job.model import Flavour, ImageOptions
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import CudaImage, cuda_images, table
@@ -72,13 +72,15 @@ def python3_of_distribution(image: str) -> str | None:
     return _PYTHON_OF_DEBIAN[debian[0]] if debian else None
 
 
-def needed_flavour(options: ImageOptions, project: Path, found: Requirements) -> tuple[Flavour | None, str]:
+def needed_flavour(options: ImageOptions, project: Path, needs: Needs) -> tuple[Flavour | None, str]:
     """(kind of nvidia/cuda image, why); None where slim Python does. Known before any framework is resolved."""
     if options.flavour is not None:
         return options.flavour, "image.flavour names it"
-    compiled = [line for line in found.lines if canonical_name(line) in _COMPILED_BY_PIP]
+    compiled = [line for line in needs.requirements.lines if canonical_name(line) in _COMPILED_BY_PIP]
     if compiled:
         return "devel", f"{compiled[0]} compiles CUDA code when it is installed"
+    if cuda := next((each for each in needs.extensions if each.cuda), None):
+        return "devel", f"{cuda.folder}/setup.py compiles CUDA code, which the target imports"
     sources = [path.name for pattern in ("*.cu", "csrc/*.cu", "src/*.cu") for path in sorted(project.glob(pattern))]
     if sources:
         return "devel", f"the project has CUDA code ({sources[0]})"

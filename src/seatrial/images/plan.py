@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path, PurePath
+
+from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import (
@@ -23,15 +26,14 @@ from seatrial.images.base import (
 )
 from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
-from seatrial.images.dockerfile.context import WHEEL_NAME, wheel_bytes
+from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
 from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, Layers, digest_of, program, split
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
-from seatrial.images.requirements.imports import refuse_siblings
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import check_code
+from seatrial.images.requirements.removed_apis import check_code, held_back
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
@@ -40,6 +42,7 @@ from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_whee
 from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
+from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS, Stack
 
@@ -76,13 +79,11 @@ def plan_image(
         return ready, (choice,)
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
-    if job.target.kind in ("script", "module"):
-        refuse_siblings(job.project, script)
     needs = image_needs(job, script, gpus=not cpu_only)
     if not cpu_only:
         needs = _for_nvidia(needs, script)
     wheels = wheels_of(job)
-    base, resolved, checked, needs = _with_packages(job, script, needs, machine, resolver)
+    base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
@@ -90,7 +91,10 @@ def plan_image(
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved)
     layers = split(resolved.requirements, checked.locked)
-    plan = _to_build(with_system, base, resolved, layers, slimming, own, compiles=compiles)
+    extensions, left_out = to_compile(needs, with_gpus=machine is not None)
+    architectures = machine.capabilities if machine else ()
+    own_code = OwnCode(extensions, architectures, sources_of(job.project, extensions))
+    plan = _to_build(with_system, base, resolved, layers, slimming, own, own_code, compiles=compiles)
     choices = (
         base.choice,
         needs.choice,
@@ -98,9 +102,13 @@ def plan_image(
         *checked.choices,
         *system_choices,
         *_compiler(compiles),
+        *(
+            Choice(what="extension", value=each.folder, reason=f"compiles {', '.join(each.modules)}")
+            for each in extensions
+        ),
         *slimming.choices,
     )
-    warnings = (*needs.warnings, *resolved.warnings, *checked.warnings, *system_warnings)
+    warnings = (*needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)
@@ -111,13 +119,7 @@ def plan_image(
 
 
 #: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
-_OTHER_ACCELERATORS = {
-    "mlx": "Apple's GPUs",
-    "mlx_lm": "Apple's GPUs",
-    "torch_directml": "DirectX",
-    "torch_npu": "Huawei's NPUs",
-    "habana_frameworks": "Intel's Gaudi",
-}
+_OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"]
 
 
 def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
@@ -141,6 +143,16 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
     where = script.where.get(framework) or script.where.get(built, "the target")
     reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
     return replace(needs, imports=(*needs.imports, framework), reason=reason)
+
+
+def _as_the_code_needs(
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+) -> tuple[Base, Resolved, Checked, Needs]:
+    """Choose packages, with a framework of the code's age if there is one for this machine."""
+    for held in held_back(script, needs):
+        with suppress(ConfigError, GpuContractError):
+            return _with_packages(job, script, held, machine, resolver)
+    return _with_packages(job, script, needs, machine, resolver)
 
 
 def _with_packages(
@@ -186,11 +198,12 @@ def _to_build(
     layers: Layers,
     slimming: Slimming,
     own_wheel: str | None,
+    own_code: OwnCode,
     *,
     compiles: bool,
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
-    found, wheels, texts = resolved.requirements, wheels_of(job), layers.texts()
+    found, wheels, texts = resolved.requirements, wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
     contents = ImageContents(
@@ -213,6 +226,7 @@ def _to_build(
         sources=sources,
         own_sources=own_sources,
         own_wheel=own_wheel,
+        extensions=own_code.commands(),
         slimming=slimming.arguments,
         slims_packages=slimming.packages,
         architectures=slimming.architectures,
@@ -295,9 +309,11 @@ def _base_and_stack(
     if own_base:
         resolved = resolved_on(python_of_image(job.image.base))
         return slim_base(resolved.stack, job.image, ""), resolved
-    flavour, reason = needed_flavour(job.image, job.project, needs.requirements)
+    flavour, reason = needed_flavour(job.image, job.project, needs)
     if flavour is None or machine is None:
-        resolved = resolved_on(None)
+        resolved = _on_some_python(
+            resolved_on, [each for each in PYTHONS if each not in barred and needs.python.contains(f"{each}.99")]
+        )
         if machine is None:
             reason = "small; no GPU in this run"
         flavour, why = _flavour_of(resolved.stack)
@@ -305,6 +321,20 @@ def _base_and_stack(
             return slim_base(resolved.stack, job.image, reason), resolved
         reason = why
     return _cuda_base(resolved_on, flavour, reason)
+
+
+def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
+    """Resolve for the first framework's Python, or else for the newest that all frameworks have.
+
+    Raises ConfigError, GpuContractError: there is none.
+    """
+    try:
+        return resolved_on(None)
+    except ConfigError as error:
+        for python in sorted(pythons, key=Version, reverse=True):
+            with suppress(ConfigError, GpuContractError):
+                return resolved_on(python)
+        raise error
 
 
 def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
@@ -372,7 +402,8 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
     else:
         file = job.project / job.target.value if job.target.kind == "script" else None
-        needs = project_needs(job.project, script, file.parent if file else job.project, also=further, file=file)
+        around = file.parent if file else job.folder
+        needs = project_needs(job.project, script, around, also=further, file=file, folder=job.folder)
     if not further:
         return needs
     reason = f"{needs.reason}; {added}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_HOME
+from seatrial.job.model import Job
 from seatrial.system.project_files import read_bytes
 
 #: Words of an option's name, or of a key, whose folder is written to.
@@ -52,62 +53,59 @@ class HostPath:
         return self.text if self.where == self.text else f"{self.where} {self.text}"
 
 
-def host_paths(arguments: Sequence[str], project: Path, folder: str) -> tuple[HostPath, ...]:
-    """Return the paths that lie outside of the project, or are its own by an absolute name.
-
-    Args:
-        folder: the working directory in the container, which stands for ``project``.
-    """
+def host_paths(job: Job) -> tuple[HostPath, ...]:
+    """Return the paths that lie outside of the project, or are its own by an absolute name."""
     found: list[HostPath] = []
     name = ""
-    for word in arguments:
+    for word in job.target.args:
         option, sign, value = word.partition("=")
         if word.startswith("-") and not sign:
             name = word
             continue
         name, value = (option, value) if sign and "/" not in option else (name, word)
-        found += _of_argument(value, name or value, project, folder)
+        found += _of_argument(value, name or value, job)
         name = ""
     return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
 
 
-def _of_argument(value: str, where: str, project: Path, folder: str) -> Iterator[HostPath]:
+def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     written = where != value and _is_written(where)
-    if (path := _path(value, where, project, folder, written=written)) is not None:
+    if (path := _path(value, where, job, written=written)) is not None:
         yield path
         return
-    file = project / value
-    if not value or os.path.normpath(value).startswith(("/", "..")) or not _exists(file):
+    file = Path(os.path.normpath(job.folder / value))
+    if not value or not file.is_relative_to(job.project) or not _exists(file):
         return
     real = Path(os.path.realpath(file))
-    if not real.is_relative_to(os.path.realpath(project)):  # a link to data, which has the same target in a container
+    if not real.is_relative_to(os.path.realpath(job.project)):  # a link to data: it has this target in a container, too
         yield HostPath(real, str(real), where, value, written, typed=False)
     elif file.suffix in _CONFIGURATION and file.is_file():
-        yield from _of_file(file, value, project, folder)
+        yield from _of_file(file, value, job)
 
 
-def _of_file(file: Path, shown: str, project: Path, folder: str) -> Iterator[HostPath]:
+def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
     """Yield what a configuration names and this machine has."""
     try:
-        text = read_bytes(file, inside=project, limit_bytes=_MOST_BYTES).decode()
+        text = read_bytes(file, inside=job.project, limit_bytes=_MOST_BYTES).decode()
     except (ConfigError, UnicodeDecodeError):
         return
     for number, line in enumerate(text.splitlines(), 1):
         for match in _IN_TEXT.finditer(line.partition(" #")[0]):
             written = _is_written(line[: match.start()])
-            path = _path(match[0], f"{shown}:{number}", project, folder, written=written, typed=False)
+            path = _path(match[0], f"{shown}:{number}", job, written=written, typed=False)
             if path is not None and path.text.count("/") > 1 and path.is_there:
                 yield path
 
 
-def _path(text: str, where: str, project: Path, folder: str, *, written: bool, typed: bool = True) -> HostPath | None:
+def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True) -> HostPath | None:
     if not text.isprintable() or text in ("/", "//") or not text.startswith(("/", "../", "~/")):
         return None
-    source = Path(os.path.normpath(project / os.path.expanduser(text)))  # noqa: PTH111  keeps what has no home
-    inside = posixpath.join(CONTAINER_HOME, text[2:]) if text.startswith("~/") else posixpath.join(folder, text)
-    if source == project and not text.startswith("/"):
+    source = Path(os.path.normpath(job.folder / os.path.expanduser(text)))  # noqa: PTH111  keeps what has no home
+    if source.is_relative_to(job.project) and text.startswith("../"):  # the container has it at this place
         return None
-    return HostPath(source, posixpath.normpath(inside), where, text, written, typed)
+    seen = posixpath.join(CONTAINER_HOME, text[2:].lstrip("/")) if text.startswith("~/") else text
+    inside = posixpath.normpath(posixpath.join(job.folder_inside, seen))
+    return HostPath(source, inside, where, text, written, typed)
 
 
 def _is_written(name: str) -> bool:

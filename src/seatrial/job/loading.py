@@ -21,10 +21,10 @@ from seatrial.job.asks import Ask, mounted, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS
 from seatrial.job.host_paths import host_paths
-from seatrial.job.in_container import folder_inside
 from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, WatchOptions, file_keys
 from seatrial.job.notify import Notify, from_flags
+from seatrial.job.reading.modules import is_file
 from seatrial.job.retired import replaced_key
 from seatrial.job.tables import Changes, SweepTable
 from seatrial.job.target import resolve_target
@@ -71,13 +71,14 @@ def load_job(
     """Return what the user requests.
 
     Args:
-        project: the folder that becomes the working directory; the file is looked for in it.
+        project: the folder that the target gets; the file is looked for in it.
         flags: the same keys and shape as the file, e.g. ``{"gpus": "2", "image": {"ready": "x"}}``; numbers may be
             text, None and () mean not given, and ``env`` may be a list of ``NAME=value`` or ``NAME`` (then the
             value is this process's, as for ``docker run --env``).
         without_container: whether the backend of a name runs the target as the user's own process.
         recipes: names of the built-in recipes.
-        cwd: folder that relative paths in flags count from; the current one by default.
+        cwd: folder that relative paths in flags count from, and that a target of the flags starts in if it is the
+            project's; the current one by default.
         leave_out: keys of the file that do not count.
 
     Raises:
@@ -86,7 +87,7 @@ def load_job(
         TargetError: nothing to run, or not there.
     """
     project = real_project(project)
-    cwd = cwd or Path.cwd()
+    cwd = Path(os.path.realpath(cwd or Path.cwd()))
     if not project.is_dir():
         raise ConfigError(f"Project folder not found: {from_here(project)}", run=f"ls {as_typed(project.parent)}")
     whole = _file_source(project).read()
@@ -129,16 +130,19 @@ def make_job(
     """The Job of two tables that have been read. Raises as ``load_job``."""
     config = _merge(from_file, from_flags)
     _check_paths(config, project)
-    target = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
+    target, start = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
+    if start != project and "workdir" not in config:
+        config["workdir"] = str(start.relative_to(project))
     asks = project_asks(_not_replaced(from_file, from_flags), project, without_container)
-    if target.kind in ("script", "module") and not without_container(config.get("backend", "auto")):
-        found = host_paths(target.args, project, folder_inside(config.get("workdir")))
-        unasked = (path for path in found if path.is_there and not (path.typed and from_flags.get("args")))
-        asks = (*asks, *(ask for path in unasked for ask in mounted(path.source, project, path.target, read_only=True)))
     nodes = config.pop("nodes", 1)
     hosts = nodes if isinstance(nodes, tuple) else ()
     rest = {key: value for key, value in config.items() if key not in ("target", "module", "args")}
-    return Job(project=project, target=target, asks=asks, nodes=len(hosts) or nodes, hosts=hosts, **rest)
+    job = Job(project=project, target=target, asks=asks, nodes=len(hosts) or nodes, hosts=hosts, **rest)
+    if target.kind not in ("script", "module") or without_container(job.backend):
+        return job
+    unasked = (path for path in host_paths(job) if path.is_there and not (path.typed and from_flags.get("args")))
+    more = (ask for path in unasked for ask in mounted(path.source, project, path.target, read_only=True))
+    return job.changed(asks=(*asks, *more))
 
 
 @dataclass(frozen=True)
@@ -294,17 +298,24 @@ def _target(
     from_flags: Mapping[str, Any],
     ready: str | None,
     recipes: Collection[str],
-) -> Target:
+) -> tuple[Target, Path]:
+    """Return the target, and the folder of the project that it starts in: where one stands, for what is typed."""
     named = from_flags if {"target", "module"} & set(from_flags) else from_file
+    image = from_flags.get("image", {}).get("ready")
+    typed = (named is from_flags or image is not None) and cwd.is_relative_to(project)
+    start = cwd if typed else project
     args = from_flags.get("args") or named.get("args", ())
     if "target" in named and "module" in named and named is from_file:
         raise ConfigError(
             "the project's file sets both target and module: keep one of them", run="seatrial plan train.py"
         )
     words = [named["target"]] if "target" in named else []
-    if words and named is from_flags and cwd != project and (cwd / words[0]).is_file():
+    if words and named is from_flags and not typed and (cwd / words[0]).is_file():
         words = [str(cwd / words[0])]
-    return resolve_target([*words, *args], named.get("module"), ready, project, recipes)
+    if words and not is_file(start / words[0]) and is_file(project / words[0]):
+        start = project
+    target = resolve_target([*words, *args], named.get("module"), ready, project, recipes, start)
+    return target, project if target.kind == "recipe" else start
 
 
 def _check_paths(config: Mapping[str, Any], project: Path) -> None:

@@ -6,6 +6,8 @@ has a unit.
 
 from __future__ import annotations
 
+import os
+import posixpath
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +26,7 @@ from seatrial.job import keys
 from seatrial.job.asks import Ask, notify_asks
 from seatrial.job.cluster_config import ClusterOptions, Nodes, Restarts
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.in_container import folder_inside
+from seatrial.job.in_container import CONTAINER_PROJECT, folder_inside
 from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers
 from seatrial.job.keys import KeyTable, Listed, typed_keys
 from seatrial.job.notify import Notify
@@ -196,9 +198,7 @@ class Requests(KeyTable):
     )
     publish: keys.Listed[keys.Port] = Field(default=(), description="Ports, as for docker run --publish.")
     network: keys.Network | None = Field(default=None, description="Network, as for docker run --network.")
-    workdir: keys.Line | None = Field(
-        default=None, description="Working directory in the container; the project by default."
-    )
+    workdir: keys.Line | None = Field(default=None, description="Working directory; a relative one is of the project.")
     devices: keys.Listed[keys.Device] = Field(default=(), description="Additional devices, as for docker run --device.")
     ulimits: keys.Listed[keys.Ulimit] = Field(default=(), description="Limits, as for docker run --ulimit.")
     cpus: keys.Cores | None = Field(default=None, description="Cores.")
@@ -242,7 +242,7 @@ class Job(Requests):
     """Everything the user requested.
 
     Attributes:
-        project: the folder that becomes the working directory; absolute.
+        project: the folder that the target gets; absolute. workdir: a relative one is of the project.
         gpus: on several nodes those of each.
         nodes: machines, or pods. hosts: their names, without a cluster that finds them.
         node_rank: which of the hosts this is; None: not joining, or no hosts.
@@ -276,8 +276,14 @@ class Job(Requests):
 
     @property
     def folder_inside(self) -> str:
-        """The working directory in a container; a relative one is of the project."""
+        """The working directory in a container."""
         return folder_inside(self.workdir)
+
+    @property
+    def folder(self) -> Path:
+        """The working directory on this machine; the project where it is none of its folders."""
+        inside = posixpath.relpath(self.folder_inside, CONTAINER_PROJECT)
+        return self.project if inside.startswith("..") else Path(os.path.normpath(self.project / inside))
 
     @property
     def source(self) -> Target:

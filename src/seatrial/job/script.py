@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,12 +25,7 @@ from seatrial.system.project_files import read_bytes
 FRAMEWORKS = ("torch", "jax", "tensorflow")
 
 #: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
-BUILT_ON = {
-    "torchvision": "torch", "torchaudio": "torch", "lightning": "torch", "pytorch_lightning": "torch",
-    "accelerate": "torch", "timm": "torch", "transformers": "torch", "keras": "tensorflow",
-    "keras_core": "tensorflow", "keras_cv": "tensorflow", "keras_hub": "tensorflow", "keras_nlp": "tensorflow",
-    "tf_keras": "tensorflow", "equinox": "jax", "haiku": "jax", "flax": "jax", "optax": "jax",
-}  # fmt: skip
+BUILT_ON: dict[str, str] = json.loads(Path(__file__).with_name("built_on.json").read_text())
 
 
 HOROVOD = "horovod"
@@ -146,18 +143,17 @@ class ScriptFacts:
 def source_facts(job: Job) -> ScriptFacts:
     """Return the facts of a job's source; of a served class also of what the server calls. Raises TargetError."""
     calls = () if job.serve is None else job.serve.calls
-    path = python_path(job)
-    return script_facts(job.source, job.project, calls=calls, any_python=job.image.ready is not None, path=path)
+    ready = job.image.ready is not None
+    path = _python_path(job)
+    return script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
 
 
-def python_path(job: Job) -> tuple[str, ...]:
+def _python_path(job: Job) -> tuple[str, ...]:
     """The project's folders in the job's PYTHONPATH, relative to it; what lies elsewhere is not read."""
     folders = []
     for entry in filter(None, job.env.get("PYTHONPATH", "").split(":")):
-        if job.workdir and not entry.startswith("/"):  # relative to a folder that may be anywhere
-            continue
-        seen = entry.removeprefix(f"{CONTAINER_PROJECT}/") if entry != CONTAINER_PROJECT else "."
-        folder = Path(os.path.normpath(job.project / seen))
+        seen = posixpath.relpath(entry, CONTAINER_PROJECT) if entry.startswith("/") else ".."
+        folder = Path(os.path.normpath(job.folder / entry if seen.startswith("..") else job.project / seen))
         if folder.is_relative_to(job.project) and is_folder(folder):
             folders.append(str(folder.relative_to(job.project)))
     return tuple(dict.fromkeys(folders))
@@ -170,6 +166,7 @@ def script_facts(
     calls: Sequence[str] = (),
     any_python: bool = False,
     path: tuple[str, ...] = (),
+    folder: Path | None = None,
 ) -> ScriptFacts:
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
@@ -180,24 +177,29 @@ def script_facts(
         calls: names in it that its importer calls: functions, classes, ``Class.method``.
         any_python: it runs in an image of the user's, whose Python may be another: what does not parse shows nothing.
         path: folders of the project, relative to it, that Python looks in besides: the job's PYTHONPATH.
+        folder: the working directory, which ``python -m`` looks in first; the project by default.
 
     Raises:
         TargetError: the script itself has a syntax error (file, line and text), or cannot be read; it is a notebook.
     """
-    named = [project / folder for folder in path]
-    start = _source(target, project, [project, *named, project / "src"])
+    named = [project / each for each in path]
+    first = [folder or project, *named]
+    start = _source(target, project, [*first, project, project / "src"])
     if start is None:
         return _elsewhere(target, project, path)
-    usual = [project, *named] if target.kind == "module" else [start.parent, *named, project]
-    roots = [*usual, project / "src"]
+    around = [folder / "src"] if folder else []
+    roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    reading = read_project(project, roots, inside, start, calls=calls, arguments=target.args, any_python=any_python)
+    reading = read_project(
+        project, roots, inside, start, calls=calls, arguments=target.args, any_python=any_python, folder=folder
+    )
     _refuse_a_notebook(reading, project)
     if target.kind == "script":
         _refuse_a_part_of_a_package(reading, target, project)
     facts = replace(_facts(reading), python_path=path)
-    if target.kind == "module" and find_module(target.value, [project, *named], main=True) is None:
-        facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, "src"))))
+    if target.kind == "module" and find_module(target.value, first, main=True) is None:
+        root = "." if find_module(target.value, [project], main=True) else "src"
+        facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, root))))
     return facts
 
 

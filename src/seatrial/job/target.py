@@ -43,31 +43,37 @@ _MAX_NAME = 255
 
 
 def resolve_target(
-    words: Sequence[str], module: str | None, image: str | None, project: Path, recipes: Collection[str]
+    words: Sequence[str],
+    module: str | None,
+    image: str | None,
+    project: Path,
+    recipes: Collection[str],
+    start: Path | None = None,
 ) -> Target:
     """Return the target of a run.
 
     - ``-m name``: that module; every word is its argument.
-    - the first word is a file: that script (a path relative to the project, or absolute inside it).
+    - the first word is a file: that script (a path as seen from ``start``, or absolute in the project).
     - the first word is a recipe's name: that recipe. A file of the same name wins: it is the user's.
     - an image and anything else: the image's own command, or ``words`` in its place.
 
     Raises:
         TargetError: nothing to run, not there (with similar names), outside the project, or not Python.
     """
+    start = start or project
     if module is not None:
-        return _module_target(module, words, project)
-    if words and is_file(project / words[0]):
-        return Target(kind="script", value=_script(words[0], project), args=tuple(words[1:]))
+        return _module_target(module, words, project, start)
+    if words and is_file(start / words[0]):
+        return Target(kind="script", value=_script(words[0], project, start), args=tuple(words[1:]))
     if words and words[0] in recipes:
         return Target(kind="recipe", value=words[0], args=tuple(words[1:]))
-    if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], project)):
+    if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], start)):
         return Target(kind="image", value="", args=tuple(words))
     if not words:
-        raise _nothing(project, recipes)
+        raise _nothing(start, recipes)
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS) or (is_python(words[0]) and words[1:]):
         raise launcher_refused(words)
-    raise _not_there(words[0], project, recipes)
+    raise _not_there(words[0], start, recipes)
 
 
 _MPI = (
@@ -107,15 +113,15 @@ def _is_path_like(word: str, project: Path) -> bool:
     return not word.startswith("/") or Path(word).is_relative_to(project)
 
 
-def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
+def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
     """Modules of the project must exist; others may be installed in the image, which only the run can find out."""
     if module in LAUNCHER_MODULES and words:
         raise launcher_refused([f"python -m {module}", *words])
     if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
-        dotted = module_name(module, project) if is_file(project / module) else ""
+        dotted = module_name(module, start) if is_file(start / module) else ""
         dotted = dotted if _MODULE.fullmatch(dotted) else "package.module"
         raise TargetError(f"-m {module!r} is not a module's name", run=f"seatrial run -m {dotted} …")
-    roots = [project, project / "src"]
+    roots = list(dict.fromkeys([start, project, project / "src"]))
     top = module.split(".")[0]
     ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
     if ours and find_module(module, roots, main=True) is None and folder_of(module, project) is None:
@@ -128,9 +134,9 @@ def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     return Target(kind="module", value=module, args=tuple(words))
 
 
-def _script(word: str, project: Path) -> str:
+def _script(word: str, project: Path, start: Path) -> str:
     """The script's path relative to the project, which alone is in the container."""
-    path = (project / word).resolve()
+    path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
         raise _notebook(word)
@@ -140,7 +146,7 @@ def _script(word: str, project: Path) -> str:
             raise TargetError(manifest_refused(word), run=instead_of_manifest(word))
         raise TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
     if _is_makefile(path) or _is_shell(path):
-        raise _no_python(word, path, root)
+        raise _no_python(word, path, start.resolve())
     if not path.is_relative_to(root):
         raise TargetError(
             f"{word} is outside the project {root}",

@@ -34,7 +34,7 @@ def project_file(project: Path, script: str | None = None) -> str:
     job = Job(project=project, target=Target(kind="script", value=target))
     facts = script_facts(job.target, project)
     needs = image_needs(job, facts)
-    flavour, why = needed_flavour(ImageOptions(), project, needs.requirements)
+    flavour, why = needed_flavour(ImageOptions(), project, needs)
     reasons = [
         f"# {needs.reason}: {', '.join(needs.requirements.lines) or 'none'}",
         f"# framework: {facts.framework or 'none'}, from the imports {', '.join(facts.imports) or '(none)'}",

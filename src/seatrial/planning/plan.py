@@ -118,7 +118,8 @@ def make_plan(
     _refuse_unnamed_workers(job, script, parts, launcher)
     streams = choose_streams(site, script, parts, launcher)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
-    chosen = (*(site.selection.choices if site.selection else ()), *parts.choices, *horovod.choices, launcher_choice)
+    selected = site.selection.choices if site.selection else ()
+    chosen = (*_folder_choice(job), *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *_tuning_choices(job, interactive=interactive))
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(
@@ -141,6 +142,13 @@ def make_plan(
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )
+
+
+def _folder_choice(job: Job) -> tuple[Choice, ...]:
+    if job.workdir is None or job.workdir.startswith("/"):
+        return ()
+    reason = f"where the target was named; the project is the repository, {job.project}; -C . takes this folder alone"
+    return (Choice(what="working directory", value=job.workdir, reason=reason),)
 
 
 def _refuse_unnamed_workers(job: Job, script: ScriptFacts, parts: Parts, launcher: Launcher) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -215,7 +216,7 @@ def container_places(job: Job, *, resumes: bool) -> Places:
 
 def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
     """Raises UsageError if the requested working directory does not exist."""
-    project = job.project / (job.workdir or "")
+    project = Path(os.path.normpath(job.project / (job.workdir or "")))
     if not project.is_dir():
         raise UsageError(f"--workdir {job.workdir}: folder {project} not found", run=f"ls {as_typed(job.project)}")
     return Places(
@@ -238,8 +239,9 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, places: Pl
     if target.kind == "image":
         assert image is not None
         return [*entrypoint, *(target.args or image.cmd)], None
+    script = places.scripts + target.value
     behind_python = {
-        "script": [places.scripts + target.value],
+        "script": [script.removeprefix(f"{places.project}/")],
         "module": ["-m", target.value],
         "recipe": ["-m", module_of(target.value), *_recipe_arguments(target, places)],
     }[target.kind]

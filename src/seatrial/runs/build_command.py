@@ -20,7 +20,7 @@ from seatrial.images.requirements.project import LOCK
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import Job
 from seatrial.job.plan import Plan
-from seatrial.job.script import python_path, script_facts
+from seatrial.job.script import source_facts
 from seatrial.planning.host import read_host
 from seatrial.runs.launch import plan_only
 from seatrial.stack.machine import TargetMachine, parse_target
@@ -66,7 +66,7 @@ def build_image(job: Job, host: Host, echo: Echo, *, explain: bool = False, lock
     result = build(image, store=store, progress=echo, pip_conf=pip_conf(job.image), labels=origin_labels(job))
     machine = _machine(plan, host)
     here = plan.container if plan.gpus else None  # this machine has the GPUs that the image is for
-    imports = script_facts(job.target, job.project, path=python_path(job)).imports
+    imports = source_facts(job).imports
     verification = verify_image(image, imports, store=store, machine=machine, container=here)
     if verification.wrong:
         known = first_in("\n".join(verification.wrong), IN_RUN)

@@ -18,6 +18,7 @@ from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, Seatria
 from seatrial.runs.run import PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
 from seatrial.system.host import Host
+from seatrial.system.project_files import is_project, project_root
 from seatrial.system.records import Folder, Process
 from seatrial.system.text import nearest
 from seatrial.system.typed_path import as_typed, from_here
@@ -284,10 +285,6 @@ def _folders(root: Path) -> list[str]:
         return []
 
 
-#: A folder with one of these is a project of its own: runs of a folder around it are another's.
-_ENDS = ("seatrial.toml", ".git")
-
-
 def store_of(project: Path | None, host: Host | None = None) -> RunStore:
     """Return the store of the folder that ``--project`` names, else the nearest.
 
@@ -304,13 +301,13 @@ def store_of(project: Path | None, host: Host | None = None) -> RunStore:
 
 
 def nearest_store(folder: Path, host: Host | None = None) -> RunStore:
-    """Return the store of the folder or the nearest above it that has runs; of the folder itself if none has."""
-    here = RunStore(folder.absolute(), host)
-    for around in (here.project, *here.project.parents):
-        store = RunStore(around, host)
+    """Return the store of the folder's project if it has runs, else of the nearest folder around that has some."""
+    own = RunStore(project_root(folder), host)
+    here = Path(os.path.realpath(folder))
+    folders = (here, *here.parents)
+    ends = next((place for place, each in enumerate(folders) if is_project(each, here)), len(folders)) + 1
+    for store in (own, *(RunStore(each, host) for each in folders[:ends])):
         store.adopt()
         if store.root.is_dir() or os.path.lexists(store.places):
             return store
-        if any(os.path.lexists(around / name) for name in _ENDS):
-            break
-    return here
+    return own

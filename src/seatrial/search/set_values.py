@@ -122,7 +122,7 @@ def _sources(job: Job) -> str | None:
     """The text of the target and of what it imports of the project; None for an image, or a module of no project."""
     path = job.project / job.target.value if job.target.kind == "script" else None
     if job.target.kind == "module":
-        path = find_module(job.target.value, [job.project, job.project / "src"], main=True)
+        path = find_module(job.target.value, [job.folder, job.project, job.project / "src"], main=True)
     if path is None:
         return None
     found: dict[Path, str] = {}

@@ -47,6 +47,48 @@ def real_project(project: Path) -> Path:
     return real
 
 
+#: Names in a project's folder: its own file, a repository, and without either what makes it a package.
+_OWN = ("seatrial.toml", ".git")
+_PACKAGING = ("pyproject.toml", "setup.py", "setup.cfg")
+
+
+def project_root(folder: Path) -> Path:
+    """Return the project of a folder: the nearest around it with seatrial.toml or .git, else with a package's files.
+
+    Folders of homes, those above them and another user's files make no project: anyone can write into /tmp.
+    """
+    here = Path(os.path.realpath(folder))
+    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111  Path.home() raises where there is none
+    packages = []
+    for around in (here, *here.parents):
+        if home.is_relative_to(around) or around == around.parent:
+            break
+        if is_project(around, here):
+            return around
+        packages += [around] if any(_is_own(around / name, here) for name in _PACKAGING) else []
+    return next(iter(packages), here)
+
+
+def is_project(folder: Path, here: Path) -> bool:
+    """Return True for a repository, and for a folder with a file of ours; ``here``: where one stands."""
+    return any(_is_own(folder / name, here) for name in _OWN) or _has_table(folder / "pyproject.toml", here)
+
+
+def _is_own(path: Path, folder: Path) -> bool:
+    try:
+        return path.lstat().st_uid in (os.getuid(), folder.stat().st_uid)
+    except (OSError, ValueError):
+        return False
+
+
+def _has_table(path: Path, folder: Path) -> bool:
+    """Return True for a pyproject.toml that configures seatrial."""
+    try:
+        return _is_own(path, folder) and b"[tool.seatrial" in read_bytes(path, inside=path.parent)
+    except ConfigError:
+        return False
+
+
 def is_there(path: Path) -> bool:
     """Something has this name, be it a link that leads nowhere: reading it reports what is wrong with it."""
     try:

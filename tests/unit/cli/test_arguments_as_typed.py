@@ -20,6 +20,8 @@ SCRIPT = "parser.add_argument(\"--model\")\nparser.add_argument('--data')\n"
         ("run train.py --model m", "run train.py -- --model m"),
         ("run train.py --nodes_ m", "run train.py -- --nodes_ m"),
         ("run gone.py --epochs 5", "run gone.py -- --epochs 5"),
+        ("run split.py --name x --epochs 5", "run split.py -- --name x --epochs 5"),
+        ("run -m flags --workdir d --config c", "run -m flags -- --workdir d --config c"),
         (
             "run -m torch.distributed.launch --model m --gpus 2 train.py",
             "run -m torch.distributed.launch -- --model m --gpus 2 train.py",
@@ -32,6 +34,10 @@ def test_words_that_can_only_be_the_scripts_are_its_own(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "options.py").write_text('add("--nodes_")')
+    (tmp_path / "split.py").write_text("from opts.train import Options\n")
+    (tmp_path / "opts").mkdir()
+    (tmp_path / "opts" / "base.py").write_text('parser.add_argument("--name")\n')
+    (tmp_path / "flags.py").write_text("from absl import flags\nflags.DEFINE_string('workdir', None, 'x')\n")
     assert " ".join(_with_dashes(typed.split())) == split
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.job.host_paths import host_paths
+from seatrial.job.host_paths import HostPath, host_paths
 from seatrial.job.loading import load_job
+from seatrial.job.model import Job, Target
 
 
 @pytest.fixture
@@ -17,8 +18,13 @@ def project(tmp_path: Path) -> Path:
     return project
 
 
+def paths_of(project: Path, *arguments: str, workdir: str | None = None) -> tuple[HostPath, ...]:
+    target = Target(kind="script", value="train.py", args=arguments)
+    return host_paths(Job(project=project, target=target, workdir=workdir))
+
+
 def found(project: Path, *arguments: str) -> list[tuple[str, str, bool, bool]]:
-    paths = host_paths(arguments, project, "/workspace")
+    paths = paths_of(project, *arguments)
     return [(str(path.source), path.target, path.written, path.typed) for path in paths]
 
 
@@ -36,10 +42,17 @@ def test_a_relative_path_above_the_project_is_seen_from_the_working_directory(pr
     assert found(project, "--data", "../data") == [(str(project.parent / "data"), "/data", False, True)]
 
 
+def test_from_a_folder_of_the_project_a_path_above_it_is_the_projects(project: Path) -> None:
+    (project / "tools").mkdir()
+    assert paths_of(project, "--data", "../inside", workdir="tools") == ()
+    [path] = paths_of(project, "--data", "../../data", workdir="tools")
+    assert (path.source, path.target) == (project.parent / "data", "/data")
+
+
 def test_an_option_for_results_names_a_folder_that_is_written(project: Path) -> None:
     for option in ("--output_dir", "--save-path", "--logDir", "trainer.out"):
-        assert [path.written for path in host_paths((f"{option}=/mnt/x",), project, "/workspace")] == [True]
-    assert [path.written for path in host_paths(("--outer=/mnt/x",), project, "/workspace")] == [False]
+        assert [path.written for path in paths_of(project, f"{option}=/mnt/x")] == [True]
+    assert [path.written for path in paths_of(project, "--outer=/mnt/x")] == [False]
 
 
 def test_what_is_the_projects_or_no_path_is_left_alone(project: Path) -> None:
@@ -56,7 +69,7 @@ def test_an_absolute_name_of_the_projects_own_folder_is_a_path(project: Path) ->
 def test_paths_of_a_named_configuration_count_if_they_are_there(project: Path) -> None:
     data = str(project.parent / "data")
     (project / "c.yaml").write_text(f"data: {data}\nother: {data}-gone\nurl: https://host{data}\nnote: x # {data}/y\n")
-    [path] = host_paths(("--config", "c.yaml"), project, "/workspace")
+    [path] = paths_of(project, "--config", "c.yaml")
     assert (str(path.source), path.where, path.typed) == (data, "c.yaml:1", False)
 
 

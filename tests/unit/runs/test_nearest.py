@@ -39,7 +39,7 @@ def test_from_every_folder_of_a_project(project: Path, environ: dict[str, str], 
 @pytest.mark.parametrize("marker", ["seatrial.toml", ".git"])
 def test_a_project_inside_another_has_its_own(project: Path, environ: dict[str, str], marker: str) -> None:
     (project / "src" / marker).write_text("")
-    assert nearest_store(project / "src" / "deep", Host(environ)).project == project / "src" / "deep"
+    assert nearest_store(project / "src" / "deep", Host(environ)).project == project / "src"
     (project / marker).write_text("")
     assert nearest_store(project, Host(environ)).all()
 

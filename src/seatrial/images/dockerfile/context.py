@@ -6,13 +6,18 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import seatrial
-from seatrial.errors import UsageError
-from seatrial.images.dockerfile.render import ORDINARY_USER
+from seatrial.errors import ConfigError, UsageError
+from seatrial.images.dockerfile.render import EXTENSIONS, EXTENSIONS_AT, ORDINARY_USER, VENV_PYTHON
+from seatrial.images.requirements.imports import packages_of_imports
+from seatrial.images.requirements.pip_format import Extension, Needs, canonical_name
+from seatrial.images.resolve.framework import PACKAGES
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job
 from seatrial.job.plan import ImagePlan
@@ -21,7 +26,9 @@ from seatrial.system import checkout
 from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.nofollow import files_below
+from seatrial.system.project_files import read_bytes
 from seatrial.system.text import without_login
+from seatrial.system.typed_path import as_typed
 
 WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
@@ -104,6 +111,71 @@ SKIPPED_FOLDERS = {".git", ".seatrial", "__pycache__", ".venv", "venv", "node_mo
 MAX_CODE_BYTES = 200 * 2**20
 
 CODE = "code"
+
+_COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inl", ".pxd", ".pxi", ".pyx")
+_ABOUT = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "requirements.txt", "version.py", "__init__.py")
+_MOST_SOURCES = 8 * 2**20
+
+#: setup.py without a GPU: many refuse to be run where torch sees none, though nvcc needs none.
+_RUN_SETUP = "import runpy, sys; {torch}sys.path.insert(0, ''); runpy.run_path('setup.py', run_name='__main__')"
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """Hold what is compiled of the project: ``texts`` are its sources, by their place in the build context."""
+
+    extensions: tuple[Extension, ...] = ()
+    architectures: tuple[str, ...] = ()
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def commands(self) -> tuple[str, ...]:
+        """Return shell commands, beginning where the sources are, that leave the modules in EXTENSIONS_AT."""
+        if not self.extensions:
+            return ()
+        packages = packages_of_imports({name for each in self.extensions for name in each.imports}, ())
+        tools = [line for line in packages.lines if canonical_name(line) not in (*PACKAGES, "numpy", "setuptools")]
+        found = [f"{VENV_PYTHON} -m pip install -q {shlex.join(['setuptools<70', 'wheel', 'ninja', *tools])}"]
+        for each in self.extensions:
+            torch = "import torch; torch.cuda.is_available = lambda: True; " if each.cuda else ""
+            arches = f"FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST='{';'.join(self.architectures)}' " if each.cuda else ""
+            what = "build_ext" if each.folder == "." else "build"
+            program = shlex.quote(_RUN_SETUP.format(torch=torch))
+            folder = shlex.quote(f"/build/{each.folder}")
+            found.append(f"cd {folder} && {arches}{VENV_PYTHON} -c {program} {what} --build-lib {EXTENSIONS_AT}")
+        return tuple(found)
+
+
+def to_compile(needs: Needs, *, with_gpus: bool) -> tuple[tuple[Extension, ...], tuple[str, ...]]:
+    """Return the extensions that this image can have, and a warning for each other."""
+    found = tuple(each for each in needs.extensions if with_gpus or not each.cuda)
+    lacks = "compiles CUDA code, which an image without a GPU has no compiler for: its modules are missing"
+    return found, tuple(f"{each.folder}/setup.py {lacks}" for each in needs.extensions if each not in found)
+
+
+def sources_of(project: Path, extensions: Collection[Extension]) -> dict[str, str]:
+    """Read the sources by their place in the build context: of the folder all, of the one around it what C includes.
+
+    Raises ConfigError: they are too large to be sources.
+    """
+    found: dict[str, str] = {}
+    size = 0
+    for each in extensions:
+        folder = project / each.folder
+        around = folder if folder == project else folder.parent
+        for entry in files_below(around, skip=SKIPPED_FOLDERS, hidden=False, links=False):
+            path = Path(entry.path)
+            own = (
+                folder != project
+                and path.is_relative_to(folder)
+                and path.suffix in (".py", ".txt", ".toml", ".cfg", ".md")
+            )
+            if own or path.suffix in _COMPILED or (path.is_relative_to(folder) and path.name in _ABOUT):
+                text = read_bytes(path, inside=project, limit_bytes=_MOST_SOURCES).decode("utf-8", "replace")
+                found[f"{EXTENSIONS}/{path.relative_to(project).as_posix()}"] = text
+                if (size := size + len(text)) > _MOST_SOURCES:
+                    message = f"{each.folder}/setup.py: its sources are more than {format_bytes(_MOST_SOURCES)}"
+                    raise ConfigError(message, run=f"du -a {as_typed(around)} | sort -n | tail")
+    return found
 
 
 def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -> ImagePlan:

@@ -39,6 +39,16 @@ PIP_SECRET = "pip_conf"
 
 WHEELS = "wheels"
 
+#: Sources of the project's extensions in the build context, and where the compiled modules are in the image.
+EXTENSIONS, EXTENSIONS_AT = "extensions", f"{VENV}/extensions"
+
+#: Python looks there for a module that it found nowhere else: for all of ``pkg.ops.net_cuda``, and for its last name.
+_FINDER = (
+    f"{EXTENSIONS_AT}\\nimport sys, importlib.machinery; sys.meta_path.append(type('Extensions', (), "
+    "{'find_spec': staticmethod(lambda n, p=None, t=None, find=importlib.machinery.PathFinder.find_spec: find(n, "
+    f"['{EXTENSIONS_AT}/' + n.rpartition('.')[0].replace('.', '/'), '{EXTENSIONS_AT}']) if p else None)}}))\\n"
+)
+
 #: Where steps find the program for layers, a layer's requirements, and another stage's packages. Folders that every
 #: Debian and Ubuntu has: for one that is not there the builder would leave an empty one, with the time of the build.
 _TOOLS_AT, _FILES_AT, _STAGE_AT = "/mnt", "/media", "/srv"
@@ -92,6 +102,7 @@ class ImageContents:
         own_sources: the same for layers whose packages have no hashes: two projects share them only if nothing secret
             decides what is in there.
         own_wheel: file name of our wheel in the build context, or None.
+        extensions: commands that compile the project's own modules.
         slimming: arguments of the slimming program, () for none. slims_packages: those of the project, too.
         architectures: compute capabilities left, () for all.
         labels: further labels.
@@ -116,6 +127,7 @@ class ImageContents:
     sources: str | None = None
     own_sources: str | None = None
     own_wheel: str | None = None
+    extensions: tuple[str, ...] = ()
     slimming: tuple[str, ...] = ()
     slims_packages: bool = True
     architectures: tuple[str, ...] = ()
@@ -144,6 +156,9 @@ def render(contents: ImageContents) -> str:
     if contents.has_builder:
         parts += ["\n".join(_system(contents)), "\n".join(_builder(contents))]
     parts.append("\n".join(_final(contents)))
+    if contents.extensions:
+        parts.append("\n".join(_extensions(contents)))
+    parts[-1] += "\n" + "\n".join(finish(contents))
     return "\n\n".join(parts) + "\n"
 
 
@@ -186,11 +201,12 @@ def debian_packages(contents: ImageContents) -> Iterator[str]:
         yield from _debian_packages(contents, packages)
 
 
-def _debian_packages(contents: ImageContents, packages: list[str]) -> Iterator[str]:
-    headers = ""
-    if contents.compiles:
+def _debian_packages(contents: ImageContents, packages: list[str], *, headers: bool = False) -> Iterator[str]:
+    python_h = ""
+    if contents.compiles and not headers:
         yield "# The job compiles when it runs: a C++ compiler, and Python.h where the base's python3 lacks it."
-        headers = (
+    if contents.compiles or headers:
+        python_h = (
             ' $(test -e "$(python3 -c \'import sysconfig; print(sysconfig.get_path("include"))\')/Python.h"'
             " || echo python3-dev)"
         )
@@ -198,7 +214,7 @@ def _debian_packages(contents: ImageContents, packages: list[str]) -> Iterator[s
         contents,
         [
             "apt-get update",
-            f"DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends {' '.join(packages)}{headers}",
+            f"DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends {' '.join(packages)}{python_h}",
             "rm -rf /var/lib/apt/lists/*",
         ],
     )
@@ -311,7 +327,8 @@ def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
 
 
 def _final(contents: ImageContents) -> Iterator[str]:
-    yield f"FROM {'system' if contents.has_builder else _below(contents)}"
+    stage = " AS packages" if contents.extensions else ""
+    yield f"FROM {'system' if contents.has_builder else _below(contents)}{stage}"
     if not contents.has_builder:
         yield from _shared_with_builder(contents)
     if contents.has_builder:
@@ -322,7 +339,27 @@ def _final(contents: ImageContents) -> Iterator[str]:
     elif LISTED in contents.layers:
         yield "# All that the project asks for."
         yield from _install(contents, LISTED)
-    yield from finish(contents)
+
+
+def _extensions(contents: ImageContents) -> Iterator[str]:
+    """The project's own modules that are compiled: in a stage that has the compilers, into a folder of their own."""
+    yield "# The project's extensions. Compilers stay in this stage."
+    yield f"FROM {contents.builder or 'packages'} AS extensions"
+    packages = {*contents.base_packages, *contents.system_packages} if contents.builder else set()
+    yield from _debian_packages(contents, sorted({"build-essential", *packages}), headers=True)
+    if contents.builder:
+        yield f"COPY --from=packages {VENV} {VENV}"
+    yield f"ARG FILES={contents.layers[EXTENSIONS]}"
+    yield f"COPY {EXTENSIONS}/ /build/"
+    tools, *commands = contents.extensions
+    conf = [f"export PIP_CONFIG_FILE=/run/secrets/{PIP_SECRET}"] if contents.pip_conf else []
+    yield from _run(contents, [_PIP_SETTINGS, *conf, tools], [f"type=secret,id={PIP_SECRET}"] if conf else [])
+    yield from _run(contents, [f"mkdir -p {EXTENSIONS_AT}", *commands])
+    yield ""
+    yield "FROM packages"
+    yield f"COPY --from=extensions {EXTENSIONS_AT} {EXTENSIONS_AT}"
+    write = f"printf \"{_FINDER}\" > $({VENV_PYTHON} -c 'import site; print(site.getsitepackages()[0])')/extensions.pth"
+    yield f"RUN {write}{OURS}"
 
 
 def finish(contents: ImageContents) -> Iterator[str]:
@@ -365,7 +402,14 @@ def render_plain(contents: ImageContents, lines: Sequence[str], constraints: Seq
 
     Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
     """
-    if contents.builder or contents.ca_bundle or contents.pip_conf or contents.wheels or contents.own_wheel:
+    if (
+        contents.builder
+        or contents.extensions
+        or contents.ca_bundle
+        or contents.pip_conf
+        or contents.wheels
+        or contents.own_wheel
+    ):
         return None
     if contents.slimming and contents.slims_packages:  # requested; `auto` may as well keep it
         return None

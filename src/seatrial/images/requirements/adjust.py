@@ -77,11 +77,7 @@ def _is_standard_module(line: str) -> bool:
 #: Packages that are empty by now, or have wheels for other systems or GPUs alone → what has the same on Linux. Where a
 #: list pins several, the first of these decides.
 #: Source: their pages on pypi.org.
-_OTHER_NAMES = {
-    "tensorflow-gpu": "tensorflow", "tensorflow-rocm": "tensorflow", "tensorflow-intel": "tensorflow",
-    "tensorflow-macos": "tensorflow", "tensorflow-metal": None, "jax-metal": None, "pywin32": None, "pypiwin32": None,
-    "pywinpty": None, "windows-curses": None, "winshell": None,
-}  # fmt: skip
+_OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
 
 #: tensorflow-rocm 2.14.0.600 is TensorFlow 2.14.0 for ROCm 6.0.0.
 _WITH_ROCM = re.compile(r"(\d+\.\d+\.\d+)\.\d+")

@@ -13,8 +13,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
-from seatrial.job.in_container import CONTAINER_PROJECT
-from seatrial.job.reading.modules import STANDARD_MODULES, folder_of, is_file, is_folder, is_package
+from seatrial.job.reading.modules import STANDARD_MODULES, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there, read_text
@@ -95,31 +94,6 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
         else:
             guessed[name] = name.replace("_", "-")
     return ImportedPackages(known, guessed, elsewhere, tuple(unknown))
-
-
-def refuse_siblings(project: Path, script: ScriptFacts) -> None:
-    """Refuse a script that imports what lies next to its project: an index has nothing, or a stranger's, of that name.
-
-    Raises ConfigError with the command that has the whole repository.
-    """
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  Path.home() raises where there is none
-    above = [] if is_there(project / ".git") else list(project.parents)
-    root = next((folder for folder in above if is_there(folder / ".git")), None)
-    if root is None or root in (home, Path("/")):
-        return
-    packages = packages_of_imports(script.imports, {project, project / "src"})
-    around = [root, root / "src", *(each for each in above if root in each.parents)]
-    for name in (*packages.strangers, *packages.known):
-        places = [base / name for base in around if is_file(base / f"{name}.py") or is_package(base / name)]
-        if name in packages.strangers and (folder := folder_of(name, root)):
-            places.append(root / folder)
-        if places and folder_of(name, project) is None:
-            raise ConfigError(
-                f"{script.where.get(name, 'the target')} imports {name}, which lies next to this folder, in {root}",
-                cause="only the project's folder is in the container, and the package index has another's of that name",
-                run=f"seatrial run -C {os.path.relpath(root, project)} "
-                f"-w {CONTAINER_PROJECT}/{project.relative_to(root).as_posix()} …",
-            )
 
 
 def known_package(listed: str) -> str | None:

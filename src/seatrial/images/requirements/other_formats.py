@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,17 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.imports import known_package
 from seatrial.images.requirements.pip_format import (
     MOST_LINES,
+    Declared,
     Requirements,
     canonical_name,
     checked_requirement,
     listed_requirements,
     parsed,
+    read_requirements,
     text_of,
 )
-from seatrial.images.requirements.pyproject import Declared, declared, python_specifier
+from seatrial.images.requirements.poetry import poetry_requirements
+from seatrial.images.requirements.pyproject import declared, python_specifier
 from seatrial.images.requirements.uv_sources import sourced, uv_sources
 from seatrial.system import toml_file, yaml_file
 from seatrial.system.project_files import is_there, read_bytes, read_text
@@ -84,7 +87,7 @@ def read_environment(file: Path) -> Environment:
             python = python_specifier(
                 f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"
             )
-        elif isinstance(item, str) and (line := _as_pip_has_it(item)):
+        elif isinstance(item, str) and (line := as_pip_has_it(item)):
             conda.append(line)
     if len(lines) + len(conda) > MOST_LINES:
         raise ConfigError(
@@ -109,14 +112,14 @@ def read_conda_list(file: Path, project: Path) -> Environment | None:
     pinned = [match[2] for match in found if match[1] == "python"]
     python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
     listed = (
-        f"{name}=={version}" if build == "pypi_0" else _as_pip_has_it(f"{name}={version}")
+        f"{name}=={version}" if build == "pypi_0" else as_pip_has_it(f"{name}={version}")
         for name, version, build in (match.groups() for match in found if match[1] != "python")
     )
     lines = [checked_requirement(line, file.name) for line in listed if line]
     return Environment(Requirements(lines=tuple(lines)), python)
 
 
-def _as_pip_has_it(item: str) -> str | None:
+def as_pip_has_it(item: str) -> str | None:
     """``pytorch=1.11`` → ``torch==1.11.*``; of three parts the very one. None for ffmpeg and the like."""
     match = _CONDA.fullmatch(item.strip())
     package = known_package(match[1]) if match else None
@@ -148,58 +151,139 @@ def read_setup(file: Path) -> Declared | None:
         tree = parse_source(source, file.name)
     except UnreadableSourceError as error:
         raise ConfigError(str(error), run=f"python3 -m py_compile {file}") from error
-    lists = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    values = _Values(tree, file)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "setup":
-            given = {keyword.arg: keyword.value for keyword in node.keywords}
-            lines = _listed(given.get("install_requires"), lists, file)
-            extras = _extras(given.get("extras_require"), lists, file)
+            given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+            for each in (keyword.value for keyword in node.keywords if keyword.arg is None):
+                given |= values.table(each) or {}
+            lines = values.lines(given.get("install_requires"))
             if lines is None:
                 return None
+            extras = values.table(given.get("extras_require")) if "extras_require" in given else {}
+            found: dict[str, tuple[str, ...] | None] = {
+                canonicalize_name(name): values.lines(value) for name, value in (extras or {}).items()
+            }
+            known = {name: extra for name, extra in found.items() if extra is not None}
             wanted, name = given.get("python_requires"), given.get("name")
             python = wanted.value if isinstance(wanted, ast.Constant) else ""
-            own = (
-                canonicalize_name(name.value)
-                if isinstance(name, ast.Constant) and isinstance(name.value, str)
-                else None
+            own = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+            return Declared(
+                lines,
+                python_specifier(python, "setup.py: python_requires"),
+                None if extras is None or len(known) < len(found) else known,
+                canonicalize_name(own) if own else None,
             )
-            return Declared(lines, python_specifier(python, "setup.py: python_requires"), extras, own)
     return None
 
 
-def _listed(node: ast.AST | None, lists: Mapping[str, ast.expr], file: Path) -> tuple[str, ...] | None:
-    """The requirements of a literal list, or of a variable that holds one; None for anything else."""
-    if isinstance(node, ast.Name):
-        node = lists.get(node.id)
-    if not isinstance(node, ast.List | ast.Tuple):
-        return None
-    if len(node.elts) > MOST_LINES:
-        raise ConfigError(f"setup.py:{node.lineno}: more packages than any image could contain", run=f"wc -l {file}")
-    texts = [(item.value, item.lineno) for item in node.elts if isinstance(item, ast.Constant)]
-    return tuple(checked_requirement(str(text), f"setup.py:{line}") for text, line in texts)
+class _Values:
+    """Values of setup.py's names, as far as they follow from literals and from lists that it reads."""
 
+    def __init__(self, tree: ast.Module, file: Path) -> None:
+        self.file = file
+        self.names: dict[str, ast.expr] = {}
+        self.listed: dict[str, tuple[str, int]] = {}
+        self._open: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                self.names |= {each.id: node.value for each in targets if isinstance(each, ast.Name)}
+            elif isinstance(node, ast.FunctionDef):
+                returned = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value]
+                self.names |= {
+                    name: each.value for name, each in zip([node.name], returned, strict=False) if each.value
+                }
 
-def _extras(node: ast.AST | None, lists: Mapping[str, ast.expr], file: Path) -> dict[str, tuple[str, ...]] | None:
-    """Read a literal ``{"dev": ["pytest"]}``; None if it is computed."""
-    if node is None:
-        return {}
-    if isinstance(node, ast.Name):
-        node = lists.get(node.id)
-    if not isinstance(node, ast.Dict):
-        return None
-    found: dict[str, tuple[str, ...]] = {}
-    for key, value in zip(node.keys, node.values, strict=True):
-        lines = _listed(value, lists, file)
-        if not (isinstance(key, ast.Constant) and isinstance(key.value, str)) or lines is None:
+    def table(self, node: ast.expr | None) -> dict[str, ast.expr] | None:
+        """Read ``{"dev": ["pytest"]}`` or ``dict(dev=["pytest"])``; None if it is computed."""
+        node = self.names.get(node.id) if isinstance(node, ast.Name) else node
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict":
+            return {each.arg: each.value for each in node.keywords if each.arg}
+        if not isinstance(node, ast.Dict):
             return None
-        found[canonicalize_name(key.value)] = lines
-    return found
+        pairs = list(zip(node.keys, node.values, strict=True))
+        found = {
+            key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        }
+        return found if len(found) == len(pairs) else None
+
+    def lines(self, node: ast.expr | None) -> tuple[str, ...] | None:
+        """Return the requirements that an expression stands for; None if they are computed. Raises ConfigError."""
+        try:
+            texts = self._texts(node)
+        except RecursionError:  # a thousand lists added up
+            texts = None
+        if texts is None and (name := next(self._lists(node, set()), None)) is not None:
+            read = read_requirements(self.file.parent / name, self.file.parent)
+            return (*read.lines, *read.constraints)
+        if texts is None:
+            return None
+        if len(texts) > MOST_LINES:
+            raise ConfigError("setup.py: more packages than any image could contain", run=f"wc -l {self.file}")
+        return tuple(checked_requirement(text, f"setup.py:{line}") for text, line in texts)
+
+    def _texts(self, node: ast.expr | None) -> list[tuple[str, int]] | None:
+        if isinstance(node, ast.Name):
+            if node.id in self._open or node.id not in self.names:
+                return None
+            self._open.add(node.id)
+            found = self._texts(self.names[node.id])
+            self._open.discard(node.id)
+            return found
+        if isinstance(node, ast.Constant):
+            return [(node.value, node.lineno)] if isinstance(node.value, str) else None
+        several = node.elts if isinstance(node, ast.List | ast.Tuple | ast.Set) else None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            several = [node.left, node.right]
+        if several is not None:
+            parts = [self._texts(each) for each in several]
+            return None if None in parts else [text for part in parts for text in part or ()]
+        if isinstance(node, ast.Starred):
+            return self._texts(node.value)
+        if isinstance(node, ast.Subscript):  # deps["torch"]
+            return self._looked_up([node.slice])
+        if isinstance(node, ast.Call):
+            if not node.args:
+                return self._texts(node.func)
+            known = getattr(node.func, "id", "") in ("list", "sorted", "set", "tuple")
+            return self._texts(node.args[0]) if known else self._looked_up(node.args)
+        return None
+
+    def _looked_up(self, keys: list[ast.expr]) -> list[tuple[str, int]] | None:
+        """``deps["torch"]``, ``deps_list("torch")``: by a table's key, or by the name in a list of requirements."""
+        if not self.listed:
+            for value in self.names.values():
+                listed = value.elts if isinstance(value, ast.List | ast.Tuple) else []
+                pairs = [(each, each) for each in listed]
+                pairs += [(key, each) for key, each in (self.table(value) or {}).items()]  # type: ignore[misc]
+                for key, each in pairs:
+                    if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                        name = key if isinstance(key, str) else re.split(r"[^\w.-]", each.value)[0]
+                        self.listed.setdefault(canonicalize_name(name), (each.value, each.lineno))
+        names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        found = [self.listed[name] for name in map(canonicalize_name, names) if name in self.listed]
+        return found if len(found) == len(keys) else None
+
+    def _lists(self, node: ast.AST | None, seen: set[str]) -> Iterator[str]:
+        """Yield the names of files in an expression that are there: ``read("requirements/runtime.txt")``."""
+        for each in ast.walk(node) if node is not None else ():
+            if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.endswith(".txt"):
+                if is_there(self.file.parent / each.value):
+                    yield each.value
+            elif isinstance(each, ast.Name) and each.id in self.names and each.id not in seen:
+                seen.add(each.id)
+                yield from self._lists(self.names[each.id], seen)
+
+
+def read_pipfile(file: Path) -> Declared | None:
+    """Read a Pipfile's ``[packages]``; None without it. Raises ConfigError."""
+    table = toml_file.read_toml(file, inside=file.parent)
+    listed = poetry_requirements({"dependencies": table.get("packages")}, file)
+    wish = table.get("requires")
+    version = str(wish.get("python_version", "")) if isinstance(wish, dict) else ""
+    python = python_specifier(f"=={version}.*" if version else "", "Pipfile: requires.python_version")
+    return None if listed is None else Declared(tuple(listed[0]), python)
 
 
 _MAX_CFG_BYTES = 300_000

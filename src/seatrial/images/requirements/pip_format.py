@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -122,7 +122,7 @@ class _Reader:
             self._option(line, place, path, into)
         elif (extras := self._extras_of_itself(line, path)) is not None:
             self.itself += ["", *extras]
-        else:
+        elif not self._is_of_the_project(line, path):
             into.append(checked_requirement(line, place))
 
     def found(self) -> Requirements:
@@ -142,7 +142,7 @@ class _Reader:
                 self.itself += ["", *extras]
             elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
                 into.append(checked_requirement(value, place))
-            else:
+            elif not self._is_of_the_project(f"./{value}", path):
                 raise _not_in_the_image(place, line)
         elif name in ("-f", "--find-links") and not _URL.match(value):
             raise ConfigError(
@@ -153,6 +153,12 @@ class _Reader:
             self.options.append(line)
         else:
             raise ConfigError(f"{place}: {name} is not an option of a requirements file that seatrial knows")
+
+    def _is_of_the_project(self, line: str, path: Path) -> bool:
+        """A folder of the project that pip would install: it is mounted, and its setup.py shows what it compiles."""
+        match = _INNER.fullmatch(line) if line.startswith("./") or "/" in line.partition("[")[0] else None
+        folders = [base / match[1] for base in (self.root, path.parent)] if match and ".." not in line else []
+        return any(is_there(folder / name) for folder in folders for name in ("setup.py", "pyproject.toml"))
 
     def _extras_of_itself(self, text: str, path: Path) -> list[str] | None:
         """``.[dev]`` → ["dev"]; None for what is not the project. pip takes paths from where it is called."""
@@ -285,6 +291,36 @@ def _shown(path: Path, root: Path) -> str:
 
 
 @dataclass(frozen=True)
+class Declared:
+    """Requirements of the project as a package.
+
+    Attributes:
+        extras: canonical name → requirements; None where they are computed when the project is installed.
+        name: the project's own, canonical, where it is known.
+    """
+
+    lines: tuple[str, ...]
+    python: SpecifierSet
+    extras: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A setup.py of the project that compiles modules which the target imports.
+
+    Attributes:
+        folder: it lies in, relative to the project. modules: last names of what it compiles.
+        cuda: with nvcc. imports: what it imports itself.
+    """
+
+    folder: str
+    modules: tuple[str, ...]
+    cuda: bool
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Needs:
     """The project's own requirements, before a framework is resolved.
 
@@ -295,6 +331,7 @@ class Needs:
         warnings: what is imported and will not be installed, or is installed on a guess.
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
+        extensions: what is compiled of the project itself.
     """
 
     requirements: Requirements
@@ -305,6 +342,7 @@ class Needs:
     warnings: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
     project: Path | None = None
+    extensions: tuple[Extension, ...] = ()
 
     def without_guess(self, name: str, why: str) -> Needs:
         """The same without a package that was a guess."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,12 +27,14 @@ from seatrial.images.requirements.imports import (
     taken_from_folders,
     the_project_itself,
 )
+from seatrial.images.requirements.instructions import compiled_by_setups, further_lists, with_shown
 from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
     own_dependencies,
     read_conda_list,
     read_environment,
     read_inline,
+    read_pipfile,
     read_setup,
     read_setup_cfg,
 )
@@ -54,6 +56,9 @@ LOCK = "seatrial.lock"
 #: Lists for pip, in the order in which they are looked for; the second is what web interfaces for diffusion call it.
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
+#: Every list that is read, in the order in which they are looked for.
+_NAMES = (*LISTS, "pyproject.toml", *ENVIRONMENT_FILES, "setup.py", "setup.cfg", "Pipfile")
+
 #: Lock files of package managers, in the order in which they are looked for.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 
@@ -61,7 +66,6 @@ LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 UNREAD = {
     "requirements.in": "for its versions: pip-compile requirements.in",
     "pixi.toml": "for its versions: pixi workspace export conda-environment environment.yml",
-    "Pipfile": "for its versions: pipenv requirements > requirements.txt",
     "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",
     "pylock.toml": "for its versions, write requirements.txt",
 }
@@ -76,11 +80,18 @@ _MOST_SOURCE_BYTES = 20_000_000
 
 
 def project_needs(
-    project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = (), *, file: Path | None = None
+    project: Path,
+    script: ScriptFacts,
+    script_dir: Path,
+    also: tuple[str, ...] = (),
+    *,
+    file: Path | None = None,
+    folder: Path | None = None,
 ) -> Needs:
     """The first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
-    What the script itself lists comes first, then a requirements.txt nearer to it than the project's own.
+    What the script itself lists comes first, then the lists of the folder that it is started in, then a
+    requirements.txt nearer to the script than the project's own.
 
     What the script cannot do without and no file lists is added where its package is known.
 
@@ -88,39 +99,47 @@ def project_needs(
         script_dir: the script's folder; its modules belong to the project.
         also: requirements that are installed in addition to the project's.
         file: the script, which may list what it needs (``# /// script``).
+        folder: the working directory; the project by default.
 
     Raises ConfigError naming ``file:line``.
     """
-    roots = {project, project / "src", script_dir}
-    packages = packages_of_imports(script.imports, roots)
-    found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
-    own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
+    roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
+    extensions = compiled_by_setups(project, script)
+    built = {name for each in extensions for name in each.modules}
+    missing = {name: where for name, where in script.missing.items() if name.rpartition(".")[2] not in built}
+    script = replace(script, missing=missing)
+    packages = packages_of_imports(script.imports, roots).without(built)
+    found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
+    own = {name: place for name, place in found.items() if not is_package(project / place)}
     itself = project.name if project.name in packages.strangers and is_package(project) else None
-    taken = {name: folder for name, folder in _from_folders(packages, project).items() if name not in own}
+    taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     absent = empty_submodules(project)
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
-    packages = packages.without(ours)
-    needs = (_inline(file, project) if file else None) or _nearest_list(project, script_dir, packages)
+    packages, shown = with_shown(packages.without(ours), project)
+    needs = (_inline(file, project) if file else None) or _nearest_list(
+        project, script_dir, folder or project, packages
+    )
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
-            packages = packages_of_imports(imports, roots).without(ours)
+            packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
         unread = next((name for name in UNREAD if is_there(project / name)), None)
         reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
+        reason = "; ".join((reason, *shown))
         warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
         warnings = (f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings
         guessed = tuple(map(canonicalize_name, packages.guessed.values()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings, guessed=guessed)
     else:
         needs = installable(needs)
-        needs = _with_imported(needs, packages, script, also)
+        needs = _with_imported(needs, packages, script, also, shown)
     all_needs = needs.plus(Requirements(lines=also))
     warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *taken_from_folders(script, taken, project))
     warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
-    needs = replace(needs, imports=imports, warnings=warnings, project=project)
+    needs = replace(needs, imports=imports, warnings=warnings, project=project, extensions=extensions)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
     python, left_aside = requested_python(project, needs.python, needs.source)
     needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
@@ -136,7 +155,9 @@ def _inline(file: Path, project: Path) -> Needs | None:
     return Needs(Requirements(lines=listed.lines), name, f"{name} lists them itself", listed.python)
 
 
-def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...]) -> Needs:
+def _with_imported(
+    needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...], shown: tuple[str, ...]
+) -> Needs:
     """Add packages that are imported and not listed, except frameworks, whose build is chosen later."""
     if any("--hash" in line for line in needs.requirements.lines):  # pip then takes nothing without one
         return needs
@@ -148,11 +169,11 @@ def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts
     }
     if not missing:
         return needs
-    shown = ", ".join(f"{package} ({script.where.get(name, 'imported')})" for name, package in missing.items())
+    also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
+    notes = (note for note in shown if note.partition(" installs ")[2] in missing.values())
+    reason = "; ".join((needs.reason, f"the target also imports {also_imported}", *notes))
     more = Requirements(lines=tuple(dict.fromkeys(missing.values())))
-    return replace(
-        needs, requirements=needs.requirements + more, reason=f"{needs.reason}; the target also imports {shown}"
-    )
+    return replace(needs, requirements=needs.requirements + more, reason=reason)
 
 
 def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:
@@ -185,30 +206,32 @@ def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
     return needs
 
 
-def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -> Needs | None:
-    """Read the list in the script's folder, or in a folder between it and the project's own.
+def _nearest_list(project: Path, script_dir: Path, start: Path, packages: ImportedPackages) -> Needs | None:
+    """Read the list in the script's folder, or in a folder between it and the project's own; in ``start`` of any kind.
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     """
-    folders = [script_dir, *script_dir.parents] if script_dir.is_relative_to(project) else []
-    for folder in folders[: len(script_dir.parts) - len(project.parts)]:
-        if is_there(file := folder / "requirements.txt"):
-            name = str(file.relative_to(project))
-            found, pinned = _read_list(file, project)
-            outer = _from_files(project, packages)
-            if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
-                python = pinned & outer.python if outer else pinned
-                return Needs(found, name, f"{name} is the nearest to the script", python)
-            more = tuple(
-                line
-                for line in outer.requirements.lines
-                for module, package in packages.known.items()
-                if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
-            )
-            both = replace(outer.requirements, lines=more) if more else Requirements()
-            reason = f"{name} is the nearest to the script" + (f"; {outer.source} lists {', '.join(more)}" * bool(more))
-            return Needs(found + both, name, reason, pinned & outer.python)
-    return _from_files(project, packages)
+    outer = _from_files(project, project, packages)
+    folders = dict.fromkeys((script_dir, *script_dir.parents, start))
+    for folder in (each for each in folders if each != project and each.is_relative_to(project)):
+        lists = None if folder == start else LISTS[:1]
+        if (inner := _from_files(folder, project, packages, lists)) is None:
+            continue
+        found, python = inner.requirements, inner.python & outer.python if outer else inner.python
+        inner = replace(inner, reason=f"{inner.source} is the nearest to the script", python=python)
+        if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
+            return inner
+        more = tuple(
+            line
+            for line in outer.requirements.lines
+            for module, package in packages.known.items()
+            if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
+        )
+        if not more:
+            return inner
+        reason = f"{inner.reason}; {outer.source} lists {', '.join(more)}"
+        return replace(inner, requirements=found + replace(outer.requirements, lines=more), reason=reason)
+    return outer
 
 
 def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
@@ -219,38 +242,36 @@ def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
     return exported.requirements, exported.python
 
 
-def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
-    python = requires_python(project / "pyproject.toml")
-    for name in LISTS:
-        if not is_there(file := project / name):
-            continue
-        found, pinned = _read_list(file, project)
-        return _with_itself(project, Needs(found, file.name, f"{file.name} exists", python & pinned))
-    if is_there(file := project / "pyproject.toml"):
-        listed = pyproject_requirements(file, packages.lines)
-        if listed is not None:
-            reason = "pyproject.toml lists them"
-            lock = next((name for name in LOCKS if is_there(project / name)), LOCKS[0])
-            locked = locked_versions(project / lock)
-            if locked:
-                reason += f"; {lock} pins {len(locked)} versions"
-            return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
-    for name in ENVIRONMENT_FILES:
-        if is_there(file := project / name):
+def _from_files(
+    folder: Path, project: Path, packages: ImportedPackages, only: Collection[str] | None = None
+) -> Needs | None:
+    """Read the first list of a folder; ``only``: of these names."""
+    names = _NAMES if only else (*_NAMES, *further_lists(folder))
+    shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
+    here = [name for name in shown if only is None or name in only]
+    python = requires_python(folder / "pyproject.toml")
+    for name in here:
+        file, source = folder / name, shown[name]
+        if name.endswith(".txt"):
+            found, pinned = _read_list(file, project)
+            return _with_itself(folder, Needs(found, source, f"{source} exists", python & pinned))
+        if name in ENVIRONMENT_FILES:
             environment = read_environment(file)
-            reason = f"{name} lists them"
-            return _with_itself(project, Needs(environment.requirements, name, reason, environment.python))
-    if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
-        return Needs(
-            Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python
-        )
-    if is_there(file := project / "setup.cfg") and (setup := read_setup_cfg(file)) is not None:
-        found = Requirements(lines=setup.lines)
-        return Needs(found, "setup.cfg", "install_requires of setup.cfg lists them", setup.python)
-    for name in ("requirements/requirements.txt", "requirements/base.txt"):
-        if is_there(file := project / name):
-            return Needs(read_requirements(file, project), name, f"{name} exists", python)
+            needs = Needs(environment.requirements, source, f"{source} lists them", environment.python)
+            return _with_itself(folder, needs)
+        if name == "pyproject.toml":
+            if (listed := pyproject_requirements(file, packages.lines)) is not None:
+                lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
+                locked = locked_versions(folder / lock)
+                reason = f"{source} lists them" + f"; {lock} pins {len(locked)} versions" * bool(locked)
+                return Needs(Requirements(lines=listed, constraints=locked), source, reason, python)
+        elif (setup := _READERS[name](file)) is not None:
+            reason = f"{source} lists them"
+            return Needs(Requirements(lines=setup.lines), source, reason, setup.python)
     return None
+
+
+_READERS = {"setup.py": read_setup, "setup.cfg": read_setup_cfg, "Pipfile": read_pipfile}
 
 
 def _with_itself(project: Path, needs: Needs) -> Needs:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.pip_format import MOST_LINES, canonical_name, checked_requirement
+from seatrial.images.requirements.pip_format import MOST_LINES, Declared, canonical_name, checked_requirement
 from seatrial.images.requirements.poetry import poetry_folders, poetry_groups, poetry_python, poetry_requirements
 from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
 from seatrial.system import toml_file
@@ -31,21 +30,6 @@ _ARRAY_ENTRY = re.compile(r"^    \{.*\n", re.MULTILINE)
 
 #: Packages whose versions belong to one build of torch, which may not be the build that was locked.
 _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
-
-
-@dataclass(frozen=True)
-class Declared:
-    """Requirements of the project as a package.
-
-    Attributes:
-        extras: canonical name → requirements; None where they are computed when the project is installed.
-        name: the project's own, canonical, where it is known.
-    """
-
-    lines: tuple[str, ...]
-    python: SpecifierSet
-    extras: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
-    name: str | None = None
 
 
 def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ...] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table, wheels
@@ -52,6 +54,38 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
                     cause=needs.reason,
                     run=row["fix"],
                 )
+
+
+def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
+    """Return the needs with a framework old enough for the code and packages pinned; () where nothing is in the way.
+
+    Where the project leaves its release open, it is ours to choose.
+    """
+    table_of = table("import_names")
+    wanted = [
+        (row["framework"], row["since"], f"{where} imports {module}")
+        for module, row in table_of["removed"].items()
+        if (where := _imported(module, script))
+    ]
+    for line in needs.requirements.lines:
+        for row in table_of["old_packages"].get(canonical_name(line) or "", ()):
+            pinned = _pinned(line)
+            if "before" not in row or (pinned and not _reaches(pinned, row["before"])):
+                wanted.append(("torch", row["since"], line))
+    names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
+    for name, since, why in wanted:
+        if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
+            held = Requirements(constraints=(f"{name}<{since}",))
+            needs = replace(needs.plus(held), reason=f"{needs.reason}; {name}<{since}, as {why}")
+            names.add(name)
+    return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
+
+
+def _is_open(line: str) -> bool:
+    requirement = parsed(line)
+    return (
+        requirement is not None and not requirement.url and {each.operator for each in requirement.specifier} <= {">="}
+    )
 
 
 def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:

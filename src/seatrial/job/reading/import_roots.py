@@ -22,11 +22,12 @@ class ImportRoots:
 
     Attributes:
         absolute: those of absolute imports. added: of them, by the script, to sys.path.
+        folder: the working directory.
         packaged: of them, where the project's packages lie once it is installed.
     """
 
-    def __init__(self, project: Path, start: Path, roots: list[Path]) -> None:
-        self.project, self.start = project, start
+    def __init__(self, project: Path, start: Path, roots: list[Path], folder: Path) -> None:
+        self.project, self.start, self.folder = project, start, folder
         self.absolute = list(dict.fromkeys(roots))
         self.added: list[Path] = []
         self.packaged: list[Path] = []
@@ -74,7 +75,7 @@ class ImportRoots:
             return
         named = [text for each in call.args for text in texts_of(each)]
         for text in named or module.flow.joined_texts():  # the folder may be made elsewhere in the module
-            for base in (self.project, module.path.parent):
+            for base in (self.folder, module.path.parent):
                 folder = Path(os.path.normpath(base / text))
                 ours = folder.is_relative_to(self.project) and is_folder(folder)
                 if ours and folder not in self.absolute and len(self.absolute) < MOST_PARTS:

@@ -56,8 +56,13 @@ def is_package(path: Path) -> bool:
 
 def folder_of(module: str, project: Path) -> Path | None:
     """The folder that a module lies in, relative to the project; the nearest to its top."""
-    found = locate_module(module, list(islice(_folders(project), _MOST_FOLDERS)))
+    found = locate_module(module, folders_of(project))
     return found[1].relative_to(project) if found else None
+
+
+def folders_of(project: Path) -> list[Path]:
+    """The project's folders, outer ones first, hidden ones aside."""
+    return list(islice(_folders(project), _MOST_FOLDERS))
 
 
 def _folders(project: Path) -> Iterator[Path]:

@@ -78,9 +78,10 @@ class ProjectReader:
         calls: Sequence[str] = (),
         arguments: Sequence[str] = (),
         any_python: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self.project, self.start, self.calls = project, start, calls
-        self.roots = ImportRoots(project, start, roots)
+        self.roots = ImportRoots(project, start, roots, folder or project)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
         self.writes = Writes(self.modules.at, arguments)
         self.reading = ProjectReading()
@@ -105,7 +106,9 @@ class ProjectReader:
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
-        usual = {self.project, self.project / "src", *self.roots.packaged} - {self.start.parent}
+        usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged} - {
+            self.start.parent
+        }
         own = [root for root in self.found_under if root in usual]
         self.reading.import_roots = tuple(str(root.relative_to(self.project)) for root in own)
         self.reading.writes = self.writes.found((self.start, ""))
@@ -235,19 +238,27 @@ def read_project(
     calls: Sequence[str] = (),
     arguments: Sequence[str] = (),
     any_python: bool = False,
+    folder: Path | None = None,
 ) -> ProjectReading:
     """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
 
     Args:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
-        arguments: that the script is started with.
+        arguments: that the script is started with. folder: the working directory; the project by default.
 
     Raises TargetError: the script itself cannot be read or parsed.
     """
     added: list[Path] = []
     while True:
         reader = ProjectReader(
-            project, [*roots, *added], inside, start, calls=calls, arguments=arguments, any_python=any_python
+            project,
+            [*roots, *added],
+            inside,
+            start,
+            calls=calls,
+            arguments=arguments,
+            any_python=any_python,
+            folder=folder,
         )
         reading = reader.read()
         if not reader.roots.added or len(added) >= MOST_PARTS:

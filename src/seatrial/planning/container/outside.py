@@ -69,7 +69,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
     kept += [CONTAINER_DATA] if job.data else []
     kept += [CONTAINER_MODELS] if job.models else []
     kept = [each for each in kept if each not in ("/tmp", CONTAINER_HOME)]
-    named = host_paths(job.target.args, job.project, job.folder_inside) if job.target.kind in _OF_PYTHON else ()
+    named = host_paths(job) if job.target.kind in _OF_PYTHON else ()
     choices = []
     for path in sorted(named, key=lambda each: each.target.count("/")):
         own = path.source.is_relative_to(job.project)
@@ -188,10 +188,7 @@ def _source(job: Job, write: Write, folder: str) -> str:
 
 
 def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """A sentence for each path outside of the project that is there now and will not be in the container.
-
-    A relative path is as seen from the project's folder, where ``seatrial run`` is typed and the target starts.
-    """
+    """A sentence for each path outside of the project that is there now and will not be in the container."""
     found: dict[str, tuple[str, str]] = {}
     written = {write.path for write in script.writes}
     for path, where in script.paths.items():
@@ -227,9 +224,9 @@ def _missing(job: Job, path: str, where: str) -> str | None:
     """``SOURCE:TARGET`` of the mount that would bring it, or None where nothing is missing."""
     workdir = job.folder_inside
     target = posixpath.normpath(posixpath.join(workdir, path))
-    source = Path(os.path.normpath(job.project / path))  # resolve() would change the names
+    source = Path(os.path.normpath(job.folder / path))  # resolve() would change the names
     neighbour = Path(os.path.normpath(job.project / Path(where.rpartition(":")[0]).parent / path))
-    if source.is_relative_to(job.project) or workdir != CONTAINER_PROJECT:
+    if source.is_relative_to(job.project) or not inside(workdir, CONTAINER_PROJECT):
         return None
     if neighbour.is_relative_to(job.project) and os.path.exists(neighbour):  # noqa: PTH110
         return None

@@ -106,7 +106,7 @@ def plan_container(
         capabilities=ROOT_CAPABILITIES if user == "0:0" else (),
         security_opts=("label=disable",) if engine.selinux else (),
         groups=injection.groups,
-        workdir=_workdir(job),
+        workdir=job.folder_inside,
         env=env.container,
         mounts=(*mounts, *more_mounts),
         tmpfs=(*(() if any(mount.target == TMP.target for mount in mounts) else (TMP,)), *masks),
@@ -246,17 +246,6 @@ def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
         return None
     name = re.sub(r"[^a-zA-Z0-9-]+", "-", job.name or run_id)[:63].strip("-")  # a DNS label, RFC 1123
     return name or None
-
-
-def _workdir(job: Job) -> str:
-    if job.workdir is None:
-        return CONTAINER_PROJECT
-    if not job.workdir.startswith("/"):
-        raise UsageError(
-            f"--workdir {job.workdir!r} must be an absolute path in the container; the project is {CONTAINER_PROJECT}",
-            run=f"seatrial run … --workdir {CONTAINER_PROJECT}/{job.workdir}",
-        )
-    return job.workdir
 
 
 def _root_choice(job: Job) -> Choice:

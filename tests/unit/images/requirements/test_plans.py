@@ -102,6 +102,26 @@ def test_code_and_versions(
     assert caught.value.message.startswith(printed) and run in (None, caught.value.run) and caught.value.run
 
 
+@pytest.mark.parametrize(
+    ("source", "requirements", "torch"),
+    [
+        ("from torch._six import inf", "torch>=1.7\n", "torch==1.12.1"),
+        ("import torch", "basicsr>=1.4.2\ntorch\n", "torch==2.1.2"),
+        ("import timm, torch\nassert timm.__version__ == '0.3.2'", "", "torch==1.8.1"),
+        ("import torch, tensorflow", "torch\ntensorflow==2.4.0\n", "torch==2.4.1"),
+    ],
+)
+def test_a_framework_that_is_left_open_is_as_old_as_the_code(
+    tmp_path: Path, source: str, requirements: str, torch: str
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    if requirements:
+        (tmp_path / "requirements.txt").write_text(requirements)
+    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
+    image, _ = plan_image(job, script=script_facts(job.target, tmp_path), cpu_only=True)
+    assert f"{torch}\n" in image.context_texts["framework/requirements.txt"]
+
+
 @cases("source", "listed", "way_out", "pinned")
 def test_the_pin_that_is_named_is_a_way_out(
     tmp_path: Path, source: str, listed: str, way_out: str, pinned: str

@@ -1,0 +1,155 @@
+"""Find lists of less usual names, installs of Dockerfile and README, and modules that the project compiles."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from seatrial.errors import ConfigError
+from seatrial.images.lint.commands import commands_of, installs_of
+from seatrial.images.lint.instructions import Instruction, read_instructions
+from seatrial.images.requirements.imports import ImportedPackages, provides
+from seatrial.images.requirements.other_formats import as_pip_has_it
+from seatrial.images.requirements.pip_format import Extension, canonical_name, checked_requirement
+from seatrial.job.reading.modules import STANDARD_MODULES, folders_of, is_file
+from seatrial.job.reading.parsed_modules import Import
+from seatrial.job.reading.signs import dotted, modules_of
+from seatrial.job.script import FRAMEWORKS, ScriptFacts
+from seatrial.system.project_files import is_there, read_text
+from seatrial.system.source import UnreadableSourceError, parse_source
+
+_DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
+_PAGES = tuple(
+    f"{folder}{name}.{ending}"
+    for folder in ("", "docs/", "doc/")
+    for name in ("README", "Readme", "readme", "INSTALL", "Install", "install", "installation", "getting_started")
+    for ending in ("md", "rst", "txt")
+)
+_MAX_BYTES = 300_000
+_SHOWN = re.compile(r"(?:^|[`$>(]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)")
+#: Frameworks' builds follow the machine; a page is from the day when it was written.
+_OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib")
+
+
+#: Words in the names of further lists for pip: the likeliest first, and those of lists for something else.
+_LIKELY = ("", "train", "training", "base", "main", "core", "runtime", "default", "install", "all", "full", "gpu")
+_OF_OTHERS = (
+    *("dev", "develop", "test", "tests", "testing", "doc", "docs", "lint", "ci", "optional", "build", "readthedocs"),
+    *("cpu", "mac", "macos", "mps", "windows", "rocm", "amd", "tpu", "npu", "demo", "app", "eval", "style", "deploy"),
+)
+
+_REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
+
+
+def further_lists(folder: Path) -> list[str]:
+    """Name ``requirements/runtime.txt``, ``requirements-train.txt`` and the like, the likeliest first."""
+    found: dict[str, tuple[int, str]] = {}
+    for path in (
+        *islice(folder.glob("*req*.txt"), _MOST_LISTS),
+        *islice(folder.glob("requirements/*.txt"), _MOST_LISTS),
+    ):
+        every = re.split(r"[\W\d_]+", path.stem.lower())
+        words = [word for word in every if word and not _REQUIREMENTS.fullmatch(word)]
+        if (path.parent != folder or len(words) < len(list(filter(None, every)))) and not {*words} & {*_OF_OTHERS}:
+            first = words[0] if words else ""
+            rank = _LIKELY.index(first) if first in _LIKELY else len(_LIKELY)
+            found[path.relative_to(folder).as_posix()] = (rank, path.name)
+    return sorted(found, key=lambda name: found[name])
+
+
+def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
+    """Yield (requirement, ``README.md:12``) of each package, Dockerfiles first."""
+    for name in (*_DOCKERFILES, *_PAGES):
+        if not is_there(project / name):
+            continue
+        try:
+            text = read_text(project / name, inside=project, limit_bytes=_MAX_BYTES)
+        except ConfigError:  # a folder, a picture: nothing that people read
+            continue
+        steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)
+        commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
+        for each in installs_of(tuple(commands)):
+            if each.action == "install":
+                yield from ((line, f"{name}:{each.line}") for line in _lines(each.packages, each.tool))
+
+
+def _of_page(text: str) -> Iterator[Instruction]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _SHOWN.search(line):
+            command = re.sub(r"^mim ", "pip ", found[1].partition(" #")[0])
+            yield Instruction("RUN", command, number, 0)
+
+
+def _lines(words: list[str], tool: str) -> Iterator[str]:
+    for word in words:
+        line = as_pip_has_it(word) if tool == "conda" else word
+        try:
+            if line and "$" not in line:
+                yield checked_requirement(line, "")
+        except ConfigError:  # the project itself, a file, a word of the sentence around it
+            continue
+
+
+def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPackages, tuple[str, ...]]:
+    """Return the packages as the project's pages install them, and ``README.md:12 installs einops==0.3`` of each."""
+    by_name = {name: name for name in (*packages.elsewhere, *packages.unknown)}
+    names = {**packages.known, **packages.guessed, **by_name}
+    wanted = {name: package for name, package in names.items() if name not in _OPEN}
+    found: dict[str, str] = {}
+    notes = []
+    for line, place in shown_installs(project) if wanted else ():
+        listed = canonical_name(line)
+        for name, package in wanted.items():
+            of_it = name.lower() in line.lower() if listed is None else provides(listed, name, package)
+            if of_it and name not in found and packages.known.get(name) != line:
+                found[name] = line
+                notes.append(f"{place} installs {line}")
+    rest = packages.without([name for name in found if name not in packages.known])
+    return replace(rest, known={**rest.known, **found}), tuple(notes)
+
+
+_MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")
+_COMPILES = re.compile(r"(?:extension|_ext|cythonize)$", re.IGNORECASE)
+
+
+def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, ...]:
+    """Return the project's extensions that the target imports, each setup.py once."""
+    wanted = {name.rpartition(".")[2] for name in (*script.modules, *script.missing)} | {*script.imports}
+    found = []
+    for folder in folders_of(project):
+        if is_file(folder / "setup.py"):
+            try:
+                text = read_text(folder / "setup.py", inside=project, limit_bytes=_MAX_BYTES)
+                tree = parse_source(text.encode(), "setup.py") if _MENTIONED.search(text) else None
+            except (ConfigError, UnreadableSourceError):
+                continue
+            made = _compiled(tree) & wanted if tree is not None else set()
+            if tree is not None and made:
+                imports = {
+                    name.partition(".")[0]
+                    for each in ast.walk(tree)
+                    if isinstance(each, Import)
+                    for name in modules_of(each)
+                }
+                cuda = "CUDAExtension" in text or "make_cuda_ext" in text
+                name = folder.relative_to(project).as_posix()
+                found.append(Extension(name, tuple(sorted(made)), cuda, tuple(sorted(imports - STANDARD_MODULES))))
+    return tuple(found)
+
+
+def _compiled(tree: ast.Module) -> set[str]:
+    """Names that setup.py gives to compiled modules, and to their package."""
+    names = set()
+    for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
+        called = dotted(call.func).rpartition(".")[2]
+        if _COMPILES.search(called) or called == "setup":
+            given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "name")]
+            if called != "setup":
+                given = [each for value in given for each in ast.walk(value) if isinstance(each, ast.expr)]
+            texts = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            names |= {text.removesuffix(".pyx").replace("/", ".").rpartition(".")[2] for text in texts}
+    return names

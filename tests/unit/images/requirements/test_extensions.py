@@ -1,0 +1,119 @@
+"""Modules that the project compiles: which setup.py makes them, how the image gets them, where Python finds them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import ConfigError
+from seatrial.images.dockerfile.context import sources_of
+from seatrial.images.dockerfile.render import _FINDER, EXTENSIONS_AT
+from seatrial.images.plan import plan_image
+from seatrial.images.requirements.pip_format import Extension
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import ImagePlan
+from seatrial.job.script import script_facts
+from seatrial.stack.machine import parse_target
+
+CUDA = "extension = CUDAExtension\nsetup(name='Ops', packages=['functions'], ext_modules=[extension('OpsCuda', [])])\n"
+CYTHON = "from Cython.Build import cythonize\nsetup(name='align', ext_modules=cythonize('core.pyx'))\n"
+PLAIN = "from setuptools import Extension\nm = Extension(name='grid_sub', sources=['w.cpp'])\nsetup(ext_modules=[m])\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    files = {
+        "models/ops/setup.py": f"import torch\nfrom torch.utils.cpp_extension import CUDAExtension\n{CUDA}",
+        "models/ops/src/ops.cu": "int x;",
+        "models/ops/functions/__init__.py": "import OpsCuda\n",
+        "align/setup.py": f"from setuptools import setup\n{CYTHON}",
+        "align/__init__.py": "from .align.core import add\n",
+        "align/core.pyx": "cpdef int add(int a): return a\n",
+        "wrappers/sub/setup.py": f"from setuptools import setup\n{PLAIN}",
+        "wrappers/sub/w.cpp": '#include "../utils/u.h"\n',
+        "wrappers/utils/u.h": "int u;\n",
+        "wrappers/other/setup.py": "from setuptools import *\nsetup(ext_modules=[Extension('other', [])])\n",
+        "docs/setup.py": "from setuptools import setup\nsetup(name='OpsCuda')\n",
+        "train.py": "import torch\nimport OpsCuda\nimport align\nimport wrappers.sub.grid_sub as sub\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def planned(project: Path, *, gpus: bool) -> ImagePlan:
+    target = Target(kind="script", value="train.py")
+    job = Job(project=project, target=target)
+    machine = parse_target("h100") if gpus else None
+    return plan_image(job, script=script_facts(target, project), cpu_only=not gpus, machine=machine)[0]
+
+
+def test_what_the_target_imports_is_compiled_and_nothing_else(project: Path) -> None:
+    image = planned(project, gpus=True)
+    text = str(image.dockerfile)
+    for folder in ("align", "models/ops", "wrappers/sub"):
+        assert f"cd /build/{folder} && " in text
+    assert "/build/wrappers/other" not in text and "/build/docs" not in text
+    assert not any("OpsCuda" in warning or "guess" in warning or "missing" in warning for warning in image.warnings)
+    assert {"extensions/wrappers/utils/u.h", "extensions/align/core.pyx"} <= image.context_texts.keys()
+    assert "extensions/train.py" not in image.context_texts
+
+
+def test_cuda_is_compiled_for_the_targets_gpus_with_nvcc(project: Path) -> None:
+    text = str(planned(project, gpus=True).dockerfile)
+    assert "TORCH_CUDA_ARCH_LIST='9.0'" in text
+    assert "-devel-" in text.partition(" AS extensions")[0].rpartition("FROM ")[2]
+    assert text.rpartition("\nFROM ")[2].startswith("packages\n")
+
+
+def test_without_a_gpu_cuda_is_left_out_with_a_warning(project: Path) -> None:
+    image = planned(project, gpus=False)
+    assert "/build/models/ops" not in str(image.dockerfile) and "/build/align" in str(image.dockerfile)
+    assert "models/ops/setup.py compiles CUDA code, which an image without a GPU has no compiler for" in str(
+        image.warnings
+    )
+
+
+def test_another_source_is_another_image_and_another_script_is_not(project: Path) -> None:
+    first = planned(project, gpus=False).tag
+    (project / "train.py").write_text((project / "train.py").read_text() + "print(1)\n")
+    assert planned(project, gpus=False).tag == first
+    (project / "wrappers" / "utils" / "u.h").write_text("int v;\n")
+    assert planned(project, gpus=False).tag != first
+
+
+def test_data_of_an_extension_is_not_taken_for_sources(project: Path) -> None:
+    (project / "align" / "huge.c").write_text("x" * 9_000_000)
+    with pytest.raises(ConfigError, match=r"huge\.c is 9 MB|its sources are more than"):
+        sources_of(project, [Extension("align", ("core",), cuda=False)])
+
+
+def test_links_are_no_sources(project: Path) -> None:
+    (project / "align" / "secret.h").symlink_to("/etc/passwd")
+    assert not any("secret" in name for name in sources_of(project, [Extension("align", ("core",), cuda=False)]))
+
+
+def test_python_finds_the_modules_under_the_names_of_the_project(tmp_path: Path) -> None:
+    """The line is executed as site does for a .pth file: in a function, where names are local."""
+    built, own = tmp_path / "built", tmp_path / "own"
+    for name in ("grid_sub.py", "align/core.py", "pkg/ops/net_cuda.py"):
+        (built / name).parent.mkdir(parents=True, exist_ok=True)
+        (built / name).write_text(f"name = {name!r}\n")
+    for name in ("wrappers/sub/w.txt", "align/__init__.py", "pkg/__init__.py", "pkg/ops/__init__.py"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text("from .align.core import name\n" if name == "align/__init__.py" else "")
+    lines = _FINDER.replace("\\\\n", "\n").replace("\\n", "\n").replace(EXTENSIONS_AT, str(built)).splitlines()
+    program = (
+        f"import sys\nsys.path.append({lines[0]!r})\ndef site():\n    exec({lines[1]!r})\nsite()\n"
+        "import wrappers.sub.grid_sub, align, pkg.ops.net_cuda\n"
+        "print(wrappers.sub.grid_sub.name, align.name, pkg.ops.net_cuda.name)\n"
+        "try:\n    import pkg.ops.gone\nexcept ModuleNotFoundError as error:\n    print(error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=own, capture_output=True, text=True, check=False)
+    assert ended.stdout == "grid_sub.py align/core.py pkg/ops/net_cuda.py\nNo module named 'pkg.ops.gone'\n", (
+        ended.stderr
+    )

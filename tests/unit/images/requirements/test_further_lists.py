@@ -1,0 +1,119 @@
+"""Lists of less usual names, setup.py's computed ones, and what a project's pages install."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.other_formats import read_setup
+from seatrial.images.requirements.pip_format import Needs
+from seatrial.images.requirements.project import project_needs
+from seatrial.job.script import ScriptFacts
+
+
+def needs_of(folder: Path, imports: tuple[str, ...] = (), **files: str) -> Needs:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return project_needs(folder, ScriptFacts(imports=imports), folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        (["requirements/runtime.txt", "requirements/tests.txt", "requirements/docs.txt"], "requirements/runtime.txt"),
+        (["requirements/base.txt", "requirements/train.txt"], "requirements/train.txt"),
+        (["requirements_dev.txt", "requirements-gpu.txt", "requirements-cpu.txt"], "requirements-gpu.txt"),
+        (["requirement.txt", "frequency.txt"], "requirement.txt"),
+        (["pip_requirements.txt"], "pip_requirements.txt"),
+        (["requirements/cuda118.txt"], "requirements/cuda118.txt"),
+        (["requirements_test.txt", "frequencies.txt"], "the imports"),
+    ],
+)
+def test_a_list_of_another_name_is_found(tmp_path: Path, names: list[str], taken: str) -> None:
+    needs = needs_of(tmp_path, **{name: f"einops==0.{at}\n" for at, name in enumerate(names)})
+    assert needs.source == taken
+    if taken in names:
+        assert needs.requirements.lines == (f"einops==0.{names.index(taken)}",)
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("base = ['a']\nmore = base + ['b>1']\nsetup(install_requires=more)", ("a", "b>1")),
+        ("deps = {'torch': 'torch>=1.9', 'x': 'x'}\nsetup(install_requires=[deps['torch']])", ("torch>=1.9",)),
+        (
+            "_deps = ['torch>=1.9', 'numpy']\ndeps = {b: a for a, b in f(_deps)}\n"
+            "setup(install_requires=[deps['numpy'], *deps_list('torch')])",
+            ("numpy", "torch>=1.9"),
+        ),
+        ("args = dict(install_requires=['a'])\nsetup(name='x', **args)", ("a",)),
+        ("def required():\n    return ['a', 'b']\nsetup(install_requires=required())", ("a", "b")),
+        ("def read(name):\n    return open(name)\nsetup(install_requires=read('lists/own.txt'))", ("einops==0.3",)),
+        ("wanted = open('lists/own.txt').read().splitlines()\nsetup(install_requires=wanted)", ("einops==0.3",)),
+        ("wanted = wanted + ['a']\nsetup(install_requires=wanted)", None),
+        ("setup(install_requires=compute())", None),
+        ("setup(install_requires=open('gone.txt').read())", None),
+    ],
+)
+def test_setup_py_is_evaluated_as_far_as_names_go(tmp_path: Path, source: str, lines: tuple[str, ...] | None) -> None:
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "own.txt").write_text("# ours\neinops==0.3\n")
+    (tmp_path / "setup.py").write_text(f"from setuptools import setup\n{source}\n")
+    declared = read_setup(tmp_path / "setup.py")
+    assert (declared.lines if declared else None) == lines
+
+
+def test_a_pipfile_is_a_list(tmp_path: Path) -> None:
+    text = '[packages]\neinops = "==0.3"\nrich = {version = ">=13", extras = ["jupyter"]}\nown = {path = "."}\n'
+    needs = needs_of(tmp_path, Pipfile=text + '[requires]\npython_version = "3.11"\n')
+    assert needs.requirements.lines == ("einops==0.3", "rich[jupyter]>=13")
+    assert (needs.source, str(needs.python)) == ("Pipfile", "==3.11.*")
+
+
+README = """# A net
+
+Install it:
+
+```sh
+$ pip install einops==0.3 torch==1.4.0 "rich>=13"  # the versions that we used
+mim install mmengine==0.10
+conda install -c conda-forge scikit-learn=1.2
+pip install git+https://github.com/someone/strangenet.git
+pip install -e . $EXTRA
+```
+"""
+
+
+def test_the_readmes_commands_are_evidence_for_what_is_imported(tmp_path: Path) -> None:
+    imports = ("einops", "mmengine", "sklearn", "strangenet", "torch", "nobodys")
+    needs = needs_of(tmp_path, imports, **{"README.md": README})
+    assert set(needs.requirements.lines) == {
+        *("einops==0.3", "mmengine==0.10", "scikit-learn==1.2.*", "torch", "nobodys"),
+        "git+https://github.com/someone/strangenet.git",
+    }
+    assert "README.md:6 installs einops==0.3" in needs.reason
+    assert [warning for warning in needs.warnings if "guess" in warning] == [
+        "nobodys is a guess: the target imports nobodys, and seatrial does not know its package"
+    ]
+
+
+def test_a_dockerfile_comes_before_a_readme_and_a_list_before_both(tmp_path: Path) -> None:
+    files = {"README.md": README, "Dockerfile": "FROM x\nRUN apt-get update && \\\n  pip install einops==0.5\n"}
+    needs = needs_of(tmp_path, ("einops",), **files)
+    assert needs.requirements.lines == ("einops==0.5",)
+    assert "Dockerfile:3 installs einops==0.5" in needs.reason
+    needs = needs_of(tmp_path, ("einops", "sklearn"), **{"requirements.txt": "einops==0.7\n"})
+    assert needs.requirements.lines == ("einops==0.7", "scikit-learn==1.2.*")
+    assert "einops==0.5" not in needs.reason
+    assert "README.md:8 installs scikit-learn==1.2.*" in needs.reason
+
+
+def test_a_folder_of_the_project_in_a_list_is_the_projects_own(tmp_path: Path) -> None:
+    lines = "einops\n./libs/ops\n-e libs/ops[cuda]\n"
+    files = {"libs/ops/setup.py": "from setuptools import setup\nsetup(name='ops')\n", "requirements.txt": lines}
+    assert needs_of(tmp_path, **files).requirements.lines == ("einops",)
+    with pytest.raises(ConfigError, match=r"requirements\.txt:1: '\./gone' installs from a folder"):
+        needs_of(tmp_path, **{"requirements.txt": "./gone\n"})
