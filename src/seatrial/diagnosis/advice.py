@@ -286,7 +286,7 @@ def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice(f"no more workers and threads than cores: num_workers={math.floor(quota)}", "less switching")
         )
     if "slowdown" in tags:
-        slowed = max((seen.throttled.get(reason, 0.0) for reason in at.SLOWDOWNS), default=0.0)
+        slowed = max((seen.throttled.get(reason, 0.0) for reason in at.table("thresholds")["SLOWDOWNS"]), default=0.0)
         gain = f"full clocks in {100 * slowed:.0f} % of the time"
         found.append(Advice("cooling and power of the host: nvidia-smi -q -d PERFORMANCE,TEMPERATURE", gain))
     return found
@@ -331,13 +331,11 @@ def elsewhere() -> dict[str, dict[str, str | None]]:
 
 
 def in_framework(advice: Iterable[Advice], framework: str) -> tuple[Advice, ...]:
-    """Return the same advice in the words of ``jax`` or ``tensorflow``, each change once; else as it is."""
-    if framework not in ("jax", "tensorflow"):
-        return tuple(advice)
+    """Return the same advice in the words of ``jax``, ``tensorflow`` or ranks of ``torchrun``, each change once."""
     kept: dict[str, Advice] = {}
     for each in advice:
         words = next((words for begin, words in elsewhere().items() if each.change.startswith(begin)), None)
-        change = each.change if words is None else words[framework]
+        change = each.change if words is None else words.get(framework, each.change)
         if change is not None:
             kept.setdefault(change, replace(each, change=change))
     return tuple(kept.values())

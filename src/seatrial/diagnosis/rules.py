@@ -71,7 +71,7 @@ _OF_REGION: Mapping[str, Cause] = {
 
 
 def _slowed(seen: Signals) -> bool:
-    return any(seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.SLOWDOWNS)
+    return any(seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.table("thresholds")["SLOWDOWNS"])
 
 
 def _cpu_throttled(seen: Signals) -> bool:
@@ -272,7 +272,12 @@ RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
 
 #: Tag → what it takes. Tags do not exclude one another.
 TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
-    ("power-cap", lambda seen: any(seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.CAPS)),
+    (
+        "power-cap",
+        lambda seen: any(
+            seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.table("thresholds")["CAPS"]
+        ),
+    ),
     ("slowdown", _slowed),
     ("cpu-quota", _cpu_throttled),
     (

@@ -17,8 +17,9 @@ def table(name: str) -> dict[str, Any]:
     return parse_toml(resources.files("seatrial.diagnosis").joinpath(path.name).read_text("utf-8"), path)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> float:
     try:
-        return table("thresholds")[name]
+        value: float = table("thresholds")[name]
     except KeyError:
         raise AttributeError(name) from None
+    return value

@@ -143,7 +143,8 @@ def _trained_on_gpu(run: RunEvidence) -> Judgement:
         return Judgement(
             "not judged", f"the parameters were on the CPU, and torch held {format_bytes(peak)} on the GPU"
         )
-    words = f"the optimizer's {held:,} parameters were on the CPU" if held else "the loss was on the CPU"
+    whose = f"rank {on_cpu[0].rank}: " if len(ranks) > 1 else ""
+    words = whose + (f"the optimizer's {held:,} parameters were on the CPU" if held else "the loss was on the CPU")
     return Judgement("fail", words, "parameters on the GPU", "on the CPU")
 
 
@@ -226,7 +227,10 @@ def not_used_finding(run: RunEvidence) -> Finding | None:
         for gpu in unused
     ]
     used = len(run.expected) - len(unused)
-    if used:
+    if used and (ranks := run.plan.agent.processes) > 1:
+        cause = f"{ranks} ranks run, and {count(used, 'GPU')} worked: a rank idles, trains on the CPU or shares a GPU"
+        fix = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and the model and batches of each rank on its GPU'
+    elif used:
         cause = f"The script uses {count(used, 'GPU')}; one process uses one GPU unless it is written for more"
         fix = f"seatrial run --gpus {used} …   # or --launcher torchrun for a distributed script"
     else:

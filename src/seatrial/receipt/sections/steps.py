@@ -215,8 +215,9 @@ def _diagnosis(run: RunEvidence) -> Diagnosis | None:
     inside = [m for m in run.evidence.moments if window.start_s <= m.at_s <= window.end_s]
     samples = [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == Sample.type]
     steps = [{**m.keys, "t": m.at_s} for m in run.evidence.all(Step) if window.start_s <= m.at_s <= window.end_s + 1]
+    kind = "torchrun" if run.plan.agent.processes > 1 else run.plan.agent.check
     found = diagnose(samples, steps, run.expected[0].name, _ended(run))
-    return found and replace(found, advice=in_framework(found.advice, run.plan.agent.check))
+    return found and replace(found, advice=in_framework(found.advice, kind))
 
 
 def _ended(run: RunEvidence) -> EndFacts | None:

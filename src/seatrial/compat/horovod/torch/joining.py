@@ -78,13 +78,11 @@ def of_script() -> Optional[Joining]:
     """Return this rank's numbered operations, or None if the script calls no ``join``."""
     here = world()
     if here not in _joining:
-        joins = here.size > 1 and any(_JOINS.search(text) for text in _sources())
-        store = dist.distributed_c10d._get_default_store() if joins else None
-        _joining[here] = (
-            Joining(dist.PrefixStore("horovod-operations", store), here.rank, here.size)  # type: ignore[attr-defined]
-            if joins
-            else None
-        )
+        _joining[here] = None
+        if here.size > 1 and any(_JOINS.search(text) for text in _sources()):
+            store: Any = dist.distributed_c10d._get_default_store()
+            store = dist.PrefixStore("horovod-operations", store)  # type: ignore[attr-defined]
+            _joining[here] = Joining(store, here.rank, here.size)
     return _joining[here]
 
 
