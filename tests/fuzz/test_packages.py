@@ -208,7 +208,7 @@ def test_what_is_right_is_read(project: Path) -> None:
     assert "uv.lock pins 2 versions" in str(planned(project))
     (project / "pyproject.toml").unlink()
     (project / "setup.py").write_text(SETUP)
-    assert "install_requires" in str(planned(project))
+    assert "setup.py" in str(planned(project))
     (project / "setup.py").unlink()
     (project / "environment.yml").write_text(ENVIRONMENT.replace("      - -r requirements.txt\n", ""))
     assert "environment.yml lists them" in str(planned(project))

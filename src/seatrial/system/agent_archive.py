@@ -71,7 +71,8 @@ def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str
 
 
 def _as_stream(contents: Mapping[str, bytes]) -> bytes:
-    stream = lzma.compress(zip_bytes(contents, zipfile.ZIP_STORED))
+    text = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "pb": 0, "nice_len": 273}]
+    stream = lzma.compress(zip_bytes(contents, zipfile.ZIP_STORED), filters=text)
     return zip_bytes({"__main__.py": _UNPACK.encode(), _WITHIN: stream}, zipfile.ZIP_STORED)
 
 

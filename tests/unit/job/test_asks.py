@@ -137,7 +137,7 @@ INSIDE = {
     "max_compressed",
     WatchOptions: "hang_after",
     ClusterOptions: "kind runtime context namespace code registry gpu_resource gpu_claims node_selector tolerations "
-    "priority_class runtime_class queue min_nodes ttl uid require_capacity",
+    "priority_class runtime_class queue min_nodes ttl uid require_capacity requests",
 }
 
 

@@ -61,8 +61,8 @@ def test_kubectl_apply_takes_the_manifests_of_a_run_of_several_nodes(tmp_path, o
     manifests = cluster_manifests(plan, of_pods)
     sizes = [len(json.dumps(manifest)) for manifest in manifests]
     whole = len(as_yaml(manifests))
-    assert whole < 250_000 < ANNOTATIONS_BYTES, f"{whole:,} bytes: leave out what pods never run"
-    assert max(sizes) < 250_000 and len(sizes) == 4
+    assert whole < 255_000 < ANNOTATIONS_BYTES, f"{whole:,} bytes: leave out what pods never run"
+    assert max(sizes) < 255_000 and len(sizes) == 4
 
 
 @pytest.mark.parametrize(
