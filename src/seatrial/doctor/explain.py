@@ -87,7 +87,17 @@ def explain_stream(stream: BinaryIO) -> list[Finding]:
     log = _Log()
     for number, line in _bounded_lines(stream):
         log.add(number, line)
-    return _causes(log.findings())
+    found = log.findings()
+    if any(finding.id == "package-metadata-failed" for finding in found):
+        found = [_hidden_from_build(finding) for finding in found]
+    ids = {finding.id for finding in found}
+    roots = {entry.id for entry in entries(_OF_BUILDS) if not entry.follows}.difference(OF_A_BUILD)
+    if ids & roots:  # pip that reaches no index then finds no package there
+        found = [finding for finding in found if finding.id not in OF_A_BUILD]
+    found = without_consequences(found)
+    if any(finding.severity != "info" for finding in found):
+        found = [finding for finding in found if finding.id != "harmless-note"]
+    return sorted(found, key=lambda finding: finding.severity == "info")
 
 
 class _Log:
@@ -134,20 +144,6 @@ class _Log:
     @property
     def _text(self) -> str:
         return self._kept.decode("utf-8", "replace")
-
-
-def _causes(found: list[Finding]) -> list[Finding]:
-    """Return the findings without consequences of others; harmless ones last."""
-    if any(finding.id == "package-metadata-failed" for finding in found):
-        found = [_hidden_from_build(finding) for finding in found]
-    ids = {finding.id for finding in found}
-    roots = {entry.id for entry in entries(_OF_BUILDS) if not entry.follows}.difference(OF_A_BUILD)
-    if ids & roots:  # pip that reaches no index then finds no package there
-        found = [finding for finding in found if finding.id not in OF_A_BUILD]
-    found = without_consequences(found)
-    if any(finding.severity != "info" for finding in found):
-        found = [finding for finding in found if finding.id != "harmless-note"]
-    return sorted(found, key=lambda finding: finding.severity == "info")
 
 
 def _hidden_from_build(finding: Finding) -> Finding:

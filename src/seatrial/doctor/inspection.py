@@ -121,18 +121,15 @@ class Inspection:
         if self.is_process:
             return self._host.python
         if self.inspected is not None:
-            return self._python_of_container()
+            for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):
+                ended = self._exec([name, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"], None, 10.0)
+                if ended.exit_code == 0:
+                    return name
+            return None
         engine = self._host.engine
         if engine is None or self.reference is None:
             return None
         return self._host.backend(engine.name).images.find_python(self.reference)
-
-    def _python_of_container(self) -> str | None:
-        for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):
-            ended = self._exec([name, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"], None, 10.0)
-            if ended.exit_code == 0:
-                return name
-        return None
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:

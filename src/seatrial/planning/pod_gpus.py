@@ -62,7 +62,18 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
         name = f"{claim.device_class} ({profile})" if profile else claim.device_class
         facts = replace(facts, nodes=None)
     if request.kind == "auto":
-        return _auto(job, name, claim, facts)
+        if job.image.target is not None:
+            reason = f"built for {job.image.target}"
+        elif claim is not None:
+            reason = "--gpus auto"
+        elif any(node.allocatable for node in facts.nodes or ()):
+            reason = "a node has some"
+        else:
+            reason = "no permission to list nodes" if facts.nodes is None else f"no node has {name}"
+            others = _offered(facts.nodes or ())
+            reason += f"; they offer {others}" if others else ""
+            return PodGpus(GpuPlan("auto-cpu", 0, "none"), _choice("none", reason), facts)
+        return _required(1, _choice(f"1 {name}", _reason(reason, claim)), facts, claim)
     if request.kind != "count" or request.count is None:
         raise GpuRequestError(
             f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
@@ -83,21 +94,6 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
     choice = _choice(f"{request.count} {name} per pod", _reason(f"--gpus {request}", claim))
     return _required(request.count, choice, facts, claim, () if warning is None else (warning,))
-
-
-def _auto(job: Job, name: str, claim: GpuClaim | None, facts: ClusterFacts) -> PodGpus:
-    if job.image.target is not None:
-        reason = f"built for {job.image.target}"
-    elif claim is not None:
-        reason = "--gpus auto"
-    elif any(node.allocatable for node in facts.nodes or ()):
-        reason = "a node has some"
-    else:
-        reason = "no permission to list nodes" if facts.nodes is None else f"no node has {name}"
-        others = _offered(facts.nodes or ())
-        reason += f"; they offer {others}" if others else ""
-        return PodGpus(GpuPlan("auto-cpu", 0, "none"), _choice("none", reason), facts)
-    return _required(1, _choice(f"1 {name}", _reason(reason, claim)), facts, claim)
 
 
 def _required(

@@ -262,6 +262,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
     build: dict[str, Any] = {"dockerfile": "Dockerfile", "context": "."}
     if job.image.build_network != "default":
         build["options"] = [f"--network={job.image.build_network}"]
+    kind = plan.job.gpus.kind
     content: dict[str, Any] = {
         "name": job.project.name,
         "build": build,
@@ -275,7 +276,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
         },
         "secrets": {name: {"description": "A variable that seatrial.toml passes on."} for name in targets_secrets(job)},
         "initializeCommand": ["mkdir", "-p", str(models)] if (models := _below(plan, "models")) else [],
-        "hostRequirements": _requirements(plan),
+        "hostRequirements": {} if kind == "none" else {"gpu": "optional" if kind == "auto" else True},
         "remoteUser": _USER,
         "customizations": {
             "vscode": {
@@ -314,12 +315,6 @@ def write_devcontainer(plan: Plan) -> list[str]:
     except OSError as error:
         raise DiskError(f"Cannot write {folder}: {error.strerror}", run=in_the_way(folder.parent, error)) from error
     return written
-
-
-def _requirements(plan: Plan) -> dict[str, Any]:
-    """Return the requirements on the machine. ``optional``: a GPU is used where there is one."""
-    kind = plan.job.gpus.kind
-    return {} if kind == "none" else {"gpu": "optional" if kind == "auto" else True}
 
 
 def _mount(plan: Plan, key: str) -> str | None:

@@ -165,7 +165,7 @@ class ContainerEngine(ABC):
 
     def state(self, handle: Handle) -> State:
         inspected = self.client.inspect("container", handle.id)
-        if inspected is not None and _carries(inspected, handle):
+        if inspected is not None and (handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id):
             return container_state(inspected)
         self.client.confirm(handle.engine)
         return State("gone")
@@ -257,11 +257,6 @@ def _agent_plan(handle: Handle) -> dict[str, Any]:
 
 def _labels(inspected: dict[str, Any]) -> dict[str, str]:
     return inspected["Config"].get("Labels") or {}
-
-
-def _carries(inspected: dict[str, Any], handle: Handle) -> bool:
-    """Return whether a container belongs to the handle's run."""
-    return handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id
 
 
 def _agent_has_started(plan: Plan) -> bool:

@@ -290,10 +290,6 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         yield "# image.slim; what each level saves: seatrial build --explain"
         commands += _slim(contents, folder, install)
     commands.append(f"{VENV_PYTHON} {_LAYER} finish")
-    yield from _run(contents, commands, _mounts(contents, folder))
-
-
-def _mounts(contents: ImageContents, folder: str) -> list[str]:
     mounts = [_TOOLS_MOUNT, f"type=bind,source={folder},target={_FILES_AT}"]
     if "--unused" in contents.slimming and folder != FRAMEWORK and FRAMEWORK in contents.by_hash:
         mounts.append(f"type=bind,source={FRAMEWORK},target={_STAGE_AT}")
@@ -301,7 +297,7 @@ def _mounts(contents: ImageContents, folder: str) -> list[str]:
         mounts.append(f"type=secret,id={PIP_SECRET}")
     if contents.wheels:
         mounts.append(f"type=bind,source={WHEELS},target=/build/{WHEELS}")
-    return mounts
+    yield from _run(contents, commands, mounts)
 
 
 def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:

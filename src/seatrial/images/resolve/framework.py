@@ -146,12 +146,18 @@ def _resolve_one(
     requirement = parsed(line)
     other = canonical_name(line) in _OTHER_RELEASES
     if requirement is None or requirement.url or other or not _known(constraints):
-        return _left_to_pip(resolved, found, line, framework)
+        choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
+        warning = (
+            f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
+        )
+        return replace(
+            resolved, requirements=found, choices=(*resolved.choices, choice), warnings=(*resolved.warnings, warning)
+        )
     stack = _or_raise(resolve(constraints, machine or TargetMachine()), constraints)
     assert stack.requirement is not None
     assert stack.wheel is not None
     index = stack.index if not own_sources else None
-    if not _rewritable(line, requirement):
+    if requirement.marker or " -" in line:  # a marker, hash or option that another version would break
         chosen = line
     elif own_sources and machine is not None and constraints.variant is not None:
         chosen = line  # a build that the project's own index has
@@ -174,15 +180,6 @@ def _resolve_one(
         resolved.index_needed or (index is not None and "+" in chosen),
         (*resolved.choices, *choices),
         (*resolved.warnings, *stack.warnings),
-    )
-
-
-def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: Framework) -> Resolved:
-    """Leave a URL, or a release that the tables do not know, to pip, with a warning that nothing was checked."""
-    choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
-    warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
-    return replace(
-        resolved, requirements=found, choices=(*resolved.choices, choice), warnings=(*resolved.warnings, warning)
     )
 
 
@@ -311,11 +308,6 @@ def _imported(framework: Framework, imports: frozenset[str]) -> bool:
 def _name_alone(framework: Framework, machine: TargetMachine | None) -> str:
     """TensorFlow's CPU build is a package of its own, a third of the size."""
     return "tensorflow-cpu" if framework == "tensorflow" and machine is None else framework
-
-
-def _rewritable(line: str, requirement: Requirement) -> bool:
-    """No marker, hash or option hangs on it that another version would break."""
-    return not requirement.marker and " --" not in line and " -" not in line
 
 
 def _extras(written: Requirement) -> list[str]:

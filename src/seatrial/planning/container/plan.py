@@ -181,10 +181,15 @@ def _mounts(
     job: Job, site: Site, injection: InjectionPlan, *, named_user: bool, made_if_missing: Collection[str]
 ) -> tuple[Mount, ...]:
     """Ours, the driver's and the user's, parents first."""
+    mounts = agent_mounts(site)
+    if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
+        mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
+    if site.resumed and site.resumed.mount:
+        mounts.append(site.resumed.mount)
     ours = [
         *_job_mounts(job, site.host.state_folder),
         *home_mounts(site.record, site.project_cache, named_user=named_user),
-        *_run_mounts(site),
+        *mounts,
         *injection.mounts,
     ]
     state = site.host.state_folder
@@ -213,15 +218,6 @@ def _job_mounts(job: Job, state: Path) -> list[Mount]:
         if folder:
             source = real_source(folder.source, job.project, flag, state=state)
             mounts.append(Mount(source=source, target=target, read_only=folder.read_only))
-    return mounts
-
-
-def _run_mounts(site: Site) -> list[Mount]:
-    mounts = agent_mounts(site)
-    if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
-        mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
-    if site.resumed and site.resumed.mount:
-        mounts.append(site.resumed.mount)
     return mounts
 
 
