@@ -187,12 +187,8 @@ def _with_words(text: str) -> tuple[str, list[Known]]:
     part = plain(" ".join(text.split())).strip(" .,:;!'")
     if len(part) < MIN_PART or (" " not in part and "-" not in part):
         return part, []
-    return part, [entry for entry in entries() if any(_has_words(plain(symptom), part) for symptom in entry.symptoms)]
-
-
-def _has_words(symptom: str, part: str) -> bool:
-    """Return True if a symptom has these words side by side, the first and the last one whole."""
-    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", symptom) is not None
+    words = re.compile(rf"(?<!\w){re.escape(part)}(?!\w)")  # side by side, the first and the last one whole
+    return part, [entry for entry in entries() if any(words.search(plain(symptom)) for symptom in entry.symptoms)]
 
 
 def _ends_with(line: str, part: str) -> bool:

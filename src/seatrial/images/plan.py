@@ -101,7 +101,7 @@ def plan_image(
         *resolved.choices,
         *checked.choices,
         *system_choices,
-        *_compiler(compiles),
+        *[Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time")] * compiles,
         *(
             Choice(what="extension", value=each.folder, reason=f"compiles {', '.join(each.modules)}")
             for each in extensions
@@ -159,7 +159,11 @@ def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
-    barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
+    barred, own_base = {}, job.image.base != DEFAULT_BASE
+    if script.least_python is not None:
+        least, where = script.least_python
+        reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
+        barred = {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
     python = python_of_image(job.image.base) if own_base else None
     base, resolved, checked, needs = resolve_packages(
         resolver,
@@ -206,6 +210,9 @@ def _to_build(
     found, wheels, texts = resolved.requirements, wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
+    labels = {f"seatrial.stack.{name}": value for name, value in stack_facts(resolved.stack).items()}
+    if slimming.architectures:
+        labels["seatrial.architectures"] = " ".join(slimming.architectures)
     contents = ImageContents(
         slug=slug(job.target.value if job.target.kind == "recipe" else job.project.name),
         base=base.image,
@@ -230,7 +237,7 @@ def _to_build(
         slimming=slimming.arguments,
         slims_packages=slimming.packages,
         architectures=slimming.architectures,
-        labels=_labels(resolved.stack, slimming.architectures),
+        labels=labels,
     )
     dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
@@ -278,15 +285,6 @@ def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetM
     if job.image.target is not None:
         return parse_target(job.image.target)
     return None if cpu_only else machine or TargetMachine()
-
-
-def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
-    """Return Python → why it cannot read the target's files."""
-    if script.least_python is None:
-        return {}
-    least, where = script.least_python
-    reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
-    return {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
 
 
 def _base_and_stack(
@@ -373,13 +371,6 @@ def stack_facts(stack: Stack) -> dict[str, str]:
     return facts
 
 
-def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
-    labels = {f"seatrial.stack.{name}": value for name, value in stack_facts(stack).items()}
-    if architectures:
-        labels["seatrial.architectures"] = " ".join(architectures)
-    return labels
-
-
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     """Return the requirements of the job's target, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
@@ -434,12 +425,6 @@ def _factory(target: Target) -> str:
     """``module:function``, or nothing."""
     named = [value for flag, value in pairwise(target.args) if flag == "--model-factory"]
     return named[-1] if named and target.kind == "recipe" and target.value == "export" else ""
-
-
-def _compiler(compiles: bool) -> tuple[Choice, ...]:
-    if not compiles:
-        return ()
-    return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
 
 
 def _is_python(debian_package: str) -> bool:

@@ -150,18 +150,14 @@ def _before(plan: Plan, recipe: str | None) -> str:
         lines.append("# horovod is not in the image: only seatrial run has its stand-in")
     if image.build and not recipe:
         where = "first, on this machine" if _elsewhere(plan) else "first"
-        lines.insert(0, f"# {where}: {_build_command(plan)}")
+        slim = plan.job.image.slim if plan.job.image.slim != "auto" else None
+        wanted = [("--on", plan.backend), ("--target", plan.job.image.target), ("--slim", slim)]
+        options = [word for flag, value in wanted if value for word in (flag, value)]
+        build = shlex.join([*options, "--gpus", str(plan.job.gpus)])
+        lines.insert(0, f"# {where}: seatrial build {build} {plan.target_line}")
         if _elsewhere(plan):
             lines.insert(1, f"# then, to the other machine: docker save {image.tag} | ssh HOST docker load")
     return "\n".join(lines) + "\n"
-
-
-def _build_command(plan: Plan) -> str:
-    job = plan.job
-    slim = job.image.slim if job.image.slim != "auto" else None
-    wanted = [("--on", plan.backend), ("--target", job.image.target), ("--slim", slim)]
-    options = [word for flag, value in wanted if value for word in (flag, value)]
-    return f"seatrial build {shlex.join([*options, '--gpus', str(job.gpus)])} {plan.target_line}"
 
 
 def _build(recipe: str | None, image: ImagePlan) -> dict[str, Any] | None:

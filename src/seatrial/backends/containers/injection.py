@@ -80,7 +80,9 @@ def choose(
     env["NVIDIA_VISIBLE_DEVICES"] = "void"
     names = _cdi_names(facts, gpus, driver)
     if names is not None:
-        return _cdi(facts, gpus, names, driver, env)
+        lacks = "ignores --gpus" if facts.ignores_gpus_flag else "has no NVIDIA hook or runtime"
+        reason, groups = f"{facts.title} {lacks}; its CDI specs list the GPUs", _node_groups(facts, gpus, driver)
+        return InjectionPlan("cdi", reason, devices=names, env=env, groups=groups)
     nodes = _nodes(gpus, driver)
     _refuse_impossible(facts, gpus, driver, nodes)
     lacks = "no CDI device" if facts.ignores_gpus_flag else "no NVIDIA runtime and no CDI device"
@@ -206,15 +208,6 @@ def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> 
             return None
         names.append(name)
     return tuple(names)
-
-
-def _cdi(
-    facts: EngineFacts, gpus: Sequence[Gpu], names: tuple[str, ...], driver: DriverFiles, env: dict[str, str]
-) -> InjectionPlan:
-    why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
-    return InjectionPlan(
-        "cdi", f"{why}; its CDI specs list the GPUs", devices=names, env=env, groups=_node_groups(facts, gpus, driver)
-    )
 
 
 def _node_groups(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:

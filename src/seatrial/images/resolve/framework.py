@@ -333,9 +333,10 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
     for NumPy 1 and prints the same with NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
     """
-    if not _needs_numpy(stack) or stack.wheel is None:
+    wheel = stack.wheel
+    if wheel is None or wheel.framework != "torch" or Version(wheel.version) < Version("2"):
         return found
-    old = Version(stack.wheel.version) < Version("2.3")
+    old = Version(wheel.version) < Version("2.3")
     listed = [line for line in found.lines if canonical_name(line) == "numpy"]
     if not listed:
         return found + Requirements(lines=("numpy<2" if old else "numpy",))
@@ -347,7 +348,3 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
 def _admits_numpy_2(line: str) -> bool:
     requirement = parsed(line)
     return requirement is not None and not requirement.url and requirement.specifier.contains("2.0.0")
-
-
-def _needs_numpy(stack: Stack) -> bool:
-    return stack.wheel is not None and stack.wheel.framework == "torch" and Version(stack.wheel.version) >= Version("2")

@@ -125,7 +125,10 @@ def plan_container(
         labels=container_labels(job, site),
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
-    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
+    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job))
+    if engine.selinux:
+        reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
+        choices += (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
     return ContainerParts(plan, env.target, choices, (*env.warnings, *_warnings(job, host)))
 
 
@@ -253,13 +256,6 @@ def _root_choice(job: Job) -> Choice:
         value="read-only",
         reason="a script can write only to the project, HOME, /models and /tmp; --writable allows more",
     )
-
-
-def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
-    if not engine.selinux:
-        return ()
-    reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
-    return (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
 
 
 def _warnings(job: Job, host: Host) -> tuple[str, ...]:
