@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path, PurePath
+from typing import Any
 
 from packaging.version import Version
 
@@ -265,19 +266,18 @@ def plan_packages(
 ) -> Resolved:
     """Return the requirements for a virtual environment of this Python, where no image is chosen."""
     needs = image_needs(job, script, gpus=not cpu_only)
-    resolved = resolve_frameworks(
-        needs,
-        frozenset(needs.imports),
-        machine=_machine(job, machine, cpu_only),
-        own_sources=has_own_sources(job.image),
-        python=python,
-        mirror=job.image.torch_index,
-    )
+    resolved = _frameworks(job, needs, _machine(job, machine, cpu_only), python=python)
     warnings = (*needs.warnings, *resolved.warnings)
     if python is not None and not needs.python.contains(f"{python}.99"):
         warnings += (f"the project asks for Python {needs.python}, and this is Python {python}",)
     choices = (each for each in resolved.choices if each.what != "python")  # it is chosen by where this runs
     return replace(resolved, choices=(needs.choice, *choices), warnings=warnings)
+
+
+def _frameworks(job: Job, needs: Needs, machine: TargetMachine | None, **how: Any) -> Resolved:
+    """Resolve from the job's own sources; ``how``: the Python, and those that are barred."""
+    own, mirror = has_own_sources(job.image), job.image.torch_index
+    return resolve_frameworks(needs, frozenset(needs.imports), machine=machine, own_sources=own, mirror=mirror, **how)
 
 
 def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetMachine | None:
@@ -293,15 +293,7 @@ def _base_and_stack(
     """Choose base image and stack together: the base has one Python, and the stack may need a base."""
 
     def resolved_on(python: str | None) -> Resolved:
-        return resolve_frameworks(
-            needs,
-            frozenset(needs.imports),
-            machine=machine,
-            own_sources=has_own_sources(job.image),
-            python=python,
-            mirror=job.image.torch_index,
-            barred=barred,
-        )
+        return _frameworks(job, needs, machine, python=python, barred=barred)
 
     own_base = job.image.base != DEFAULT_BASE
     if own_base:

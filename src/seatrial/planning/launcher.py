@@ -204,7 +204,7 @@ def meeting(job: Job) -> Meeting:
     # A host that is named twice, to try it out, has a port for each.
     workers = tuple(f"{host}:{PORT + job.hosts[:node].count(host)}" for node, host in enumerate(job.hosts))
     return Meeting(
-        job.nodes, rank=job.node_rank, rendezvous=workers[0], rendezvous_id=rendezvous_id(job), workers=workers
+        job.nodes, node_rank=job.node_rank, rendezvous=workers[0], rendezvous_id=rendezvous_id(job), workers=workers
     )
 
 
@@ -240,7 +240,9 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
         lines += ["", "Without seatrial, on each host with its own number in place of N:", "", *_variables(job, script)]
     else:
         lines += ["", "Without seatrial, the same on every host:", "", "  " + shlex.join(torchrun)]
-    lines += ["", "Under Slurm:", "", "  " + shlex.join(_slurm(job, before, behind))]
+    named = ["slurm" if word == ",".join(job.hosts) else word for word in before]
+    srun = ["srun", "--nodes", str(job.nodes), "--ntasks-per-node", "1", "seatrial", *named, *behind]
+    lines += ["", "Under Slurm:", "", "  " + shlex.join(srun)]
     return "\n".join(lines)
 
 
@@ -261,8 +263,3 @@ def _split(words: Sequence[str]) -> tuple[list[str], Literal["--", ""], list[str
         return listed, "", []
     cut = listed.index("--")
     return listed[:cut], "--", listed[cut:]
-
-
-def _slurm(job: Job, before: Sequence[str], behind: Sequence[str]) -> list[str]:
-    named = ["slurm" if word == ",".join(job.hosts) else word for word in before]
-    return ["srun", "--nodes", str(job.nodes), "--ntasks-per-node", "1", "seatrial", *named, *behind]

@@ -207,7 +207,7 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
                 why = errors.decode(errors="replace").strip() or f"exit code {code}"
                 raise UsageError(f"/models of the run cannot be copied: {why}", run="seatrial runs cp RUN .")
             archive.seek(0)
-            with tarfile.open(fileobj=archive, mode="r") as tar:  # type: ignore[call-overload]
+            with tarfile.open(fileobj=archive, mode="r") as tar:
                 members = [member for member in tar.getmembers() if member.isfile() or member.isdir()]
                 root = destination.resolve()
                 for member in members:

@@ -97,6 +97,7 @@ def plan_container(
     env = plan_env(job, image, injection, host.user_name, host, [m for m in mounts if m not in injection.mounts])
     memory_bytes, memory_choice = memory_limit(job, engine, host_memory)
     shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or host_memory)
+    has_names = job.network not in (None, "host", "none", "bridge")
     plan = ContainerPlan(
         name=f"seatrial-{site.run_id}",
         hostname=_hostname(job, engine, site.run_id),
@@ -114,7 +115,8 @@ def plan_container(
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
         network=job.network,
-        network_alias=_network_alias(job),
+        # Among several nodes, on a network that has names: not the host's, nor the engine's default.
+        network_alias=job.hosts[job.node_rank] if job.node_rank is not None and has_names else None,
         publish=job.publish,
         ulimits=job.ulimits,
         cpus=job.cpus,
@@ -222,13 +224,6 @@ def _job_mounts(job: Job, state: Path) -> list[Mount]:
             source = real_source(folder.source, job.project, flag, state=state)
             mounts.append(Mount(source=source, target=target, read_only=folder.read_only))
     return mounts
-
-
-def _network_alias(job: Job) -> str | None:
-    """This node's name among several, on a network that has names: not the host's, nor the engine's default."""
-    if job.node_rank is None or job.network in (None, "host", "none", "bridge"):
-        return None
-    return job.hosts[job.node_rank]
 
 
 def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
