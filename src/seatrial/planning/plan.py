@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -28,34 +28,17 @@ from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 
 
-def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    if site.service is not None:
-        from seatrial.planning.container.service import service_parts
-
-        return service_parts(job, site, script)
-    from seatrial.planning.container.parts import container_parts
-
-    return container_parts(job, site, script)
-
-
-def _process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.process import process_parts
-
-    return process_parts(job, site, script)
-
-
-def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.pods import cluster_parts
-
-    return cluster_parts(job, site, script)
-
-
-#: The parts of planning; a plan loads one.
-PARTS: Mapping[Planner, Callable[[Job, Site, ScriptFacts], Parts]] = {
-    "container": _container_parts,
-    "process": _process_parts,
-    "pods": _cluster_parts,
-}
+def _parts(planner: Planner, job: Job, site: Site, script: ScriptFacts) -> Parts:
+    """Plan the container, process or pods; a plan loads one of the modules."""
+    if planner == "process":
+        from seatrial.planning.process import process_parts as parts
+    elif planner == "pods":
+        from seatrial.planning.pods import cluster_parts as parts
+    elif site.service is not None:
+        from seatrial.planning.container.service import service_parts as parts
+    else:
+        from seatrial.planning.container.parts import container_parts as parts
+    return parts(job, site, script)
 
 
 @dataclass(frozen=True)
@@ -111,7 +94,7 @@ def make_plan(
     refuse_first(job, script, traits)
     if interactive:  # nobody knows what will be typed
         script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
-    parts = PARTS[traits.planner](job, site, script)
+    parts = _parts(traits.planner, job, site, script)
     horovod = horovod_parts(job, script, parts)
     script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import GpuContractError
@@ -161,24 +162,15 @@ def _toolkit(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: 
     """Use the toolkit's hook through ``--gpus``, or its runtime by name."""
     uuids = ",".join(gpu.uuid for gpu in gpus)
     devices, groups = _nodes_for_systemd(facts, gpus, driver), _node_groups(facts, gpus, driver)
-    if facts.nvidia_hook or facts.desktop:
+    how: dict[str, Any] = {"gpus_flag": "all" if driver.wsl else f'"device={uuids}"', "env": env}
+    if facts.desktop:
+        why = "Docker Desktop's own GPU support"
+    elif facts.nvidia_hook:
         why = "Docker has the NVIDIA Container Toolkit's hook; GPUs by UUID, since indices can change at a reboot"
-        return InjectionPlan(
-            "nvidia-runtime",
-            "Docker Desktop's own GPU support" if facts.desktop else why,
-            devices=devices,
-            gpus_flag="all" if driver.wsl else f'"device={uuids}"',
-            env=env,
-            groups=groups,
-        )
-    return InjectionPlan(
-        "nvidia-runtime",
-        "Docker has the nvidia runtime but no hook for --gpus: GPUs through NVIDIA_VISIBLE_DEVICES",
-        devices=devices,
-        runtime="nvidia",
-        env={**env, "NVIDIA_VISIBLE_DEVICES": "all" if driver.wsl else uuids},
-        groups=groups,
-    )
+    else:
+        why = "Docker has the nvidia runtime but no hook for --gpus: GPUs through NVIDIA_VISIBLE_DEVICES"
+        how = {"runtime": "nvidia", "env": {**env, "NVIDIA_VISIBLE_DEVICES": "all" if driver.wsl else uuids}}
+    return InjectionPlan("nvidia-runtime", why, devices=devices, groups=groups, **how)
 
 
 def _nodes_for_systemd(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
