@@ -136,7 +136,8 @@ INSIDE = {
     ImageOptions: "base ready python index_url requirements system_packages target flavour torch_index slim max_size "
     "max_compressed",
     WatchOptions: "hang_after",
-    ClusterOptions: "kind runtime context namespace code registry gpu_resource gpu_claims node_selector tolerations "
+    ClusterOptions: "kind runtime context namespace code registry gpu_resource gpu_claims requests node_selector "
+    "tolerations "
     "priority_class runtime_class queue min_nodes ttl uid require_capacity",
 }
 

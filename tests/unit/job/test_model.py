@@ -32,7 +32,7 @@ def test_a_job_is_written_as_before() -> None:
     recorded["mounts"][1] = recorded["mounts"][1].removesuffix(":rw")  # read-write is what a mount is without a word
     assert recorded["kubernetes"].pop("kind") == "auto" and written["kubernetes"].pop("kind") == "job"
     assert written["kubernetes"].pop("queue") is None  # newer than the recording
-    for key in ("runtime", "gpu_claims"):
+    for key in ("runtime", "gpu_claims", "requests"):
         written["kubernetes"].pop(key)
     assert written.pop("serve") is None and written.pop("own") is None
     assert written.pop("no_hook") is False
