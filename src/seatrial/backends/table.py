@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from seatrial.backends.base import Backend, EngineFacts, Traits
 from seatrial.errors import EngineUnavailableError, UsageError
@@ -17,42 +18,23 @@ if TYPE_CHECKING:
     from seatrial.backends.containers.engine import ContainerEngine
 
 
-# A row imports its backend: a plan for one of them needs none of the others.
-
-
-def _docker() -> type[ContainerEngine]:
-    from seatrial.backends.containers.docker import Docker
-
-    return Docker
-
-
-def _podman() -> type[ContainerEngine]:
-    from seatrial.backends.containers.podman import Podman
-
-    return Podman
-
-
-def _local(host: Host) -> Backend:
-    from seatrial.backends.local import Local
-
-    return Local()
-
-
-def _kubernetes(host: Host) -> Backend:
-    from seatrial.backends.kubernetes.backend import Kubernetes
-
-    return Kubernetes(host)
+def _imported(module: str, name: str) -> Any:
+    """Import a backend when it is asked for: a plan for one of them needs none of the others."""
+    return getattr(import_module(f"seatrial.backends.{module}"), name)
 
 
 #: Those that run containers on this machine.
-ENGINES: dict[str, Callable[[], type[ContainerEngine]]] = {"docker": _docker, "podman": _podman}
+ENGINES: dict[str, Callable[[], type[ContainerEngine]]] = {
+    "docker": lambda: _imported("containers.docker", "Docker"),
+    "podman": lambda: _imported("containers.podman", "Podman"),
+}
 
 #: Name → the backend for an environment, in the order in which ``auto`` tries them: what isolates the run comes first.
 BACKENDS: dict[str, Callable[[Host], Backend]] = {
     "docker": lambda host: engine("docker", host),
     "podman": lambda host: engine("podman", host),
-    "local": _local,
-    "k8s": _kubernetes,
+    "local": lambda host: _imported("local", "Local")(),
+    "k8s": lambda host: _imported("kubernetes.backend", "Kubernetes")(host),
 }
 
 

@@ -65,10 +65,6 @@ class Link:
         """It ended well and missed what its run requires."""
         return self.state == "done" and self.level == "bad"
 
-    @property
-    def is_good(self) -> bool:
-        return self.state == "done" and not self.missed_criteria
-
 
 @dataclass(frozen=True)
 class ServiceChain:
@@ -158,14 +154,8 @@ def _link(group: Group, member: Member, store: RunStore) -> Link:
     verdict, level, findings = _verdict(member, run)
     gpus = (summary.gpus if summary else 0) or member.gpus
     return Link(
-        name=member.name,
-        role=member.role,
-        target=member.target,
-        state=member.state,
+        **{each: getattr(member, each) for each in ("name", "role", "target", "state", "needs", "run", "exit_code")},
         verdict=verdict,
-        needs=member.needs,
-        run=member.run,
-        exit_code=member.exit_code,
         gpus=gpus,
         seconds=seconds,
         gpu_seconds=(seconds or 0.0) * gpus,
@@ -293,7 +283,7 @@ def ended_group(chain: ServiceChain, exit_code: int | None, receipt: Path) -> no
     """Return the notification of a group's end, from its chain without names."""
     outcome = "unmet" if chain.state == "done" and not chain.passed else chain.state
     bad = next((link for link in chain.links if link.state == "failed"), None)
-    bad = bad or next((link for link in chain.links if not link.is_good), None)
+    bad = bad or next((link for link in chain.links if link.state != "done" or link.missed_criteria), None)
     headline = f"{chain.summary}; {bad.name}: {bad.verdict}" if bad is not None else chain.summary
     return notify.Ended(
         kind=KIND,

@@ -42,12 +42,15 @@ def _toolkit_steps(machine: Machine) -> tuple[str, ...]:
     configure: tuple[str, ...] = (f"sudo nvidia-ctk runtime configure --runtime=docker{config}", restart)
     if machine.docker is None:  # Podman takes CDI names
         configure = (GENERATE_CDI,)
+    rpm = f"{REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo"
     if family & {"debian", "ubuntu"}:
         return (*_leave_old(machine), *_apt(), *configure)
     if family & {"fedora", "rhel", "centos", "amzn", "rocky", "almalinux"}:
-        return (*_dnf(), *configure)
+        repo = f"curl -fsSL {rpm} | sudo tee /etc/yum.repos.d/nvidia-container-toolkit.repo"
+        return (repo, "sudo dnf install -y nvidia-container-toolkit", *configure)
     if any("suse" in word for word in family):
-        return (*_zypper(), *configure)
+        install = "sudo zypper --gpg-auto-import-keys install -y nvidia-container-toolkit"
+        return (f"sudo zypper ar {rpm}", install, *configure)
     if "arch" in family:
         return ("sudo pacman -S --needed nvidia-container-toolkit", *configure)
     return ("sudo seatrial doctor --write-cdi",)
@@ -60,21 +63,6 @@ def _apt() -> tuple[str, ...]:
         f"curl -fsSL {REPOSITORY}/stable/deb/nvidia-container-toolkit.list | sed {shlex.quote(edit)} | sudo tee {LIST}",
         "sudo apt-get update",
         "sudo apt-get install -y nvidia-container-toolkit",
-    )
-
-
-def _dnf() -> tuple[str, ...]:
-    repo = f"{REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo"
-    return (
-        f"curl -fsSL {repo} | sudo tee /etc/yum.repos.d/nvidia-container-toolkit.repo",
-        "sudo dnf install -y nvidia-container-toolkit",
-    )
-
-
-def _zypper() -> tuple[str, ...]:
-    return (
-        f"sudo zypper ar {REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo",
-        "sudo zypper --gpg-auto-import-keys install -y nvidia-container-toolkit",
     )
 
 

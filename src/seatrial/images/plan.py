@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path, PurePath
+from typing import Any
 
 from packaging.version import Version
 
@@ -101,7 +102,7 @@ def plan_image(
         *resolved.choices,
         *checked.choices,
         *system_choices,
-        *_compiler(compiles),
+        *[Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time")] * compiles,
         *(
             Choice(what="extension", value=each.folder, reason=f"compiles {', '.join(each.modules)}")
             for each in extensions
@@ -159,7 +160,11 @@ def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
-    barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
+    barred, own_base = {}, job.image.base != DEFAULT_BASE
+    if script.least_python is not None:
+        least, where = script.least_python
+        reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
+        barred = {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
     python = python_of_image(job.image.base) if own_base else None
     base, resolved, checked, needs = resolve_packages(
         resolver,
@@ -206,8 +211,11 @@ def _to_build(
     found, wheels, texts = resolved.requirements, wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
+    labels = {f"seatrial.stack.{name}": value for name, value in stack_facts(resolved.stack).items()}
+    if slimming.architectures:
+        labels["seatrial.architectures"] = " ".join(slimming.architectures)
     contents = ImageContents(
-        slug=_slug(job),
+        slug=slug(job.target.value if job.target.kind == "recipe" else job.project.name),
         base=base.image,
         builder=base.builder,
         base_packages=(*base.system_packages, *(name for name in job.image.system_packages if _is_python(name))),
@@ -230,7 +238,7 @@ def _to_build(
         slimming=slimming.arguments,
         slims_packages=slimming.packages,
         architectures=slimming.architectures,
-        labels=_labels(resolved.stack, slimming.architectures),
+        labels=labels,
     )
     dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
@@ -258,19 +266,18 @@ def plan_packages(
 ) -> Resolved:
     """Return the requirements for a virtual environment of this Python, where no image is chosen."""
     needs = image_needs(job, script, gpus=not cpu_only)
-    resolved = resolve_frameworks(
-        needs,
-        frozenset(needs.imports),
-        machine=_machine(job, machine, cpu_only),
-        own_sources=has_own_sources(job.image),
-        python=python,
-        mirror=job.image.torch_index,
-    )
+    resolved = _frameworks(job, needs, _machine(job, machine, cpu_only), python=python)
     warnings = (*needs.warnings, *resolved.warnings)
     if python is not None and not needs.python.contains(f"{python}.99"):
         warnings += (f"the project asks for Python {needs.python}, and this is Python {python}",)
     choices = (each for each in resolved.choices if each.what != "python")  # it is chosen by where this runs
     return replace(resolved, choices=(needs.choice, *choices), warnings=warnings)
+
+
+def _frameworks(job: Job, needs: Needs, machine: TargetMachine | None, **how: Any) -> Resolved:
+    """Resolve from the job's own sources; ``how``: the Python, and those that are barred."""
+    own, mirror = has_own_sources(job.image), job.image.torch_index
+    return resolve_frameworks(needs, frozenset(needs.imports), machine=machine, own_sources=own, mirror=mirror, **how)
 
 
 def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetMachine | None:
@@ -280,30 +287,13 @@ def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetM
     return None if cpu_only else machine or TargetMachine()
 
 
-def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
-    """Return Python → why it cannot read the target's files."""
-    if script.least_python is None:
-        return {}
-    least, where = script.least_python
-    reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
-    return {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
-
-
 def _base_and_stack(
     job: Job, needs: Needs, machine: TargetMachine | None, barred: Mapping[str, str]
 ) -> tuple[Base, Resolved]:
     """Choose base image and stack together: the base has one Python, and the stack may need a base."""
 
     def resolved_on(python: str | None) -> Resolved:
-        return resolve_frameworks(
-            needs,
-            frozenset(needs.imports),
-            machine=machine,
-            own_sources=has_own_sources(job.image),
-            python=python,
-            mirror=job.image.torch_index,
-            barred=barred,
-        )
+        return _frameworks(job, needs, machine, python=python, barred=barred)
 
     own_base = job.image.base != DEFAULT_BASE
     if own_base:
@@ -373,13 +363,6 @@ def stack_facts(stack: Stack) -> dict[str, str]:
     return facts
 
 
-def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
-    labels = {f"seatrial.stack.{name}": value for name, value in stack_facts(stack).items()}
-    if architectures:
-        labels["seatrial.architectures"] = " ".join(architectures)
-    return labels
-
-
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     """Return the requirements of the job's target, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
@@ -436,12 +419,6 @@ def _factory(target: Target) -> str:
     return named[-1] if named and target.kind == "recipe" and target.value == "export" else ""
 
 
-def _compiler(compiles: bool) -> tuple[Choice, ...]:
-    if not compiles:
-        return ()
-    return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
-
-
 def _is_python(debian_package: str) -> bool:
     """Return True for Python's own packages, which a base without Python needs before anything else."""
     return debian_package.startswith("python3")
@@ -451,11 +428,6 @@ def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
     """Folder of the build context → digest of all that its layer is made from."""
     folders = sorted({name.partition("/")[0] for name in texts})
     return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
-
-
-def _slug(job: Job) -> str:
-    """The name part of the tag. A recipe's image is the same from every project."""
-    return slug(job.target.value if job.target.kind == "recipe" else job.project.name)
 
 
 def slug(name: str) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from seatrial.errors import TargetError
@@ -15,8 +15,7 @@ from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
-from seatrial.job.reading.project_reader import ProjectReading, read_project
-from seatrial.job.reading.writes import Write
+from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.project_files import read_bytes
@@ -38,7 +37,7 @@ _LONGEST_NAME = 80
 
 
 @dataclass(frozen=True)
-class ScriptFacts:
+class ScriptFacts(Readings):
     """Facts from reading a script and the project's modules that it imports. Evidence is ``file.py:line name``.
 
     Attributes:
@@ -48,12 +47,6 @@ class ScriptFacts:
             ``try … except ImportError``.
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
-        missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
-        asserted: module → (version, where), where the script ends unless a module has just that version.
-        paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → ``file.py:line``.
-        data_roots: absolute path of a data set that is read and not downloaded → ``file.py:line``.
-        writes: files and folders that it makes outside of the project.
-        memory: variable that memory_settings knows → (value, where it is set).
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
         horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
@@ -70,23 +63,13 @@ class ScriptFacts:
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
         input_evidence: where it may read standard input, or None.
-        files: the files that were read, relative to the project where they are inside.
-        least_python: the newest syntax in the files that it needs, e.g. ``((3, 10), "net.py:7")``, or None.
         python_path: folders of the project that the job's own PYTHONPATH names, relative to it.
-        import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
-            script's own.
     """
 
     imports: tuple[str, ...] = ()
     optional_imports: tuple[str, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
-    paths: dict[str, str] = field(default_factory=dict)
-    data_roots: dict[str, str] = field(default_factory=dict)
-    writes: tuple[Write, ...] = ()
-    memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     tensorflow_1: str | None = None
     framework: str | None = None
     horovod: dict[str, str] = field(default_factory=dict)
@@ -102,10 +85,7 @@ class ScriptFacts:
     keras_default: str | None = None
     compiler_evidence: str | None = None
     input_evidence: str | None = None
-    files: tuple[str, ...] = ()
-    import_roots: tuple[str, ...] = ()
     python_path: tuple[str, ...] = ()
-    least_python: tuple[tuple[int, int], str] | None = None
 
     @property
     def needs_framework(self) -> bool:
@@ -144,19 +124,14 @@ def source_facts(job: Job) -> ScriptFacts:
     """Return the facts of a job's source; of a served class also of what the server calls. Raises TargetError."""
     calls = () if job.serve is None else job.serve.calls
     ready = job.image.ready is not None
-    path = _python_path(job)
-    return script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
-
-
-def _python_path(job: Job) -> tuple[str, ...]:
-    """The project's folders in the job's PYTHONPATH, relative to it; what lies elsewhere is not read."""
     folders = []
     for entry in filter(None, job.env.get("PYTHONPATH", "").split(":")):
         seen = posixpath.relpath(entry, CONTAINER_PROJECT) if entry.startswith("/") else ".."
         folder = Path(os.path.normpath(job.folder / entry if seen.startswith("..") else job.project / seen))
         if folder.is_relative_to(job.project) and is_folder(folder):
             folders.append(str(folder.relative_to(job.project)))
-    return tuple(dict.fromkeys(folders))
+    path = tuple(dict.fromkeys(folders))
+    return script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
 
 
 def script_facts(
@@ -268,16 +243,11 @@ def _facts(reading: ProjectReading) -> ScriptFacts:
         torchrun, one_process = f"{horovod[part]} {part}", None
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
     return ScriptFacts(
+        **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
         modules=reading.needed,
         where={**optional, **imports},
-        missing=reading.missing,
-        asserted=reading.asserted,
-        paths=reading.paths,
-        data_roots=reading.data_roots,
-        writes=reading.writes,
-        memory=reading.memory,
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),
         horovod=horovod,
@@ -293,9 +263,6 @@ def _facts(reading: ProjectReading) -> ScriptFacts:
         keras_default=seen.get("keras-default"),
         compiler_evidence=seen.get("compiler"),
         input_evidence=seen.get("input"),
-        files=reading.files,
-        import_roots=reading.import_roots,
-        least_python=reading.least_python,
     )
 
 

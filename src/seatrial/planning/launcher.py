@@ -87,7 +87,7 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
     several = max(1, gpus) * job.nodes > 1
     if several and script.torchrun_evidence and not script.one_process_evidence:
         return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"
-    if several and has_a_rank_per_gpu(job):
+    if several and job.target.kind == "recipe" and recipe(job.target.value).ranks:
         return "torchrun", f"{job.target.value} runs one rank per GPU"
     if script.torchrun_evidence and not script.one_process_evidence:
         return "none", f"one process: the script also runs without torchrun ({script.torchrun_evidence})"
@@ -100,11 +100,6 @@ def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
         return "none"
     ranks = f"{gpus} rank{'s' * (gpus > 1)}"
     return f"torchrun, {ranks}" if nodes == 1 else f"torchrun, {nodes} × {ranks}"
-
-
-def has_a_rank_per_gpu(job: Job) -> bool:
-    """Return whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
-    return job.target.kind == "recipe" and recipe(job.target.value).ranks
 
 
 def with_rank(argv: tuple[str, ...], job: Job, script: ScriptFacts, launcher: Launcher) -> tuple[str, ...]:
@@ -209,7 +204,7 @@ def meeting(job: Job) -> Meeting:
     # A host that is named twice, to try it out, has a port for each.
     workers = tuple(f"{host}:{PORT + job.hosts[:node].count(host)}" for node, host in enumerate(job.hosts))
     return Meeting(
-        job.nodes, rank=job.node_rank, rendezvous=workers[0], rendezvous_id=rendezvous_id(job), workers=workers
+        job.nodes, node_rank=job.node_rank, rendezvous=workers[0], rendezvous_id=rendezvous_id(job), workers=workers
     )
 
 
@@ -245,7 +240,9 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
         lines += ["", "Without seatrial, on each host with its own number in place of N:", "", *_variables(job, script)]
     else:
         lines += ["", "Without seatrial, the same on every host:", "", "  " + shlex.join(torchrun)]
-    lines += ["", "Under Slurm:", "", "  " + shlex.join(_slurm(job, before, behind))]
+    named = ["slurm" if word == ",".join(job.hosts) else word for word in before]
+    srun = ["srun", "--nodes", str(job.nodes), "--ntasks-per-node", "1", "seatrial", *named, *behind]
+    lines += ["", "Under Slurm:", "", "  " + shlex.join(srun)]
     return "\n".join(lines)
 
 
@@ -266,8 +263,3 @@ def _split(words: Sequence[str]) -> tuple[list[str], Literal["--", ""], list[str
         return listed, "", []
     cut = listed.index("--")
     return listed[:cut], "--", listed[cut:]
-
-
-def _slurm(job: Job, before: Sequence[str], behind: Sequence[str]) -> list[str]:
-    named = ["slurm" if word == ",".join(job.hosts) else word for word in before]
-    return ["srun", "--nodes", str(job.nodes), "--ntasks-per-node", "1", "seatrial", *named, *behind]

@@ -10,7 +10,7 @@ import random
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from seatrial.errors import DiskError, UsageError
@@ -146,15 +146,19 @@ def new_project(folder: Path) -> list[str]:
         )
     if not folder.parent.is_dir():
         raise UsageError(f"Folder not found: {folder.parent}", run=f"mkdir -p {as_typed(folder.parent)}")
-    contents = {path: text.replace("NAME", name) for path, text in _starter()}
+    packaged, contents = Path(__file__).parent / STARTER, {}
+    for path in sorted(packaged.rglob("*.txt")):
+        made_as = path.relative_to(packaged).as_posix().removesuffix(".txt")
+        text = path.read_text(encoding="utf-8").replace("NAME", name)
+        contents[".gitignore" if made_as == "gitignore" else made_as] = text
     contents["data/points.csv"] = two_moons()
     _refuse_what_is_there(folder)
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}.") as aside:
             made = Path(aside) / name
-            for path, text in contents.items():
-                (made / path).parent.mkdir(parents=True, exist_ok=True)
-                (made / path).write_text(text, encoding="utf-8")
+            for place, text in contents.items():
+                (made / place).parent.mkdir(parents=True, exist_ok=True)
+                (made / place).write_text(text, encoding="utf-8")
             made.rename(folder)  # over an empty folder, which POSIX allows, and over no other
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # it came meanwhile
@@ -184,12 +188,3 @@ def two_moons(points: int = POINTS, seed: int = 0) -> str:
         x, y = (math.cos(angle), math.sin(angle)) if label == 0 else (1 - math.cos(angle), 0.5 - math.sin(angle))
         rows.append(f"{x + chance.gauss(0, 0.1):.4f},{y + chance.gauss(0, 0.1):.4f},{label}")
     return "\n".join(rows) + "\n"
-
-
-def _starter() -> Iterator[tuple[str, str]]:
-    """(path in the project, text) of what is packaged."""
-
-    root = Path(__file__).parent / STARTER
-    for path in sorted(root.rglob("*.txt")):
-        name = path.relative_to(root).as_posix().removesuffix(".txt")
-        yield ".gitignore" if name == "gitignore" else name, path.read_text(encoding="utf-8")

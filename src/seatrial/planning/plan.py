@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -24,38 +24,21 @@ from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
 from seatrial.planning.options import env_flag_changes, gpu_memory_limit, refuse_options, server_changes
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
-from seatrial.planning.site import Parts, Places, Site
+from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 
 
-def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    if site.service is not None:
-        from seatrial.planning.container.service import service_parts
-
-        return service_parts(job, site, script)
-    from seatrial.planning.container.parts import container_parts
-
-    return container_parts(job, site, script)
-
-
-def _process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.process import process_parts
-
-    return process_parts(job, site, script)
-
-
-def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.pods import cluster_parts
-
-    return cluster_parts(job, site, script)
-
-
-#: The parts of planning; a plan loads one.
-PARTS: Mapping[Planner, Callable[[Job, Site, ScriptFacts], Parts]] = {
-    "container": _container_parts,
-    "process": _process_parts,
-    "pods": _cluster_parts,
-}
+def _parts(planner: Planner, job: Job, site: Site, script: ScriptFacts) -> Parts:
+    """Plan the container, process or pods; a plan loads one of the modules."""
+    if planner == "process":
+        from seatrial.planning.process import process_parts as parts
+    elif planner == "pods":
+        from seatrial.planning.pods import cluster_parts as parts
+    elif site.service is not None:
+        from seatrial.planning.container.service import service_parts as parts
+    else:
+        from seatrial.planning.container.parts import container_parts as parts
+    return parts(job, site, script)
 
 
 @dataclass(frozen=True)
@@ -111,11 +94,16 @@ def make_plan(
     refuse_first(job, script, traits)
     if interactive:  # nobody knows what will be typed
         script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
-    parts = PARTS[traits.planner](job, site, script)
+    parts = _parts(traits.planner, job, site, script)
     horovod = horovod_parts(job, script, parts)
     script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
-    _refuse_unnamed_workers(job, script, parts, launcher)
+    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
+        raise UsageError(
+            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
+            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
+            run="seatrial run … --kind job",
+        )
     streams = choose_streams(site, script, parts, launcher)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
     selected = site.selection.choices if site.selection else ()
@@ -151,15 +139,6 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
 
 
-def _refuse_unnamed_workers(job: Job, script: ScriptFacts, parts: Parts, launcher: Launcher) -> None:
-    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
-        raise UsageError(
-            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
-            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
-            run="seatrial run … --kind job",
-        )
-
-
 def _memory_choices(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Choice]:
     """Yield the GPU memory limit, and the variables of script, job and image that are mistaken for one."""
     if (limit := gpu_memory_limit(job, script, parts.gpus.gpus)) is not None:
@@ -179,6 +158,7 @@ def _agent(
     """Return the agent's plan; ``more``: further fields of it."""
     gpus, meeting = parts.gpus, parts.meeting
     under_torchrun = launcher == "torchrun"
+    root = parts.places.scripts.rstrip("/") or parts.places.project
     return AgentPlan(
         run_id=site.run_id,
         argv=("bash",) if interactive else with_rank(parts.argv, job, script, launcher),
@@ -188,15 +168,9 @@ def _agent(
         evidence_dir=parts.places.run if interactive and parts.container else parts.evidence_dir,
         launcher=launcher,
         processes=max(1, gpus.count) if under_torchrun else 1,
-        nodes=meeting.nodes,
-        min_nodes=meeting.min_nodes,
-        node_rank=meeting.rank,
-        node_rank_variable=meeting.rank_variable,
-        rendezvous=meeting.rendezvous,
-        rendezvous_id=meeting.rendezvous_id,
-        workers=meeting.workers if launcher == "none" else (),
+        **{**vars(meeting), "workers": meeting.workers if launcher == "none" else ()},
         restarts=restarts(job, keeps_checkpoints=parts.keeps_checkpoints) if under_torchrun else 0,
-        python_path=_python_path(script, parts.places),
+        python_path=tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
         secrets=targets_secrets(job),
         secrets_dir=parts.secrets_dir,
@@ -251,12 +225,6 @@ def _tuning_choices(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
     if not _changes(job, interactive=interactive):
         return ()
     return (Choice(what="changes", value=job.tune.words, reason="[tune] of the project's file; --no-tune: without"),)
-
-
-def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:
-    """Folders that the project's own packages are imported from, as after ``pip install -e .``"""
-    root = places.scripts.rstrip("/") or places.project
-    return tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots)
 
 
 def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:

@@ -14,7 +14,7 @@ from seatrial.backends.kubernetes.manifests import KINDS, addresses, rendezvous
 from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
-from seatrial.job.cluster import POD_CONFIG, ClusterPlan, Kind, Volume
+from seatrial.job.cluster import POD_CONFIG, ClusterPlan, Kind
 from seatrial.job.in_container import (
     AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
@@ -79,6 +79,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
     cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
+    unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
+    survive = f"checkpoints survive a pod on {volumes.models}"
+    from_scratch = "a restarted pod would start from scratch: no volume keeps checkpoints"
     return Parts(
         places=places,
         argv=tuple(argv),
@@ -91,7 +94,8 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             GO_ON_VARIABLE: "1",
             **target_env,
             **recipes,
-            **_elastic(cluster.min_nodes),
+            # With torchrun's store, a node that joins later waits for an address that only the first round writes.
+            **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if cluster.min_nodes is not None else {}),
             **ray_env(script.ray_evidence, shm_bytes, {**image.env, **pod_env}),
         },
         image=image,
@@ -102,7 +106,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             gpus.choice,
             code.choice,
             shm_choice,
-            _restart_choice(again, volumes.models),
+            Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch),
             *image_choices,
         ),
         warnings=(
@@ -110,7 +114,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *gpu_memory_warnings(job, gpus.facts),
             *_workload_warnings(job, facts),
             *facts.unread,
-            *_image_warnings(job, image),
+            *([unpushed] if image.build and not job.kubernetes.registry else []),
             *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
             *shm_warnings(job),
         ),
@@ -158,7 +162,7 @@ def _own_parts(job: Job, own: OwnWorkload, site: Site, script: ScriptFacts) -> P
         gpus=gpus.plan,
         keeps_checkpoints=False,
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
-        meeting=Meeting(job.nodes, rank_variable=KINDS[kind].rank_variable) if job.nodes > 1 else Meeting(),
+        meeting=Meeting(job.nodes, node_rank_variable=KINDS[kind].rank_variable) if job.nodes > 1 else Meeting(),
         image=image,
         cluster=cluster,
         choices=(site.cluster.seen, as_it_is, gpus.choice),
@@ -303,7 +307,7 @@ def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
     return Meeting(
         job.nodes,
         cluster.min_nodes,
-        rank_variable=KINDS[cluster.kind].rank_variable,
+        node_rank_variable=KINDS[cluster.kind].rank_variable,
         rendezvous=rendezvous(cluster),
         workers=addresses(cluster),
     )
@@ -331,14 +335,6 @@ def _env(job: Job, places: Places, host: Host) -> dict[str, str]:
     return without_secrets({**ours, **places.env(), **from_files, **job.env}, job)
 
 
-def _elastic(min_nodes: int | None) -> dict[str, str]:
-    """A store of the ranks' own. With torchrun's, a node that joins later waits for an address that nobody writes.
-
-    Seen with torch 2.13: next_rendezvous of dynamic_rendezvous.py writes it in the first round only.
-    """
-    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
-
-
 def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:
     """Return the size of /dev/shm, an emptyDir in memory that counts as the pod's, and the reason."""
     if job.memory_bytes is not None:
@@ -348,17 +344,3 @@ def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:
     else:
         counts = "what is used of it counts as the pod's memory"
     return shm_limit(job, gpus, ray=ray, memory_bytes=job.memory_bytes, counts=counts)
-
-
-def _restart_choice(restarts: int, models: Volume) -> Choice:
-    if restarts:
-        return Choice(what="restarts", value=str(restarts), reason=f"checkpoints survive a pod on {models}")
-    return Choice(
-        what="restarts", value="none", reason="a restarted pod would start from scratch: no volume keeps checkpoints"
-    )
-
-
-def _image_warnings(job: Job, image: ImagePlan) -> tuple[str, ...]:
-    if not image.build or job.kubernetes.registry:
-        return ()
-    return (f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry",)

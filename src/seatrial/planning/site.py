@@ -130,15 +130,15 @@ class Meeting:
     """Describes how the nodes of one run find each other; the defaults are those of one node.
 
     Attributes:
-        rank: this node's number, or None where it is read inside, from ``rank_variable``.
+        node_rank: this node's number, or None where it is read inside, from ``node_rank_variable``.
         rendezvous: HOST:PORT of node 0, or None.
         workers: HOST:PORT of every node, where they have names.
     """
 
     nodes: int = 1
     min_nodes: int | None = None
-    rank: int | None = None
-    rank_variable: str | None = None
+    node_rank: int | None = None
+    node_rank_variable: str | None = None
     rendezvous: str | None = None
     rendezvous_id: str | None = None
     workers: tuple[str, ...] = ()

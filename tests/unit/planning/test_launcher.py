@@ -130,7 +130,7 @@ def test_slurm_expands_its_lists_itself_and_numbers_each_task(tmp_path: Path) ->
     joined = join(a_job(hosts=("slurm",), nodes=1), None, Host(environ))
     assert (joined.hosts, joined.nodes, joined.node_rank) == (("gpu1", "gpu2"), 2, 1)
     placed = meeting(joined)
-    assert (placed.nodes, placed.rank, placed.rendezvous) == (2, 1, "gpu1:29400")
+    assert (placed.nodes, placed.node_rank, placed.rendezvous) == (2, 1, "gpu1:29400")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import glob
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from seatrial.job.reading.flow import RunNode
 from seatrial.job.reading.import_roots import ImportRoots
@@ -33,27 +34,24 @@ _MOST_PATHS = 100
 _MOST_ALIASES = 200
 
 
-@dataclass
-class ProjectReading:
-    """Everything seen, each with its first place, ``file.py:line``.
+@dataclass(frozen=True)
+class Readings:
+    """Hold what reading shows of a script and the project's modules; a place is ``file.py:line``.
 
     Attributes:
-        needed, optional: dotted names of modules that are not the project's.
-        paths: literal path that may lie outside of the project → where. data_roots: folders of data sets among them.
+        missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
+        asserted: module → (version, where), where the script ends unless a module has just that version.
+        paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
+        data_roots: absolute path of a data set that is read and not downloaded → where.
         writes: files and folders that it makes outside of the working directory.
-        missing: modules of the project's packages that are needed and not there.
         memory: variable that memory_settings knows → (value, where it is set).
-        asserted: module → (the version that an ``assert`` asks for, where).
-        least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``.
-        signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
-        relative: the first relative import of the script itself that runs in any case: (where, ``.net``).
+        files: the files that were read, relative to the project where they are inside.
+        import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
+            script's own.
+        least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
     """
 
-    needed: dict[str, str] = field(default_factory=dict)
-    optional: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    signs: dict[str, str] = field(default_factory=dict)
-    certain_signs: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     data_roots: dict[str, str] = field(default_factory=dict)
@@ -62,11 +60,32 @@ class ProjectReading:
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
+
+
+@dataclass(frozen=True)
+class ProjectReading(Readings):
+    """Add all else that is seen, each with its first place.
+
+    Attributes:
+        needed, optional: dotted names of modules that are not the project's.
+        signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
+        relative: the first relative import of the script itself that runs in any case: (where, ``.net``).
+    """
+
+    needed: dict[str, str] = field(default_factory=dict)
+    optional: dict[str, str] = field(default_factory=dict)
+    signs: dict[str, str] = field(default_factory=dict)
+    certain_signs: dict[str, str] = field(default_factory=dict)
     relative: tuple[str, str] | None = None
 
 
 class ProjectReader:
-    """Walks from the script through what it calls and imports: first what runs in any case, then what may run."""
+    """Walks from the script through what it calls and imports: first what runs in any case, then what may run.
+
+    Args:
+        calls: names in the script that its importer calls: functions, classes, ``Class.method``.
+        arguments: that the script is started with. folder: the working directory; the project by default.
+    """
 
     def __init__(
         self,
@@ -85,6 +104,8 @@ class ProjectReader:
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
         self.writes = Writes(self.modules.at, arguments)
         self.reading = ProjectReading()
+        self.least_python: tuple[tuple[int, int], str] | None = None
+        self.relative: tuple[str, str] | None = None
         self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
         self.certain: list[Unit] = []
@@ -110,10 +131,14 @@ class ProjectReader:
             self.start.parent
         }
         own = [root for root in self.found_under if root in usual]
-        self.reading.import_roots = tuple(str(root.relative_to(self.project)) for root in own)
-        self.reading.writes = self.writes.found((self.start, ""))
-        self.reading.files = self.modules.files()
-        return self.reading
+        return replace(
+            self.reading,
+            import_roots=tuple(str(root.relative_to(self.project)) for root in own),
+            writes=self.writes.found((self.start, "")),
+            files=self.modules.files(),
+            least_python=self.least_python,
+            relative=self.relative,
+        )
 
     def _mention(self) -> bool:
         """Queue functions that code which was read speaks of, and modules that only a condition imports."""
@@ -130,7 +155,10 @@ class ProjectReader:
         path, name = unit
         module = self.modules.at(path)
         if certain:
-            self._needs(path)
+            self.modules.refuse_python_2(path)
+            least = self.modules.syntax.get(path)
+            if least is not None and (self.least_python is None or least > self.least_python):
+                self.least_python = least
         if unit in self.visited or module is None or len(self.visited) >= _MOST_UNITS:
             self.visited.add(unit)
             return
@@ -148,7 +176,8 @@ class ProjectReader:
             if isinstance(node.ctx, ast.Store):
                 self.writes.note_store(node.attr)
         elif isinstance(node, ast.Assign):
-            remember_type(module, node)
+            if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                module.types[node.targets[0].id] = dotted(node.value.func)
             for name, value in assigned_variables(node).items():
                 if name == "KERAS_BACKEND":
                     self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
@@ -166,7 +195,7 @@ class ProjectReader:
                     self.reading.certain_signs.setdefault(sign, evidence)
         if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
             written = "." * node.level + (node.module or "")
-            self.reading.relative = self.reading.relative or (f"{module.shown}:{node.lineno}", written)
+            self.relative = self.relative or (f"{module.shown}:{node.lineno}", written)
         if isinstance(node, Import) and not self.roots.exhausted:
             always = (module.path, unit) if seen.always else None
             self._follow(module, node, needed=certain and seen.needed, always=always)
@@ -179,13 +208,6 @@ class ProjectReader:
             self.writes.note((module.path, unit), node, run, always=seen.always)
             if certain and seen.certain:
                 self.certain += called_by(module, unit, node, self.modules.at)
-
-    def _needs(self, path: Path) -> None:
-        """A module is imported in any case. Raises TargetError: no image of ours runs it."""
-        self.modules.refuse_python_2(path)
-        least = self.modules.syntax.get(path)
-        if least is not None and (self.reading.least_python is None or least > self.reading.least_python):
-            self.reading.least_python = least
 
     def _follow(self, module: Module, node: Import, *, needed: bool, always: Unit | None) -> None:
         """Queue files of the project that an import names; note the other modules.
@@ -229,37 +251,14 @@ class ProjectReader:
         self.reading.missing.setdefault(dots + ".".join(parts), f"{module.shown}:{node.lineno}")
 
 
-def read_project(
-    project: Path,
-    roots: list[Path],
-    inside: Path,
-    start: Path,
-    *,
-    calls: Sequence[str] = (),
-    arguments: Sequence[str] = (),
-    any_python: bool = False,
-    folder: Path | None = None,
-) -> ProjectReading:
+def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **how: Any) -> ProjectReading:
     """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
 
-    Args:
-        calls: names in the script that its importer calls: functions, classes, ``Class.method``.
-        arguments: that the script is started with. folder: the working directory; the project by default.
-
-    Raises TargetError: the script itself cannot be read or parsed.
+    Args: how: of ProjectReader. Raises TargetError: the script itself cannot be read or parsed.
     """
     added: list[Path] = []
     while True:
-        reader = ProjectReader(
-            project,
-            [*roots, *added],
-            inside,
-            start,
-            calls=calls,
-            arguments=arguments,
-            any_python=any_python,
-            folder=folder,
-        )
+        reader = ProjectReader(project, [*roots, *added], inside, start, **how)
         reading = reader.read()
         if not reader.roots.added or len(added) >= MOST_PARTS:
             return reading
@@ -285,17 +284,8 @@ def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str
             inner[alias.asname or alias.name] = alias.name
     if prefix:
         yield prefix, roots, inner
-        yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values() if _is_foreign(prefix, roots))
-
-
-def _is_foreign(prefix: str, roots: list[Path]) -> bool:
-    return locate_module(prefix.partition(".")[0], roots) is None
-
-
-def remember_type(module: Module, node: ast.Assign) -> None:
-    """``net = Net()``: what is called on ``net`` later is a method of ``Net``."""
-    if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-        module.types[node.targets[0].id] = dotted(node.value.func)
+        if locate_module(prefix.partition(".")[0], roots) is None:
+            yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values())
 
 
 def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:

@@ -97,6 +97,7 @@ def plan_container(
     env = plan_env(job, image, injection, host.user_name, host, [m for m in mounts if m not in injection.mounts])
     memory_bytes, memory_choice = memory_limit(job, engine, host_memory)
     shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or host_memory)
+    has_names = job.network not in (None, "host", "none", "bridge")
     plan = ContainerPlan(
         name=f"seatrial-{site.run_id}",
         hostname=_hostname(job, engine, site.run_id),
@@ -114,7 +115,8 @@ def plan_container(
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
         network=job.network,
-        network_alias=_network_alias(job),
+        # Among several nodes, on a network that has names: not the host's, nor the engine's default.
+        network_alias=job.hosts[job.node_rank] if job.node_rank is not None and has_names else None,
         publish=job.publish,
         ulimits=job.ulimits,
         cpus=job.cpus,
@@ -125,7 +127,10 @@ def plan_container(
         labels=container_labels(job, site),
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
-    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
+    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job))
+    if engine.selinux:
+        reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
+        choices += (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
     return ContainerParts(plan, env.target, choices, (*env.warnings, *_warnings(job, host)))
 
 
@@ -181,10 +186,15 @@ def _mounts(
     job: Job, site: Site, injection: InjectionPlan, *, named_user: bool, made_if_missing: Collection[str]
 ) -> tuple[Mount, ...]:
     """Ours, the driver's and the user's, parents first."""
+    mounts = agent_mounts(site)
+    if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
+        mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
+    if site.resumed and site.resumed.mount:
+        mounts.append(site.resumed.mount)
     ours = [
         *_job_mounts(job, site.host.state_folder),
         *home_mounts(site.record, site.project_cache, named_user=named_user),
-        *_run_mounts(site),
+        *mounts,
         *injection.mounts,
     ]
     state = site.host.state_folder
@@ -216,22 +226,6 @@ def _job_mounts(job: Job, state: Path) -> list[Mount]:
     return mounts
 
 
-def _run_mounts(site: Site) -> list[Mount]:
-    mounts = agent_mounts(site)
-    if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
-        mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
-    if site.resumed and site.resumed.mount:
-        mounts.append(site.resumed.mount)
-    return mounts
-
-
-def _network_alias(job: Job) -> str | None:
-    """This node's name among several, on a network that has names: not the host's, nor the engine's default."""
-    if job.node_rank is None or job.network in (None, "host", "none", "bridge"):
-        return None
-    return job.hosts[job.node_rank]
-
-
 def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
     """The run's name where it will resolve, else what the engine gives: gloo and torchrun look their own name up.
 
@@ -257,13 +251,6 @@ def _root_choice(job: Job) -> Choice:
         value="read-only",
         reason="a script can write only to the project, HOME, /models and /tmp; --writable allows more",
     )
-
-
-def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
-    if not engine.selinux:
-        return ()
-    reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
-    return (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
 
 
 def _warnings(job: Job, host: Host) -> tuple[str, ...]:
