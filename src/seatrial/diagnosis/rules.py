@@ -59,7 +59,7 @@ def _runner_up(cause: Cause, seen: Signals) -> str:
     regions = sorted(((seen.share(region), other) for region, other in _OF_REGION.items()), reverse=True)
     others += [other for share, other in regions if share >= at.ADVISED_SHARE]
     found = next((other for other in others if other != cause and other in SHOWN_BY), None)
-    return f"{found}: {MEANING[found]}; then {SHOWN_BY[found]}" if found else ""
+    return f"{found}: {MEANING[found]}; if so, {SHOWN_BY[found]}" if found else ""
 
 
 #: Region → the cause that it would be, were it larger.

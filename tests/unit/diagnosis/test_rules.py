@@ -118,7 +118,7 @@ def test_ended_run_can_be_too_short_and_a_long_start_is_a_tag():
 
 def test_diagnosis_names_its_runner_up_and_what_would_tell_them_apart():
     found = diagnosed("the larger of two causes")
-    assert found.runner_up.startswith("data-bound: ") and "; then steps on one batch" in found.runner_up
+    assert found.runner_up.startswith("data-bound: ") and "; if so, steps on one batch" in found.runner_up
     assert diagnosed("a loss that is reported once a step").runner_up.startswith("python-bound")
 
 
