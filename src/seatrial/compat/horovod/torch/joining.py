@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 import torch.distributed as dist
@@ -71,19 +71,16 @@ class Joining:
         return self._store.get(key)
 
 
-_joining: Dict[Any, Optional[Joining]] = {}  # world → its operations, or None if the script never joins
-
-
 def of_script() -> Optional[Joining]:
     """Return this rank's numbered operations, or None if the script calls no ``join``."""
     here = world()
-    if here not in _joining:
-        _joining[here] = None
-        if here.size > 1 and any(_JOINS.search(text) for text in _sources()):
+    if here.numbered is None:
+        here.numbered = here.size > 1 and any(_JOINS.search(text) for text in _sources())
+        if here.numbered:
             store: Any = dist.distributed_c10d._get_default_store()
             store = dist.PrefixStore("horovod-operations", store)  # type: ignore[attr-defined]
-            _joining[here] = Joining(store, here.rank, here.size)
-    return _joining[here]
+            here.numbered = Joining(store, here.rank, here.size)
+    return here.numbered or None
 
 
 def join(take_part: Callable[[str, torch.Tensor], None]) -> int:

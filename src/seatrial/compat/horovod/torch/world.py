@@ -41,6 +41,7 @@ class World:
         self.cross_size = _number("GROUP_WORLD_SIZE", max(1, self.size // self.local_size))
         self.owns_process_group = False
         self._groups: Dict[str, Any] = {}
+        self.numbered: Any = None  # the operations of a script that joins, False if it does not; ends with the groups
 
     def connect(self) -> None:
         """Join the others. A process group that exists already is used as it is."""
