@@ -522,7 +522,7 @@ def test_a_build_that_a_link_leads_out_of_the_project_is_refused(cloned: Project
 
 @pytest.mark.docker
 def test_modules_of_the_project_are_not_those_of_the_command_line_that_stays(cloned: Project) -> None:
-    """What ``up --detach`` leaves behind starts in the project's folder, by Python."""
+    """``up --detach`` starts its own Python in the project's folder, and imports nothing from there."""
     for name in ("seatrial/__init__.py", "click.py", "json.py", "runpy.py", "random.py"):
         cloned.write(name, f"open({str(cloned.folder / 'imported')!r}, 'w')\n")
     cloned.write("compose.yaml", STARTED)

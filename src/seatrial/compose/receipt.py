@@ -154,8 +154,14 @@ def _link(group: Group, member: Member, store: RunStore) -> Link:
     verdict, level, findings = _verdict(member, run)
     gpus = (summary.gpus if summary else 0) or member.gpus
     return Link(
-        **{each: getattr(member, each) for each in ("name", "role", "target", "state", "needs", "run", "exit_code")},
+        name=member.name,
+        role=member.role,
+        target=member.target,
+        state=member.state,
         verdict=verdict,
+        needs=member.needs,
+        run=member.run,
+        exit_code=member.exit_code,
         gpus=gpus,
         seconds=seconds,
         gpu_seconds=(seconds or 0.0) * gpus,

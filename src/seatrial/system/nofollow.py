@@ -172,7 +172,7 @@ def copy_tree(top: Path, target: Path, *, names: Collection[str] = (), hidden: C
 
 
 def _copy_files(source: int, target: Path) -> list[str]:
-    """Copy what is no folder; the names of those."""
+    """Copy files and links, and return the names of folders. Raises OSError."""
     folders = []
     for name in os.listdir(source):
         status, copy = os.stat(name, dir_fd=source, follow_symlinks=False), target / name

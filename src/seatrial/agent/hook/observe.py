@@ -83,7 +83,7 @@ def _put(owner: Any, name: str, own: Any) -> None:
         setattr(owner, name, own)
 
 
-#: Events of one line in a step; the time of a line that runs more often is that of the last line of its loop.
+#: Most events of one line in a step. Then the line is silent, and its time counts for the last line that still reports.
 _MOST_EVENTS = 64
 #: An identifier that no kind of tool has for itself. Source: docs.python.org, sys.monitoring.
 _TOOL = 4
@@ -95,7 +95,7 @@ class ScriptLines:
 
     Args:
         clock: seconds of what is to be divided; None for now.
-        passed_by: beginnings of the names of files whose time is that of the line that called them.
+        passed_by: prefixes of file names. Time in these files counts for the line that called them.
 
     Attributes:
         spent: a file and a line → seconds.

@@ -80,7 +80,7 @@ def test_what_needs_a_gpu_is_refused_without_one_and_changes_nothing(tmp_path, u
 
 
 class Wanted:
-    """What Copies calls of the changes."""
+    """Record the calls that Copies makes on the changes."""
 
     def __init__(self, torch):
         self.torch, self.wanted, self.taken_back = torch, {"non_blocking": True}, []
