@@ -7,7 +7,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 
 #: Lines and files of .py, .cu and .cuh under src.
-LINES, FILES = 95_252, 552
+LINES, FILES = 95604, 552
 
 
 def test_source_is_below_the_ceiling() -> None:

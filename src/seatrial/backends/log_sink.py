@@ -50,9 +50,7 @@ class Sink:
         """One line of an agent's log."""
         kind, data = decoder.feed(line)
         if kind == frames.EVIDENCE:
-            event = events.parse(data) if data else None
-            if event is not None:
-                self._keep(node, {**event, "source": "agent"})
+            self._evidence(node, data)
         elif kind == frames.REPORT:
             self._report(node, data)
         else:
@@ -69,6 +67,12 @@ class Sink:
         if self._printed and self._printed[-1][0] == number:
             data = self._printed.pop()[1] + data
         self._printed.append((number, data))
+
+    def _evidence(self, node: int, line: bytes) -> None:
+        """An event of the agent's: of its own lines, the agent alone is the source."""
+        event = events.parse(line) if line else None
+        if event is not None:
+            self._keep(node, {**event, "source": "agent"})
 
     def _report(self, node: int, line: bytes) -> None:
         """``<seq> <unix time> <line>``: the target's line, which is a report or nothing."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from seatrial.compose.group import KIND, Group, GroupStore
+from seatrial.compose.group import KIND, Group, GroupStore, Member
 from seatrial.errors import UntrustedPathError
 from seatrial.runs.listing import RunLine, line_of, started_at
 from seatrial.runs.store import RunStore
@@ -87,13 +87,7 @@ def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], host: Host
         if member.run is not None and member.run in ids:
             line = line_of(groups.runs.known(member.run, recorded=ids[member.run]), host)
         else:
-            seconds = None
-            if member.started_at is not None:
-                seconds = (member.ended_at or time.time()) - member.started_at
-            run_id = member.run or ""
-            line = MemberLine(
-                run_id, member.name, member.target, member.role, member.gpus, member.state, member.why, seconds=seconds
-            )
+            line = _without_run(member)
         lines.append(Listed(line, group.id, member.name))
     return [Listed(_head(group), group.id), *lines]
 
@@ -136,4 +130,14 @@ def _head(group: Group) -> MemberLine:
         status=f"interrupted: {outcome}" if group.state == "interrupted" else group.state,
         outcome=outcome,
         seconds=None if end is None else max(0.0, end - group.created_at),
+    )
+
+
+def _without_run(member: Member) -> MemberLine:
+    seconds = None
+    if member.started_at is not None:
+        seconds = (member.ended_at or time.time()) - member.started_at
+    run_id = member.run or ""
+    return MemberLine(
+        run_id, member.name, member.target, member.role, member.gpus, member.state, member.why, seconds=seconds
     )

@@ -80,11 +80,7 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     """Return the entry that a run's plan adds to its service."""
     container = plan.container
     assert container is not None
-    own = ENGINES[plan.backend]().own_options  # the log carries the evidence, so that it is not cut
-    options = dict(option.split("=", 1) for option in own["log_options"])
-    entry = _mounts(service, container, plan.backend)
-    entry |= {"logging": _ReplacedKeys(driver=own["log_driver"], options=options)}
-    entry |= {key: False for key in ("init", "tty", "stdin_open") if service.config.get(key)}
+    entry = _mounts(service, container, plan.backend) | _agent(service, ENGINES[plan.backend]().own_options)
     entry |= {"group_add": list(container.groups)} if container.groups else {}
     entry |= _gpus(service, container)
     entry["labels"] = dict(container.labels)
@@ -103,6 +99,14 @@ def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
     env = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
     some = {key: each for key, each in {**lists, "environment": env}.items() if each}
     return {"entrypoint": escaped(container.command), **gone, **some}
+
+
+def _agent(service: Service, own: Mapping[str, Any]) -> Entry:
+    """Its log carries the evidence, so that it is not cut."""
+    options = dict(option.split("=", 1) for option in own["log_options"])
+    entry: Entry = {"logging": _ReplacedKeys(driver=own["log_driver"], options=options)}
+    entry |= {key: False for key in ("init", "tty", "stdin_open") if service.config.get(key)}
+    return entry
 
 
 def _gpus(service: Service, container: ContainerPlan) -> Entry:

@@ -97,11 +97,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
             selections = _selected(context)
 
             def make(name: str) -> Run:
-                if (earlier := store.runs.unfinalised(name)) is not None:
-                    from seatrial.runs.finish import finalise  # rare, and it loads all that judges
-
-                    finalise(earlier, context.host)
-                run = store.runs.create(new_run_id(), name)
+                run = _new_run(store.runs, name, context.host)
                 made[name] = run
                 uuids = [gpu.uuid for gpu in selections[name].gpus] if name in selections else []
                 leases(context.host).take(uuids, run.id, context.backend.name, run.folder, context.engine.address)
@@ -192,6 +188,15 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
         "engine": context.engine.address and context.engine.address.model_dump(),
     }
     return store.create(members, name=request.name or file.name, details=details)
+
+
+def _new_run(store: RunStore, name: str, host: Host) -> Run:
+    """Named as its service; a run of the name that has ended unwatched does not hold it."""
+    if (earlier := store.unfinalised(name)) is not None:
+        from seatrial.runs.finish import finalise  # rare, and it loads all that judges
+
+        finalise(earlier, host)
+    return store.create(new_run_id(), name)
 
 
 def _make_images(context: ComposeContext, folder: Path, console: Console) -> None:

@@ -79,8 +79,7 @@ class Watch:
                 time.sleep(LOOK_S)
             for thread in self._threads.values():
                 thread.join()
-            with contextlib.suppress(SeatrialError):  # volumes hold what the tasks have made, and stay
-                self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
+            self._take_down()
         return self._group
 
     def stop_now(self) -> None:
@@ -295,6 +294,11 @@ class Watch:
     def _kill(self) -> None:
         with contextlib.suppress(SeatrialError, OSError):
             self._compose.ask("kill", timeout_s=_DOWN_TIMEOUT_S)
+
+    def _take_down(self) -> None:
+        """Containers and networks; volumes hold what the tasks have made, and stay."""
+        with contextlib.suppress(SeatrialError):
+            self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
 
 
 def was_cut_off(run: Run, backend: ContainerEngine) -> bool:

@@ -65,11 +65,7 @@ def make_spec(
             # The toolkit's legacy hook, where it is the default runtime, must not bring GPUs in a second time.
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
             "deviceNodes": [{"path": node.path} for node in driver.control],
-            "mounts": [
-                *_libraries(driver, machine),
-                *(_mount(path, f"/usr/bin/{name}") for name, path in driver.binaries.items()),
-                *(_mount(path, path) for path in sockets),
-            ],
+            "mounts": [*_libraries(driver, machine), *_binaries(driver), *(_mount(path, path) for path in sockets)],
         },
     }
     spec["cdiVersion"] = minimum_version(spec)
@@ -106,6 +102,11 @@ def _libraries(driver: DriverFiles, machine: str) -> Iterator[dict[str, Any]]:
         for library in driver.libraries:
             for name in library.names:
                 yield _mount(library.path, f"{folder}/{name}")
+
+
+def _binaries(driver: DriverFiles) -> Iterator[dict[str, Any]]:
+    for name, path in driver.binaries.items():
+        yield _mount(path, f"/usr/bin/{name}")
 
 
 def _mount(source: str, target: str) -> dict[str, Any]:

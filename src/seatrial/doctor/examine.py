@@ -158,14 +158,18 @@ def _look(machine: Machine, check: Check) -> Result:
     try:
         verdict = check.look(machine)
     except Exception as error:  # noqa: BLE001  a check that crashes must not take the others with it
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        evidence = [f"{check.id}: {type(error).__name__}: {error}", f"{where.filename}:{where.lineno}"]
-        crashed = found("check-crashed", evidence, message=f"{check.title}: the check itself failed")
-        verdict = replace(crashed, status="unknown")
+        verdict = _crashed(check, error)
     if machine.unseen and verdict.status in ("ok", "skipped"):  # never a false green
         paths = ", ".join(dict.fromkeys(machine.unseen))
         verdict = unknown(f"{paths} cannot be read by this user; cannot verify: {check.title}")
     return Result(check, verdict, time.monotonic() - start)
+
+
+def _crashed(check: Check, error: Exception) -> Verdict:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    evidence = [f"{check.id}: {type(error).__name__}: {error}", f"{where.filename}:{where.lineno}"]
+    verdict = found("check-crashed", evidence, message=f"{check.title}: the check itself failed")
+    return replace(verdict, status="unknown")
 
 
 def with_third_party(chain: Sequence[Layer] = CHAIN) -> tuple[Layer, ...]:

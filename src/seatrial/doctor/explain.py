@@ -87,17 +87,7 @@ def explain_stream(stream: BinaryIO) -> list[Finding]:
     log = _Log()
     for number, line in _bounded_lines(stream):
         log.add(number, line)
-    found = log.findings()
-    if any(finding.id == "package-metadata-failed" for finding in found):
-        found = [_hidden_from_build(finding) for finding in found]
-    ids = {finding.id for finding in found}
-    roots = {entry.id for entry in entries(_OF_BUILDS) if not entry.follows}.difference(OF_A_BUILD)
-    if ids & roots:  # pip that reaches no index then finds no package there
-        found = [finding for finding in found if finding.id not in OF_A_BUILD]
-    found = without_consequences(found)
-    if any(finding.severity != "info" for finding in found):
-        found = [finding for finding in found if finding.id != "harmless-note"]
-    return sorted(found, key=lambda finding: finding.severity == "info")
+    return _causes(log.findings())
 
 
 class _Log:
@@ -146,6 +136,20 @@ class _Log:
         return self._kept.decode("utf-8", "replace")
 
 
+def _causes(found: list[Finding]) -> list[Finding]:
+    """Return the findings without consequences of others; harmless ones last."""
+    if any(finding.id == "package-metadata-failed" for finding in found):
+        found = [_hidden_from_build(finding) for finding in found]
+    ids = {finding.id for finding in found}
+    roots = {entry.id for entry in entries(_OF_BUILDS) if not entry.follows}.difference(OF_A_BUILD)
+    if ids & roots:  # pip that reaches no index then finds no package there
+        found = [finding for finding in found if finding.id not in OF_A_BUILD]
+    found = without_consequences(found)
+    if any(finding.severity != "info" for finding in found):
+        found = [finding for finding in found if finding.id != "harmless-note"]
+    return sorted(found, key=lambda finding: finding.severity == "info")
+
+
 def _hidden_from_build(finding: Finding) -> Finding:
     """Replace a module missing while pip builds: installing it does not help, as pip builds in isolation."""
     if finding.id != "python-module-missing":
@@ -187,8 +191,12 @@ def _with_words(text: str) -> tuple[str, list[Known]]:
     part = plain(" ".join(text.split())).strip(" .,:;!'")
     if len(part) < MIN_PART or (" " not in part and "-" not in part):
         return part, []
-    words = re.compile(rf"(?<!\w){re.escape(part)}(?!\w)")  # side by side, the first and the last one whole
-    return part, [entry for entry in entries() if any(words.search(plain(symptom)) for symptom in entry.symptoms)]
+    return part, [entry for entry in entries() if any(_has_words(plain(symptom), part) for symptom in entry.symptoms)]
+
+
+def _has_words(symptom: str, part: str) -> bool:
+    """Return True if a symptom has these words side by side, the first and the last one whole."""
+    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", symptom) is not None
 
 
 def _ends_with(line: str, part: str) -> bool:

@@ -295,8 +295,7 @@ def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, a
         if ask(f"Write {change.path}?"):
             agreed.append(change)
     if not agreed:
-        fixes = any(finding.fix for result in results for finding in result.verdict.findings)
-        console.print("\nNothing was changed." + (" Fix the rest manually with the commands above." if fixes else ""))
+        console.print("\nNothing was changed." + _by_hand(results))
         return 0
     journal = ChangeJournal(machine.host)
     path = journal.write(agreed)
@@ -314,6 +313,11 @@ def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, a
     if any(change.path.name == "daemon.json" for change in made):
         _restart(machine, console, ask)
     return len(made)
+
+
+def _by_hand(results: Sequence[Result]) -> str:
+    fixes = any(finding.fix for result in results for finding in result.verdict.findings)
+    return " Fix the rest manually with the commands above." if fixes else ""
 
 
 def _restart(machine: Machine, console: Console, ask: Ask) -> None:

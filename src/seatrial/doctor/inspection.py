@@ -121,15 +121,18 @@ class Inspection:
         if self.is_process:
             return self._host.python
         if self.inspected is not None:
-            for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):
-                ended = self._exec([name, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"], None, 10.0)
-                if ended.exit_code == 0:
-                    return name
-            return None
+            return self._python_of_container()
         engine = self._host.engine
         if engine is None or self.reference is None:
             return None
         return self._host.backend(engine.name).images.find_python(self.reference)
+
+    def _python_of_container(self) -> str | None:
+        for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):
+            ended = self._exec([name, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"], None, 10.0)
+            if ended.exit_code == 0:
+                return name
+        return None
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -187,8 +190,7 @@ class Inspection:
             return answer
         if ended.exit_code < 0 or ended.exit_code in (132, 134, 135, 136, 139):
             raise LookError(f"{what} failed with exit code {ended.exit_code}: {ended.last_line()}", ended.stderr)
-        engine = self._host.engine.name if self._host.engine is not None else "local"
-        error = start_error(engine, ended.argv, ended.exit_code, ended.stderr)
+        error = start_error(self._engine_name(), ended.argv, ended.exit_code, ended.stderr)
         raise LookError(error.message, ended.stderr, error)
 
     def _inside(self, words: Sequence[str], input: str | None, timeout_s: float, *, gpus: bool) -> Completed:
@@ -256,6 +258,9 @@ class Inspection:
             read_only_root=False,
             labels={"seatrial.doctor": name},
         )
+
+    def _engine_name(self) -> str:
+        return self._host.engine.name if self._host.engine is not None else "local"
 
     def _call(self) -> list[str]:
         assert self._host.engine is not None

@@ -102,7 +102,7 @@ def plan_image(
         *resolved.choices,
         *checked.choices,
         *system_choices,
-        *[Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time")] * compiles,
+        *_compiler(compiles),
         *(
             Choice(what="extension", value=each.folder, reason=f"compiles {', '.join(each.modules)}")
             for each in extensions
@@ -160,11 +160,7 @@ def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
-    barred, own_base = {}, job.image.base != DEFAULT_BASE
-    if script.least_python is not None:
-        least, where = script.least_python
-        reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
-        barred = {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
+    barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
     python = python_of_image(job.image.base) if own_base else None
     base, resolved, checked, needs = resolve_packages(
         resolver,
@@ -211,11 +207,8 @@ def _to_build(
     found, wheels, texts = resolved.requirements, wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
-    labels = {f"seatrial.stack.{name}": value for name, value in stack_facts(resolved.stack).items()}
-    if slimming.architectures:
-        labels["seatrial.architectures"] = " ".join(slimming.architectures)
     contents = ImageContents(
-        slug=slug(job.target.value if job.target.kind == "recipe" else job.project.name),
+        slug=_slug(job),
         base=base.image,
         builder=base.builder,
         base_packages=(*base.system_packages, *(name for name in job.image.system_packages if _is_python(name))),
@@ -238,7 +231,7 @@ def _to_build(
         slimming=slimming.arguments,
         slims_packages=slimming.packages,
         architectures=slimming.architectures,
-        labels=labels,
+        labels=_labels(resolved.stack, slimming.architectures),
     )
     dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
@@ -285,6 +278,15 @@ def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetM
     if job.image.target is not None:
         return parse_target(job.image.target)
     return None if cpu_only else machine or TargetMachine()
+
+
+def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
+    """Return Python → why it cannot read the target's files."""
+    if script.least_python is None:
+        return {}
+    least, where = script.least_python
+    reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
+    return {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
 
 
 def _base_and_stack(
@@ -363,6 +365,13 @@ def stack_facts(stack: Stack) -> dict[str, str]:
     return facts
 
 
+def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
+    labels = {f"seatrial.stack.{name}": value for name, value in stack_facts(stack).items()}
+    if architectures:
+        labels["seatrial.architectures"] = " ".join(architectures)
+    return labels
+
+
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     """Return the requirements of the job's target, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
@@ -419,6 +428,12 @@ def _factory(target: Target) -> str:
     return named[-1] if named and target.kind == "recipe" and target.value == "export" else ""
 
 
+def _compiler(compiles: bool) -> tuple[Choice, ...]:
+    if not compiles:
+        return ()
+    return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
+
+
 def _is_python(debian_package: str) -> bool:
     """Return True for Python's own packages, which a base without Python needs before anything else."""
     return debian_package.startswith("python3")
@@ -428,6 +443,11 @@ def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
     """Folder of the build context → digest of all that its layer is made from."""
     folders = sorted({name.partition("/")[0] for name in texts})
     return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
+
+
+def _slug(job: Job) -> str:
+    """The name part of the tag. A recipe's image is the same from every project."""
+    return slug(job.target.value if job.target.kind == "recipe" else job.project.name)
 
 
 def slug(name: str) -> str:

@@ -75,16 +75,7 @@ class GpuRequest:
         request = _parse_what(what or ["1"], text)
         if request.kind == "none" and capabilities:
             raise GpuRequestError(f"GPU request {text!r}: capabilities without a GPU", run="seatrial run --gpus none …")
-        names = [word.lower() for word in capabilities if word.lower() != "gpu"]
-        for name in names:
-            if name not in CAPABILITIES:
-                raise _unreadable(text, f"unknown capability {name!r}; known: {', '.join(CAPABILITIES)}")
-        if names and not {"compute", "all"} & set(names):
-            raise GpuRequestError(
-                f"GPU request {text!r}: CUDA needs the capability compute",
-                run=f"seatrial run --gpus all,capabilities=compute,{','.join(names)} …",
-            )
-        return replace(request, capabilities=tuple(dict.fromkeys(names)))
+        return replace(request, capabilities=_parse_capabilities(capabilities, text))
 
     def __str__(self) -> str:
         counted = f"mig-{self.profile}" if self.profile else f"{self.share:g}" if self.share else str(self.count)
@@ -128,27 +119,35 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
             f"GPU request {text!r}: to request every GPU, use the word all", run="seatrial run --gpus all …"
         )
     if single is not None and key in ("", "count") and _INTEGER.fullmatch(single):
-        if int(single) == 0:
-            raise GpuRequestError(
-                "0 is ambiguous. First GPU: device=0. CPU: none",
-                run="seatrial run --gpus device=0 …",
-            )
-        return GpuRequest("count", count=int(single))
+        return _parse_count(single)
     if single is not None and key in ("", "device") and (match := _PROFILE.fullmatch(single)):
         return GpuRequest("count", count=1, profile="+".join(filter(None, match.groups())))
     if single is not None and not key and _SHARE.fullmatch(single) and float(single) > 0:
         return GpuRequest("count", count=1, share=float(single))
     if key == "count":
         raise _unreadable(text, "count must be a single whole number")
+    return GpuRequest("devices", devices=_parse_devices(values, text))
+
+
+def _parse_count(number: str) -> GpuRequest:
+    if int(number) == 0:
+        raise GpuRequestError(
+            "0 is ambiguous. First GPU: device=0. CPU: none",
+            run="seatrial run --gpus device=0 …",
+        )
+    return GpuRequest("count", count=int(number))
+
+
+def _parse_devices(words: list[str], text: str) -> tuple[str, ...]:
     devices = []
-    for word in values:
+    for word in words:
         device = _canonical_device(word)
         if device is None:
             raise _unreadable(text, f"{word!r} does not name a GPU")
         if device in devices:
             raise GpuRequestError(f"GPU request {text!r} names {device} twice", run="nvidia-smi -L")
         devices.append(device)
-    return GpuRequest("devices", devices=tuple(devices))
+    return tuple(devices)
 
 
 def _canonical_device(word: str) -> str | None:
@@ -160,6 +159,19 @@ def _canonical_device(word: str) -> str | None:
     if match is None:
         return None
     return f"MIG-GPU-{match[3]}" if match[3] else f"{match[1].upper()}-{match[2]}"
+
+
+def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
+    names = [word.lower() for word in words if word.lower() != "gpu"]
+    for name in names:
+        if name not in CAPABILITIES:
+            raise _unreadable(text, f"unknown capability {name!r}; known: {', '.join(CAPABILITIES)}")
+    if names and not {"compute", "all"} & set(names):
+        raise GpuRequestError(
+            f"GPU request {text!r}: CUDA needs the capability compute",
+            run=f"seatrial run --gpus all,capabilities=compute,{','.join(names)} …",
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def _unreadable(text: str, why: str) -> GpuRequestError:

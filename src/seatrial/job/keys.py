@@ -254,6 +254,11 @@ def _mount(value: Any, base: Path) -> Mount:
     return mount.changed(source=_path(mount.source, base))
 
 
+def _kept_mount(value: Any) -> Any:
+    """The text that plan.json keeps."""
+    return Mount.parse(value) if isinstance(value, str) else value
+
+
 def _folder_or_url(value: Any, base: Path) -> str:
     return value if isinstance(value, str) and "://" in value else str(_path(value, base))
 
@@ -307,11 +312,7 @@ PathLike = Annotated[Path, _located(_path), Schema(TEXT)]
 Data = Annotated[DataMount, _located(_folder(read_only=True)), Schema(text("./data", "./data:rw"))]
 Models = Annotated[DataMount, _located(_folder(read_only=False)), Schema(text("./models"))]
 MountText = Annotated[
-    Mount,
-    BeforeValidator(lambda value: Mount.parse(value) if isinstance(value, str) else value),
-    _located(_mount),
-    _AS_TEXT,
-    Schema(text("./cache:/cache:rw")),
+    Mount, BeforeValidator(_kept_mount), _located(_mount), _AS_TEXT, Schema(text("./cache:/cache:rw"))
 ]
 #: Written to plan.json without a login.
 _IN_PUBLIC = PlainSerializer(without_login, when_used="json")

@@ -62,23 +62,7 @@ def resolve_target(
     """
     start = start or project
     if module is not None:
-        if module in LAUNCHER_MODULES and words:
-            raise launcher_refused([f"python -m {module}", *words])
-        if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
-            dotted = module_name(module, start) if is_file(start / module) else ""
-            dotted = dotted if _MODULE.fullmatch(dotted) else "package.module"
-            raise TargetError(f"-m {module!r} is not a module's name", run=f"seatrial run -m {dotted} …")
-        roots = list(dict.fromkeys([start, project, project / "src"]))
-        top = module.split(".")[0]
-        ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
-        if ours and find_module(module, roots, main=True) is None and folder_of(module, project) is None:
-            names = [path[:-3].removeprefix("src/").replace("/", ".") for path in scripts(project)]
-            similar = difflib.get_close_matches(module, names, n=1)
-            hint = f"; did you mean {similar[0]}?" if similar else ""
-            raise TargetError(
-                f"module {module} is not in {project}{hint}", run=f"seatrial run -m {similar[0] if similar else top} …"
-            )
-        return Target(kind="module", value=module, args=tuple(words))
+        return _module_target(module, words, project, start)
     if words and is_file(start / words[0]):
         return Target(kind="script", value=_script(words[0], project, start), args=tuple(words[1:]))
     if words and words[0] in recipes:
@@ -129,18 +113,33 @@ def _is_path_like(word: str, project: Path) -> bool:
     return not word.startswith("/") or Path(word).is_relative_to(project)
 
 
+def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
+    """Modules of the project must exist; others may be installed in the image, which only the run can find out."""
+    if module in LAUNCHER_MODULES and words:
+        raise launcher_refused([f"python -m {module}", *words])
+    if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
+        dotted = module_name(module, start) if is_file(start / module) else ""
+        dotted = dotted if _MODULE.fullmatch(dotted) else "package.module"
+        raise TargetError(f"-m {module!r} is not a module's name", run=f"seatrial run -m {dotted} …")
+    roots = list(dict.fromkeys([start, project, project / "src"]))
+    top = module.split(".")[0]
+    ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
+    if ours and find_module(module, roots, main=True) is None and folder_of(module, project) is None:
+        names = [path[:-3].removeprefix("src/").replace("/", ".") for path in scripts(project)]
+        similar = difflib.get_close_matches(module, names, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
+        raise TargetError(
+            f"module {module} is not in {project}{hint}", run=f"seatrial run -m {similar[0] if similar else top} …"
+        )
+    return Target(kind="module", value=module, args=tuple(words))
+
+
 def _script(word: str, project: Path, start: Path) -> str:
     """The script's path relative to the project, which alone is in the container."""
     path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
-        convert, script = converted(word)
-        raise TargetError(
-            f"{word} is a notebook, not a script",
-            run=f"{convert} && seatrial run {shlex.quote(script)}",
-            instead=(word, [script]),
-            first=convert,
-        )
+        raise _notebook(word)
     if command := _of_another_file(path):
         kind, run = command
         if run is None:
@@ -167,6 +166,16 @@ def manifest_refused(word: str) -> str:
 def instead_of_manifest(word: str) -> str:
     """The command to go on with."""
     return f"seatrial run -f {shlex.quote(word)}"
+
+
+def _notebook(word: str) -> TargetError:
+    convert, script = converted(word)
+    return TargetError(
+        f"{word} is a notebook, not a script",
+        run=f"{convert} && seatrial run {shlex.quote(script)}",
+        instead=(word, [script]),
+        first=convert,
+    )
 
 
 def _of_another_file(path: Path) -> tuple[str, str | None] | None:
@@ -199,16 +208,7 @@ def _is_shell(path: Path) -> bool:
 def _no_python(word: str, path: Path, root: Path) -> TargetError:
     """Return the error for a shell script or Makefile: seatrial runs the Python script that it starts."""
     kind = "Makefile" if _is_makefile(path) else "shell script"
-    text = _head(path).decode(errors="replace")
-    text = re.sub(r"(?m)(^|\s)#.*$", "", text)
-    found = {
-        os.path.relpath(base / name, root): None
-        for name in re.findall(r"(?<![\w./$}-])[\w./-]+\.py\b", text)
-        for base in (root, path.parent)
-        if is_file(base / name) and (base / name).is_relative_to(root)
-    }
-    modules = (name for name in re.findall(r"\s-m\s+([A-Za-z_][\w.]*)", text) if find_module(name, [root], main=True))
-    started = [*found, *(f"-m {name}" for name in dict.fromkeys(modules))]
+    started = _started_by(path, root)
     if len(started) == 1:
         [one] = started
         return TargetError(
@@ -233,6 +233,20 @@ def _head(path: Path) -> bytes:
         return file.read(_MOST_OF_YAML)
 
 
+def _started_by(path: Path, root: Path) -> list[str]:
+    """Scripts and modules of the project that a shell script or Makefile names, each once."""
+    text = _head(path).decode(errors="replace")
+    text = re.sub(r"(?m)(^|\s)#.*$", "", text)
+    found = {
+        os.path.relpath(base / name, root): None
+        for name in re.findall(r"(?<![\w./$}-])[\w./-]+\.py\b", text)
+        for base in (root, path.parent)
+        if is_file(base / name) and (base / name).is_relative_to(root)
+    }
+    modules = (name for name in re.findall(r"\s-m\s+([A-Za-z_][\w.]*)", text) if find_module(name, [root], main=True))
+    return [*found, *(f"-m {name}" for name in dict.fromkeys(modules))]
+
+
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
     """For no target at all: what there is here."""
     message = "nothing to run: name a script, a recipe or -m module"
@@ -244,9 +258,7 @@ def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
         run = f"{convert} && seatrial run {shlex.quote(script)}"
         return TargetError(f"{message}; here is the notebook {notebook}", run=run)
     there = f"; here are {', '.join(likely)}" if likely else f"; recipes: {', '.join(sorted(recipes))}"
-    recipe = "digits" if "digits" in recipes else min(recipes, default="train.py")  # it needs no data
-    first = next(iter(likely), recipe)
-    return TargetError(f"{message}{there}", run=f"seatrial run {shlex.quote(first)}")
+    return TargetError(f"{message}{there}", run=_run_example(likely, recipes))
 
 
 def _started_by_main(folder: str, project: Path) -> TargetError:
@@ -292,11 +304,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         )
     if re.match(r"(https?|ssh|git)://|git@", word):
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
-    names = [*scripts(project), *recipes]
-    # The same file elsewhere first; folders of one name make no script similar.
-    same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
-    spelled = [name for name in names if difflib.SequenceMatcher(None, Path(word).stem, Path(name).stem).ratio() >= 0.7]
-    similar = list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]
+    similar = _similar(word, [*scripts(project), *recipes])
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     return TargetError(
@@ -304,3 +312,21 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         run=f"seatrial run {shlex.quote(similar[0])}" if similar else f"ls {as_typed(project)}",
         instead=(word, similar[:1]) if similar else None,
     )
+
+
+def _similar(word: str, names: Sequence[str]) -> list[str]:
+    """Names like the word: the same file elsewhere first, then similar spelling."""
+    same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
+    spelled = [name for name in names if _is_spelled_alike(Path(word).stem, Path(name).stem)]
+    return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]
+
+
+def _is_spelled_alike(word: str, name: str) -> bool:
+    """Return True for the file's own name: folders of one name make no script similar."""
+    return difflib.SequenceMatcher(None, word, name).ratio() >= 0.7
+
+
+def _run_example(likely: Sequence[str], recipes: Collection[str]) -> str:
+    recipe = "digits" if "digits" in recipes else min(recipes, default="train.py")  # it needs no data
+    first = next(iter(likely), recipe)
+    return f"seatrial run {shlex.quote(first)}"

@@ -97,6 +97,10 @@ def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
     target = parse_target(job.image.target)
     if same_machine(target, host.machine()):
         return None
+    return _request_of(job, target)
+
+
+def _request_of(job: Job, target: TargetMachine) -> AnotherMachine:
     request = job.gpus
     count = request.count or max(1, len(request.devices))
     one = f"one GPU of {target.described}; name a count for more: --gpus 2"

@@ -24,7 +24,7 @@ from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
 from seatrial.planning.options import env_flag_changes, gpu_memory_limit, refuse_options, server_changes
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
-from seatrial.planning.site import Parts, Site
+from seatrial.planning.site import Parts, Places, Site
 from seatrial.planning.streams import choose_streams
 
 
@@ -98,12 +98,7 @@ def make_plan(
     horovod = horovod_parts(job, script, parts)
     script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
-    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
-        raise UsageError(
-            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
-            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
-            run="seatrial run … --kind job",
-        )
+    _refuse_unnamed_workers(job, script, parts, launcher)
     streams = choose_streams(site, script, parts, launcher)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
     selected = site.selection.choices if site.selection else ()
@@ -139,6 +134,15 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
 
 
+def _refuse_unnamed_workers(job: Job, script: ScriptFacts, parts: Parts, launcher: Launcher) -> None:
+    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
+        raise UsageError(
+            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
+            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
+            run="seatrial run … --kind job",
+        )
+
+
 def _memory_choices(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Choice]:
     """Yield the GPU memory limit, and the variables of script, job and image that are mistaken for one."""
     if (limit := gpu_memory_limit(job, script, parts.gpus.gpus)) is not None:
@@ -158,7 +162,6 @@ def _agent(
     """Return the agent's plan; ``more``: further fields of it."""
     gpus, meeting = parts.gpus, parts.meeting
     under_torchrun = launcher == "torchrun"
-    root = parts.places.scripts.rstrip("/") or parts.places.project
     return AgentPlan(
         run_id=site.run_id,
         argv=("bash",) if interactive else with_rank(parts.argv, job, script, launcher),
@@ -170,7 +173,7 @@ def _agent(
         processes=max(1, gpus.count) if under_torchrun else 1,
         **{**vars(meeting), "workers": meeting.workers if launcher == "none" else ()},
         restarts=restarts(job, keeps_checkpoints=parts.keeps_checkpoints) if under_torchrun else 0,
-        python_path=tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots),
+        python_path=_python_path(script, parts.places),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
         secrets=targets_secrets(job),
         secrets_dir=parts.secrets_dir,
@@ -225,6 +228,12 @@ def _tuning_choices(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
     if not _changes(job, interactive=interactive):
         return ()
     return (Choice(what="changes", value=job.tune.words, reason="[tune] of the project's file; --no-tune: without"),)
+
+
+def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:
+    """Folders that the project's own packages are imported from, as after ``pip install -e .``"""
+    root = places.scripts.rstrip("/") or places.project
+    return tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots)
 
 
 def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:

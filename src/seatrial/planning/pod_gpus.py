@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from packaging.version import Version
@@ -62,18 +62,7 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
         name = f"{claim.device_class} ({profile})" if profile else claim.device_class
         facts = replace(facts, nodes=None)
     if request.kind == "auto":
-        if job.image.target is not None:
-            reason = f"built for {job.image.target}"
-        elif claim is not None:
-            reason = "--gpus auto"
-        elif any(node.allocatable for node in facts.nodes or ()):
-            reason = "a node has some"
-        else:
-            reason = "no permission to list nodes" if facts.nodes is None else f"no node has {name}"
-            others = _offered(facts.nodes or ())
-            reason += f"; they offer {others}" if others else ""
-            return PodGpus(GpuPlan("auto-cpu", 0, "none"), _choice("none", reason), facts)
-        return _required(1, _choice(f"1 {name}", _reason(reason, claim)), facts, claim)
+        return _auto(job, name, claim, facts)
     if request.kind != "count" or request.count is None:
         raise GpuRequestError(
             f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
@@ -94,6 +83,21 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
     choice = _choice(f"{request.count} {name} per pod", _reason(f"--gpus {request}", claim))
     return _required(request.count, choice, facts, claim, () if warning is None else (warning,))
+
+
+def _auto(job: Job, name: str, claim: GpuClaim | None, facts: ClusterFacts) -> PodGpus:
+    if job.image.target is not None:
+        reason = f"built for {job.image.target}"
+    elif claim is not None:
+        reason = "--gpus auto"
+    elif any(node.allocatable for node in facts.nodes or ()):
+        reason = "a node has some"
+    else:
+        reason = "no permission to list nodes" if facts.nodes is None else f"no node has {name}"
+        others = _offered(facts.nodes or ())
+        reason += f"; they offer {others}" if others else ""
+        return PodGpus(GpuPlan("auto-cpu", 0, "none"), _choice("none", reason), facts)
+    return _required(1, _choice(f"1 {name}", _reason(reason, claim)), facts, claim)
 
 
 def _required(
@@ -153,8 +157,7 @@ def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> Ta
     """
     nodes = _eligible(facts, node_selector)
     kinds = sorted({(node.labels[_PRODUCT], _capability(node)) for node in nodes if _PRODUCT in node.labels}, key=str)
-    oldest = min(filter(None, map(_driver, nodes)), key=Version, default=None)
-    machine = this_machine(oldest, kinds)
+    machine = this_machine(_oldest(_driver(node) for node in nodes), kinds)
     return TargetMachine(machine.driver, machine.gpus, "the cluster")
 
 
@@ -184,3 +187,7 @@ def _capability(node: Node) -> str | None:
 def _driver(node: Node) -> str | None:
     parts = [node.labels.get(name, "") for name in _DRIVER_PARTS]
     return node.labels.get(_DRIVER) or ".".join(filter(None, parts)) or None
+
+
+def _oldest(drivers: Iterable[str | None]) -> str | None:
+    return min((driver for driver in drivers if driver), key=Version, default=None)

@@ -94,8 +94,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             GO_ON_VARIABLE: "1",
             **target_env,
             **recipes,
-            # With torchrun's store, a node that joins later waits for an address that only the first round writes.
-            **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if cluster.min_nodes is not None else {}),
+            **_elastic(cluster.min_nodes),
             **ray_env(script.ray_evidence, shm_bytes, {**image.env, **pod_env}),
         },
         image=image,
@@ -333,6 +332,14 @@ def _env(job: Job, places: Places, host: Host) -> dict[str, str]:
     ours = {"NCCL_DEBUG": "WARN"} if job.nodes > 1 else {}
     from_files = {name: value for path in job.env_files for name, value in read_env_file(path, host).items()}
     return without_secrets({**ours, **places.env(), **from_files, **job.env}, job)
+
+
+def _elastic(min_nodes: int | None) -> dict[str, str]:
+    """A store of the ranks' own. With torchrun's, a node that joins later waits for an address that nobody writes.
+
+    Seen with torch 2.13: next_rendezvous of dynamic_rendezvous.py writes it in the first round only.
+    """
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
 
 
 def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:

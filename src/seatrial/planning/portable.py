@@ -150,14 +150,18 @@ def _before(plan: Plan, recipe: str | None) -> str:
         lines.append("# horovod is not in the image: only seatrial run has its stand-in")
     if image.build and not recipe:
         where = "first, on this machine" if _elsewhere(plan) else "first"
-        slim = plan.job.image.slim if plan.job.image.slim != "auto" else None
-        wanted = [("--on", plan.backend), ("--target", plan.job.image.target), ("--slim", slim)]
-        options = [word for flag, value in wanted if value for word in (flag, value)]
-        build = shlex.join([*options, "--gpus", str(plan.job.gpus)])
-        lines.insert(0, f"# {where}: seatrial build {build} {plan.target_line}")
+        lines.insert(0, f"# {where}: {_build_command(plan)}")
         if _elsewhere(plan):
             lines.insert(1, f"# then, to the other machine: docker save {image.tag} | ssh HOST docker load")
     return "\n".join(lines) + "\n"
+
+
+def _build_command(plan: Plan) -> str:
+    job = plan.job
+    slim = job.image.slim if job.image.slim != "auto" else None
+    wanted = [("--on", plan.backend), ("--target", job.image.target), ("--slim", slim)]
+    options = [word for flag, value in wanted if value for word in (flag, value)]
+    return f"seatrial build {shlex.join([*options, '--gpus', str(job.gpus)])} {plan.target_line}"
 
 
 def _build(recipe: str | None, image: ImagePlan) -> dict[str, Any] | None:
@@ -258,7 +262,6 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
     build: dict[str, Any] = {"dockerfile": "Dockerfile", "context": "."}
     if job.image.build_network != "default":
         build["options"] = [f"--network={job.image.build_network}"]
-    kind = plan.job.gpus.kind
     content: dict[str, Any] = {
         "name": job.project.name,
         "build": build,
@@ -272,7 +275,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
         },
         "secrets": {name: {"description": "A variable that seatrial.toml passes on."} for name in targets_secrets(job)},
         "initializeCommand": ["mkdir", "-p", str(models)] if (models := _below(plan, "models")) else [],
-        "hostRequirements": {} if kind == "none" else {"gpu": "optional" if kind == "auto" else True},
+        "hostRequirements": _requirements(plan),
         "remoteUser": _USER,
         "customizations": {
             "vscode": {
@@ -311,6 +314,12 @@ def write_devcontainer(plan: Plan) -> list[str]:
     except OSError as error:
         raise DiskError(f"Cannot write {folder}: {error.strerror}", run=in_the_way(folder.parent, error)) from error
     return written
+
+
+def _requirements(plan: Plan) -> dict[str, Any]:
+    """Return the requirements on the machine. ``optional``: a GPU is used where there is one."""
+    kind = plan.job.gpus.kind
+    return {} if kind == "none" else {"gpu": "optional" if kind == "auto" else True}
 
 
 def _mount(plan: Plan, key: str) -> str | None:

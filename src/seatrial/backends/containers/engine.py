@@ -165,7 +165,7 @@ class ContainerEngine(ABC):
 
     def state(self, handle: Handle) -> State:
         inspected = self.client.inspect("container", handle.id)
-        if inspected is not None and (handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id):
+        if inspected is not None and _carries(inspected, handle):
             return container_state(inspected)
         self.client.confirm(handle.engine)
         return State("gone")
@@ -195,8 +195,7 @@ class ContainerEngine(ABC):
         flags = ["--interactive"] if interactive else []
         if interactive and sys.stdin.isatty():
             flags.append("--tty")
-        assert handle.run_dir is not None, "a started run has a record"
-        agent: dict[str, Any] = Folder(Path(handle.run_dir)).get("agent.json", lambda data: dict(data["agent"]))
+        agent = _agent_plan(handle)
         flags += ["--workdir", agent["workdir"]]
         flags += [word for name, value in agent["env"].items() for word in ("--env", f"{name}={value}")]
         call = [*self.client.call, "container", "exec", *flags, handle.id, *argv]
@@ -217,8 +216,7 @@ class ContainerEngine(ABC):
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
             return
         ended = command.run([*self.client.call, "container", *words, handle.id], timeout_s=timeout_s)
-        over = ("is not running", "can only kill running")
-        if not (is_unknown(ended.stderr, "container") or any(words in ended.stderr for words in over)):
+        if not _has_ended(ended.stderr):
             _require_success(self.name, ended)
 
     @contextlib.contextmanager
@@ -250,8 +248,20 @@ def _container(plan: Plan) -> tuple[ContainerPlan, str]:
     return plan.container, plan.image.tag
 
 
+def _agent_plan(handle: Handle) -> dict[str, Any]:
+    """Read the agent's plan: a command in the container gets the target's working directory and variables."""
+    assert handle.run_dir is not None, "a started run has a record"
+    agent: dict[str, Any] = Folder(Path(handle.run_dir)).get("agent.json", lambda data: dict(data["agent"]))
+    return agent
+
+
 def _labels(inspected: dict[str, Any]) -> dict[str, str]:
     return inspected["Config"].get("Labels") or {}
+
+
+def _carries(inspected: dict[str, Any], handle: Handle) -> bool:
+    """Return whether a container belongs to the handle's run."""
+    return handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id
 
 
 def _agent_has_started(plan: Plan) -> bool:
@@ -267,6 +277,10 @@ def _agent_has_started(plan: Plan) -> bool:
 def _require_success(engine: str, ended: command.Completed) -> None:
     if ended.exit_code != 0:
         raise start_error(engine, ended.argv, ended.exit_code, ended.stderr)
+
+
+def _has_ended(stderr: str) -> bool:
+    return is_unknown(stderr, "container") or "is not running" in stderr or "can only kill running" in stderr
 
 
 def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:

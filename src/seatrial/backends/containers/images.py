@@ -81,8 +81,7 @@ def free(client: EngineClient, *, repository: str | None, idle_s: float, dry_run
     doomed = unused_images(own_images(client), repository)
     unused = own_steps(client)
     idle = {step.id for step in unused if step.idle_s >= idle_s}
-    rows = _disk_use(client, "Images") if doomed else ()
-    unique = {each["ID"].removeprefix("sha256:"): _bytes(each["UniqueSize"]) for each in rows}
+    unique = _unique_bytes(client) if doomed else {}
     if dry_run:
         size = sum(unique.get(image.id, 0.0) for image in doomed)
         return Freed(len(doomed), len(idle), round(size + sum(step.size_bytes for step in unused if step.id in idle)))
@@ -164,6 +163,11 @@ def _disk_bytes(client: EngineClient) -> float:
     printed = client.ask("system", "df", "--format", "{{.Type}}\t{{.Size}}", timeout_s=_DISK_TIMEOUT_S).stdout
     rows = (line.partition("\t")[::2] for line in printed.splitlines())
     return sum(_bytes(size) for kind, size in rows if kind == "Images")
+
+
+def _unique_bytes(client: EngineClient) -> dict[str, float]:
+    """Return image → bytes that no other image has."""
+    return {each["ID"].removeprefix("sha256:"): _bytes(each["UniqueSize"]) for each in _disk_use(client, "Images")}
 
 
 def _disk_use(client: EngineClient, part: str) -> list[dict[str, str]]:

@@ -81,47 +81,8 @@ def choose(
     env["NVIDIA_VISIBLE_DEVICES"] = "void"
     names = _cdi_names(facts, gpus, driver)
     if names is not None:
-        lacks = "ignores --gpus" if facts.ignores_gpus_flag else "has no NVIDIA hook or runtime"
-        reason, groups = f"{facts.title} {lacks}; its CDI specs list the GPUs", _node_groups(facts, gpus, driver)
-        return InjectionPlan("cdi", reason, devices=names, env=env, groups=groups)
-    nodes = _nodes(gpus, driver)
-    _refuse_impossible(facts, gpus, driver, nodes)
-    lacks = "no CDI device" if facts.ignores_gpus_flag else "no NVIDIA runtime and no CDI device"
-    assert nodes is not None
-    if driver.wsl:
-        mounts = [Mount(source=Path(WSL_MOUNT), target=WSL_MOUNT, read_only=True)]
-        folder = f"{WSL_MOUNT}/lib"
-    elif driver.folder:
-        mounts = [Mount(source=Path(driver.folder), target=driver.folder, read_only=True)]
-        folder = driver.folder
-    else:  # by file: the rest of a folder such as /usr/lib/x86_64-linux-gnu would shadow the image's own libc
-        mounts = [
-            Mount(source=Path(library.path), target=f"{DRIVER_FOLDER}/{name}", read_only=True)
-            for library in driver.libraries
-            if library.capability in capabilities or "all" in capabilities
-            for name in library.names
-        ]
-        folder = DRIVER_FOLDER
-    for name, path in driver.binaries.items():
-        mounts.append(Mount(source=Path(path), target=f"/usr/bin/{name}", read_only=True))
-    available = {library.capability for library in driver.libraries}
-    left_out = [capability for capability in capabilities if capability not in {*available, "utility", "all"}]
-    return InjectionPlan(
-        "device-nodes",
-        f"{facts.title} has {lacks} for these GPUs: device nodes and the driver's libraries are mounted. "
-        f"{folder} is added to LD_LIBRARY_PATH, "
-        "as the image's linker cache does not list it and cannot be updated on a read-only root",
-        devices=tuple(node.path for node in nodes),
-        mounts=tuple(mounts),
-        env=env,
-        driver_library_folders=(folder,),
-        groups=_groups(facts, nodes),
-        warnings=tuple(
-            f"The driver capability {capability} has no libraries to mount here; it needs the "
-            f"NVIDIA Container Toolkit: {TOOLKIT}"
-            for capability in left_out
-        ),
-    )
+        return _cdi(facts, gpus, names, driver, env)
+    return _device_nodes(facts, gpus, driver, env, capabilities)
 
 
 def on_another_machine(
@@ -202,9 +163,56 @@ def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> 
     return tuple(names)
 
 
+def _cdi(
+    facts: EngineFacts, gpus: Sequence[Gpu], names: tuple[str, ...], driver: DriverFiles, env: dict[str, str]
+) -> InjectionPlan:
+    why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
+    return InjectionPlan(
+        "cdi", f"{why}; its CDI specs list the GPUs", devices=names, env=env, groups=_node_groups(facts, gpus, driver)
+    )
+
+
 def _node_groups(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
     nodes = _nodes(gpus, driver)
     return _groups(facts, nodes) if nodes else ()
+
+
+def _device_nodes(
+    facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str], capabilities: Sequence[str]
+) -> InjectionPlan:
+    nodes = _nodes(gpus, driver)
+    _refuse_impossible(facts, gpus, driver, nodes)
+    lacks = "no CDI device" if facts.ignores_gpus_flag else "no NVIDIA runtime and no CDI device"
+    assert nodes is not None
+    if driver.wsl:
+        mounts = [Mount(source=Path(WSL_MOUNT), target=WSL_MOUNT, read_only=True)]
+        folder = f"{WSL_MOUNT}/lib"
+    elif driver.folder:
+        mounts = [Mount(source=Path(driver.folder), target=driver.folder, read_only=True)]
+        folder = driver.folder
+    else:
+        mounts = _library_mounts(driver, capabilities)
+        folder = DRIVER_FOLDER
+    for name, path in driver.binaries.items():
+        mounts.append(Mount(source=Path(path), target=f"/usr/bin/{name}", read_only=True))
+    available = {library.capability for library in driver.libraries}
+    left_out = [capability for capability in capabilities if capability not in {*available, "utility", "all"}]
+    return InjectionPlan(
+        "device-nodes",
+        f"{facts.title} has {lacks} for these GPUs: device nodes and the driver's libraries are mounted. "
+        f"{folder} is added to LD_LIBRARY_PATH, "
+        "as the image's linker cache does not list it and cannot be updated on a read-only root",
+        devices=tuple(node.path for node in nodes),
+        mounts=tuple(mounts),
+        env=env,
+        driver_library_folders=(folder,),
+        groups=_groups(facts, nodes),
+        warnings=tuple(
+            f"The driver capability {capability} has no libraries to mount here; it needs the "
+            f"NVIDIA Container Toolkit: {TOOLKIT}"
+            for capability in left_out
+        ),
+    )
 
 
 def _nodes(gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[DeviceNode, ...] | None:
@@ -215,6 +223,19 @@ def _nodes(gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[DeviceNode, ...] |
     if not driver.control or not all(minor in driver.gpus for minor in minors):
         return None
     return (*driver.control, *(driver.gpus[minor] for minor in dict.fromkeys(minors)))
+
+
+def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mount]:
+    """Each library under the names that programs ask for, in DRIVER_FOLDER.
+
+    Mounted file by file: the rest of a folder such as /usr/lib/x86_64-linux-gnu would shadow the image's own libc.
+    """
+    return [
+        Mount(source=Path(library.path), target=f"{DRIVER_FOLDER}/{name}", read_only=True)
+        for library in driver.libraries
+        if library.capability in capabilities or "all" in capabilities
+        for name in library.names
+    ]
 
 
 def _refuse_impossible(

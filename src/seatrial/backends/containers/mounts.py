@@ -236,10 +236,7 @@ def _make_point(path: Path, project: Path, *, folder: bool) -> None:
 def host_files(container: ContainerPlan) -> HostFiles:
     """Read the host's side of a container's mounts from its plan. Pure; ``write`` acts."""
     sources = {mount.target: mount.source for mount in container.mounts}
-    masks = [Path(mask.target) for mask in container.tmpfs if mask.options == OPTIONS]
-    points = _mount_points((*container.mounts, *(Mount(source=mask, target=str(mask)) for mask in masks)))
-    under = (point for point, source in points.items() if source in masks)  # an engine would make them as root
-    folders = (*(sources[target] for target in _MADE if target in sources), *under)
+    folders = tuple(sources[target] for target in _MADE if target in sources) + _masked(container)
     texts = {}
     if PASSWD in sources and container.user:
         uid, gid = container.user.split(":")
@@ -262,6 +259,15 @@ def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
             if not nearest.read_only:
                 points[nearest.source / PurePosixPath(mount.target).relative_to(nearest.target)] = mount.source
     return points
+
+
+def _masked(container: ContainerPlan) -> tuple[Path, ...]:
+    """Return the folders under the masks: an engine would make those that are missing, as root."""
+    places = [
+        Mount(source=Path(mask.target), target=mask.target) for mask in container.tmpfs if mask.options == OPTIONS
+    ]
+    points = _mount_points((*container.mounts, *places))
+    return tuple(point for point, source in points.items() if source in {mask.source for mask in places})
 
 
 #: Nothing can be written into it, and it takes no memory.

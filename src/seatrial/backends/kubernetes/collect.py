@@ -181,9 +181,12 @@ class Collector:
             if (
                 pod.started
                 and (pod.name not in self._logs or self._logs[pod.name].done())
-                and not (pod.ended and pod.name in self._logs and self._logs[pod.name].done())
+                and not self._read_whole(pod)
             ):
                 self._logs[pod.name] = asyncio.ensure_future(self._follow(pod))
+
+    def _read_whole(self, pod: Pod) -> bool:
+        return pod.ended and pod.name in self._logs and self._logs[pod.name].done()
 
     async def _watch_events(self) -> None:
         async for _, item in self._watch("events"):

@@ -225,25 +225,7 @@ def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
 
     Raises UsageError for settings that a patch does not have.
     """
-    for flag, value in (("priority_class", cluster.priority_class), ("runtime_class", cluster.runtime_class)):
-        if value:
-            raise UsageError(
-                f"A TrainJob cannot set {flag}: its runtime does",
-                cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {flag}",
-                run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
-            )
-    if cluster.claim is not None:
-        raise UsageError(
-            "A TrainJob cannot claim GPUs: its runtime does",
-            cause="runtimePatches of trainer.kubeflow.org/v1alpha1 have no resourceClaims",
-            run="seatrial run … --kind job",
-        )
-    if twice := mounted_twice(cluster.mounts):
-        raise UsageError(
-            f"A TrainJob can mount pvc:{twice} once, but both data and models lie on it",
-            cause="a patch names a volume once, and a pod with two volumes of one claim never starts",
-            run="seatrial run … --kind job   # or put data and models on claims of their own",
-        )
+    _refuse_beyond_a_patch(cluster)
     spec = pod_spec(cluster, TRAINER_CONTAINER)
     container = spec["containers"][0]
     trainer = {
@@ -382,6 +364,29 @@ def _replica(cluster: ClusterPlan, count: int) -> Manifest:
         "restartPolicy": "ExitCode" if cluster.restarts else "Never",
         "template": {"metadata": {"labels": dict(cluster.labels)}, "spec": spec},
     }
+
+
+def _refuse_beyond_a_patch(cluster: ClusterPlan) -> None:
+    """Raise UsageError for settings that the patches of a TrainJob do not have."""
+    for flag, value in (("priority_class", cluster.priority_class), ("runtime_class", cluster.runtime_class)):
+        if value:
+            raise UsageError(
+                f"A TrainJob cannot set {flag}: its runtime does",
+                cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {flag}",
+                run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
+            )
+    if cluster.claim is not None:
+        raise UsageError(
+            "A TrainJob cannot claim GPUs: its runtime does",
+            cause="runtimePatches of trainer.kubeflow.org/v1alpha1 have no resourceClaims",
+            run="seatrial run … --kind job",
+        )
+    if twice := mounted_twice(cluster.mounts):
+        raise UsageError(
+            f"A TrainJob can mount pvc:{twice} once, but both data and models lie on it",
+            cause="a patch names a volume once, and a pod with two volumes of one claim never starts",
+            run="seatrial run … --kind job   # or put data and models on claims of their own",
+        )
 
 
 def _one_volume_a_mount(volumes: list[Manifest], mounts: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:

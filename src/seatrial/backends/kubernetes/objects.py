@@ -207,24 +207,7 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
                 why = errors.decode(errors="replace").strip() or f"exit code {code}"
                 raise UsageError(f"/models of the run cannot be copied: {why}", run="seatrial runs cp RUN .")
             archive.seek(0)
-            with tarfile.open(fileobj=archive, mode="r") as tar:
-                members = [member for member in tar.getmembers() if member.isfile() or member.isdir()]
-                root = destination.resolve()
-                for member in members:
-                    member.mode &= 0o755  # no setuid programs from a pod
-                    if not (root / member.name).resolve().is_relative_to(root):
-                        raise EngineError(f"The archive contains a path outside its root: {member.name}")
-                try:
-                    destination.mkdir(parents=True, exist_ok=True)
-                    if hasattr(tarfile, "data_filter"):  # 3.12, and later patches of the ones before
-                        tar.extractall(destination, members, filter="data")
-                    else:
-                        tar.extractall(destination, members)
-                except OSError as error:
-                    raise DiskError(
-                        f"Cannot write {destination}: {error.strerror}", run=f"df -h {as_typed(destination)}"
-                    ) from error
-                return sorted(member.name.removeprefix("./") for member in members if member.isfile())
+            return _unpack(archive, destination)
     finally:
         cluster.delete(f"{pods}/{name}", grace_s=0)
 
@@ -257,3 +240,25 @@ def _wait(cluster: Cluster, path: str, name: str) -> None:
         if pod.get("phase") == "Failed" or time.monotonic() > deadline_s:
             raise EngineError(f"The copy pod did not start: {pod.get('phase')}", run=f"kubectl describe pod {name}")
         time.sleep(0.3)
+
+
+def _unpack(archive: object, destination: Path) -> list[str]:
+    """Extract the archive below ``destination``, which no member may leave; return the names of its files."""
+    with tarfile.open(fileobj=archive, mode="r") as tar:  # type: ignore[call-overload]
+        members = [member for member in tar.getmembers() if member.isfile() or member.isdir()]
+        root = destination.resolve()
+        for member in members:
+            member.mode &= 0o755  # no setuid programs from a pod
+            if not (root / member.name).resolve().is_relative_to(root):
+                raise EngineError(f"The archive contains a path outside its root: {member.name}")
+        try:
+            destination.mkdir(parents=True, exist_ok=True)
+            if hasattr(tarfile, "data_filter"):  # 3.12, and later patches of the ones before
+                tar.extractall(destination, members, filter="data")
+            else:
+                tar.extractall(destination, members)
+        except OSError as error:
+            raise DiskError(
+                f"Cannot write {destination}: {error.strerror}", run=f"df -h {as_typed(destination)}"
+            ) from error
+        return sorted(member.name.removeprefix("./") for member in members if member.isfile())

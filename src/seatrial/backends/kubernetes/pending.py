@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -192,8 +192,11 @@ def _taint(message: str, around: Surroundings) -> Facts:
     if not written:
         return Facts("no permission to list nodes" if around.nodes is None else "")
     fix = f"seatrial run … with [kubernetes] tolerations = {json.dumps(sorted(written))}"
-    of_gpus = all(taint.startswith("nvidia.com/gpu") for taint in written)
-    return Facts(", ".join(sorted(written)), fix=fix, id="k8s-gpu-taint" if of_gpus else "k8s-taint")
+    return Facts(", ".join(sorted(written)), fix=fix, id="k8s-gpu-taint" if _are_of_gpus(written) else "k8s-taint")
+
+
+def _are_of_gpus(taints: Iterable[str]) -> bool:
+    return all(taint.startswith("nvidia.com/gpu") for taint in taints)
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:

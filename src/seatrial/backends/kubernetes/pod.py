@@ -51,29 +51,15 @@ def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
                 "workingDir": cluster.workdir,
                 "env": _environment(cluster),
                 "resources": _resources(cluster),
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                    "readOnlyRootFilesystem": cluster.read_only_root,
-                },
+                "securityContext": container_security(cluster),
                 "volumeMounts": mounts,
             }
         ],
         "volumes": volumes,
     }
-    wanted = []
-    for toleration in cluster.tolerations:
-        entry: Manifest = {"key": toleration.key, "operator": "Exists" if toleration.value is None else "Equal"}
-        if toleration.value is not None:
-            entry["value"] = toleration.value
-        if toleration.effect is not None:
-            entry["effect"] = toleration.effect
-        wanted.append(entry)
-    if cluster.gpus and not any(toleration.key == GPU_TAINT for toleration in cluster.tolerations):
-        wanted.append({"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"})
     further = {
         "nodeSelector": cluster.node_selector,
-        "tolerations": wanted,
+        "tolerations": _tolerations(cluster),
         "priorityClassName": cluster.priority_class,
         "runtimeClassName": cluster.runtime_class,
         "serviceAccountName": cluster.service_account,
@@ -127,6 +113,29 @@ def pod_security(cluster: ClusterPlan) -> Manifest:
         "fsGroupChangePolicy": "OnRootMismatch",  # a recursive chown of a data set of millions of files takes hours
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def container_security(cluster: ClusterPlan) -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": cluster.read_only_root,
+    }
+
+
+def _tolerations(cluster: ClusterPlan) -> list[Manifest]:
+    """Return the job's tolerations and, for a pod with GPUs, one of the taint that GPU pools carry."""
+    wanted = []
+    for toleration in cluster.tolerations:
+        entry: Manifest = {"key": toleration.key, "operator": "Exists" if toleration.value is None else "Equal"}
+        if toleration.value is not None:
+            entry["value"] = toleration.value
+        if toleration.effect is not None:
+            entry["effect"] = toleration.effect
+        wanted.append(entry)
+    if cluster.gpus and not any(toleration.key == GPU_TAINT for toleration in cluster.tolerations):
+        wanted.append({"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"})
+    return wanted
 
 
 def object_name(cluster: ClusterPlan, part: str) -> str:

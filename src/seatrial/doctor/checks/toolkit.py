@@ -80,10 +80,7 @@ def _installed(machine: Machine) -> Verdict:
     if cdi := [name for name in docker.cdi_devices if name.startswith("nvidia.com/")]:
         return ok(f"no toolkit; Docker resolves {len(cdi)} CDI devices")
     cause = "The NVIDIA Container Toolkit is not installed: docker run --gpus fails"
-    absent = [line for line in machine.driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
-    # Without it seatrial mounts the driver by hand, if every required file is there.
-    by_hand = not absent and (machine.driver.gpus or machine.wsl)
-    needed = not by_hand or any(gpu.mig for gpu in machine.inventory.gpus)
+    needed = not _can_mount(machine) or any(gpu.mig for gpu in machine.inventory.gpus)
     return found(
         "toolkit-missing",
         ["nvidia-container-runtime-hook: not on the PATH of dockerd", f"runtimes: {', '.join(docker.runtimes)}"],
@@ -91,6 +88,12 @@ def _installed(machine: Machine) -> Verdict:
         fix=toolkit_steps(machine),
         severity="error" if needed else "warning",
     )
+
+
+def _can_mount(machine: Machine) -> bool:
+    """Return True if seatrial can mount the driver by hand: every required file is there."""
+    absent = [line for line in machine.driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
+    return not absent and bool(machine.driver.gpus or machine.wsl)
 
 
 @TOOLKIT.check("runtime", "The daemon has the configured runtime", "runtime-unknown toolkit-missing")

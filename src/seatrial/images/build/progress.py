@@ -188,10 +188,7 @@ class BuildReporter:
             if self._live is not None:
                 self._live.clear()
             if isinstance(error, SeatrialError) and not self._whole:
-                if self._left_out:
-                    self._print(f"… {self._left_out:,} lines before")
-                for line in self._log:
-                    self._print(line)
+                self._print_log()
 
     def line(self, text: str) -> None:
         """Receive a line of the build, or of a preparation for it."""
@@ -219,6 +216,12 @@ class BuildReporter:
     def _report(self, text: str) -> None:
         self._reported_s = time.monotonic()
         self._print(text)
+
+    def _print_log(self) -> None:
+        if self._left_out:
+            self._print(f"… {self._left_out:,} lines before")
+        for line in self._log:
+            self._print(line)
 
     def _watch(self) -> None:
         while not self._ended.wait(_LOOK_EVERY_S):

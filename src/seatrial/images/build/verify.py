@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -125,12 +124,17 @@ def measure_contents(image: ImagePlan, *, store: ImageStore, machine: TargetMach
         "sys.path.insert(0,f.name);runpy.run_path(f.name,run_name='__main__')"
     )
     words = [image.python or "python3", "-c", code, "--root", "/opt/venv", "--measure", "--arch", targets]
-    program = base64.b64encode(slimmer_bytes()).decode()
-    ended = store.run_once(image.tag, words, timeout_s=VERIFY_TIMEOUT_S, input=program)
+    ended = store.run_once(image.tag, words, timeout_s=VERIFY_TIMEOUT_S, input=_base64(slimmer_bytes()))
     if ended.exit_code != 0:
         raise command.failed(ended)
     measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return measured
+
+
+def _base64(data: bytes) -> str:
+    import base64
+
+    return base64.b64encode(data).decode()
 
 
 def _gpu_options(container: ContainerPlan | None) -> list[str]:

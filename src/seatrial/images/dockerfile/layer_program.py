@@ -39,13 +39,7 @@ def main() -> None:
     """argv: what to do, and its arguments."""
     doing, *arguments = sys.argv[1:]
     if doing == "standard-library":
-        root = sysconfig.get_path("stdlib")
-        before = {path: os.lstat(path).st_mtime_ns for path in _below(root)}
-        left_out = re.compile(r"(site|dist)-packages|/tests?/")
-        _compile([path for path in before if path.endswith(".py") and not left_out.search(path)])
-        for path in list(_below(root)):
-            if before.get(path) != os.lstat(path).st_mtime_ns:
-                _set_time(path)
+        compile_standard_library()
     elif doing == "others":
         sys.stdout.write(" ".join(others()))
     elif doing == "freeze":
@@ -58,6 +52,17 @@ def main() -> None:
         mirror(Path(arguments[0]), Path(VENV))
     else:
         raise SystemExit(f"layer: {doing} is not known")
+
+
+def compile_standard_library() -> None:
+    """Bytecode of Python's own library where the base has none: no run could write it."""
+    root = sysconfig.get_path("stdlib")
+    before = {path: os.lstat(path).st_mtime_ns for path in _below(root)}
+    left_out = re.compile(r"(site|dist)-packages|/tests?/")
+    _compile([path for path in before if path.endswith(".py") and not left_out.search(path)])
+    for path in list(_below(root)):
+        if before.get(path) != os.lstat(path).st_mtime_ns:
+            _set_time(path)
 
 
 def others() -> list[str]:

@@ -154,10 +154,7 @@ def render(contents: ImageContents) -> str:
     if FRAMEWORK in contents.layers:
         parts.append("\n".join(_framework(contents)))
     if contents.has_builder:
-        parts += [
-            "\n".join([f"FROM {_below(contents)} AS system", *_shared_with_builder(contents)]),
-            "\n".join(_builder(contents)),
-        ]
+        parts += ["\n".join(_system(contents)), "\n".join(_builder(contents))]
     parts.append("\n".join(_final(contents)))
     if contents.extensions:
         parts.append("\n".join(_extensions(contents)))
@@ -221,6 +218,11 @@ def _debian_packages(contents: ImageContents, packages: list[str], *, headers: b
             "rm -rf /var/lib/apt/lists/*",
         ],
     )
+
+
+def _system(contents: ImageContents) -> Iterator[str]:
+    yield f"FROM {_below(contents)} AS system"
+    yield from _shared_with_builder(contents)
 
 
 def _builder(contents: ImageContents) -> Iterator[str]:
@@ -288,6 +290,10 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         yield "# image.slim; what each level saves: seatrial build --explain"
         commands += _slim(contents, folder, install)
     commands.append(f"{VENV_PYTHON} {_LAYER} finish")
+    yield from _run(contents, commands, _mounts(contents, folder))
+
+
+def _mounts(contents: ImageContents, folder: str) -> list[str]:
     mounts = [_TOOLS_MOUNT, f"type=bind,source={folder},target={_FILES_AT}"]
     if "--unused" in contents.slimming and folder != FRAMEWORK and FRAMEWORK in contents.by_hash:
         mounts.append(f"type=bind,source={FRAMEWORK},target={_STAGE_AT}")
@@ -295,7 +301,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         mounts.append(f"type=secret,id={PIP_SECRET}")
     if contents.wheels:
         mounts.append(f"type=bind,source={WHEELS},target=/build/{WHEELS}")
-    yield from _run(contents, commands, mounts)
+    return mounts
 
 
 def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:

@@ -73,6 +73,11 @@ def other_drivers_first(file: Dockerfile) -> Iterator[Remark]:
         kept = each.stage in file.chain and re.search(r"/etc/ld\.so\.conf", each.value)
         if kept and (stub := re.search(r"[\w/.${}-]*/stubs(?![\w/])", each.value)):
             yield _stubs(each.line, f"the loader's configuration has {stub[0]}", "remove it from /etc/ld.so.conf.d")
+    yield from _linked_stubs(file)
+
+
+def _linked_stubs(file: Dockerfile) -> Iterator[Remark]:
+    """Find a stub that is linked or copied to a folder of the loader."""
     removed = " ".join(command.text for command in file.commands if command.words[:1] in (("rm",), ("unlink",)))
     for command in file.commands:
         words = [word for word in command.words[1:] if not word.startswith("-")]

@@ -71,8 +71,7 @@ def read_instructions(text: str) -> Iterator[Instruction]:
             if not more:
                 break
         logical = JOINT.join(parts)
-        found = re.match(rf"[\s{JOINT}]*([^\s{JOINT}]+)", logical)
-        name, rest = (found[1].upper(), logical[found.end() :]) if found else ("", "")
+        name, rest = _split_name(logical)
         heredoc, body_line = [], number + 1
         if name in _WITH_HEREDOC:
             words = _WORD.findall(rest.replace(JOINT, " ")) if "<<" in rest else []
@@ -91,6 +90,13 @@ def _escape(lines: list[str]) -> str:
         if directive["name"].lower() == "escape" and directive["value"].strip() in ("`", "\\"):
             return directive["value"].strip()
     return "\\"
+
+
+def _split_name(logical: str) -> tuple[str, str]:
+    found = re.match(rf"[\s{JOINT}]*([^\s{JOINT}]+)", logical)
+    if not found:
+        return "", ""
+    return found[1].upper(), logical[found.end() :]
 
 
 def _body(lines: list[str], number: int, name: str, *, strip_tabs: bool) -> tuple[list[str], int]:

@@ -18,23 +18,27 @@ from seatrial.stack.facts import table
 
 def installable(needs: Needs) -> Needs:
     """Leave out lines that no package index has for Linux; each gets a warning."""
-    needs = _without_horovod(_without_standard_modules(_without_python(needs)))
-    found, note = for_linux(needs.requirements)
-    return needs if note is None else replace(needs, requirements=found, reason=f"{needs.reason}; {note}")
+    return _for_linux(_without_horovod(_without_standard_modules(_without_python(needs))))
 
 
 def _without_horovod(needs: Needs) -> Needs:
     """A list's horovod from the index is left out: seatrial has a stand-in (seatrial.compat), and it does not build."""
     found = needs.requirements
-    kept = tuple(
-        line
-        for line in found.lines
-        if not ((each := parsed(line)) and each.url is None and canonical_name(line) == HOROVOD)
-    )
+    kept = tuple(line for line in found.lines if not _is_horovod(line))
     if kept == found.lines:
         return needs
     reason = f"{needs.reason}; horovod is left out: it has no wheels, and does not build against current torch"
     return replace(needs, requirements=replace(found, lines=kept), reason=reason)
+
+
+def _is_horovod(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
+
+
+def _for_linux(needs: Needs) -> Needs:
+    found, note = for_linux(needs.requirements)
+    return needs if note is None else replace(needs, requirements=found, reason=f"{needs.reason}; {note}")
 
 
 def _without_python(needs: Needs) -> Needs:
@@ -55,11 +59,7 @@ def _without_python(needs: Needs) -> Needs:
 
 def _without_standard_modules(needs: Needs) -> Needs:
     """Lists name modules of Python itself at times; the index has nothing by that name, or something else."""
-    standard = [
-        line
-        for line in needs.requirements.lines
-        if (each := parsed(line)) and not each.marker and each.name in STANDARD_MODULES
-    ]
+    standard = [line for line in needs.requirements.lines if _is_standard_module(line)]
     if not standard:
         return needs
     kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in standard))
@@ -67,6 +67,11 @@ def _without_standard_modules(needs: Needs) -> Needs:
     note = f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
     note += "no such package, or another's"
     return replace(needs, requirements=kept, warnings=(*needs.warnings, note))
+
+
+def _is_standard_module(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and not requirement.marker and requirement.name in STANDARD_MODULES
 
 
 #: Packages that are empty by now, or have wheels for other systems or GPUs alone → what has the same on Linux. Where a

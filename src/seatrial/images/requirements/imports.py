@@ -81,7 +81,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
         standard = name in STANDARD_MODULES or name == _OURS
         if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
-        if not (name in names.renamed or name in names.same) and any(is_folder(root / name) for root in roots):
+        if not _is_known(name, names) and any(is_folder(root / name) for root in roots):
             continue  # a folder without __init__.py: an installed package of that name goes before it
         if name in names.elsewhere:
             elsewhere[name] = names.elsewhere[name]
@@ -108,6 +108,10 @@ def known_package(listed: str) -> str | None:
 def elsewhere(listed: str) -> str | None:
     """Return the requirement to write in place of a package whose name on the index belongs to another project."""
     return _names().elsewhere.get(listed)
+
+
+def _is_known(name: str, names: _Names) -> bool:
+    return name in names.renamed or name in names.same
 
 
 def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -92,7 +93,7 @@ def read_environment(file: Path) -> Environment:
         raise ConfigError(
             f"{file.name}: {len(lines)} packages are more than any image could contain", run=f"wc -l {file}"
         )
-    pip = listed_requirements(((text[: max(text.find(line), 0)].count("\n") + 1, line) for line in lines), file)
+    pip = listed_requirements(((_line_of(line, text), line) for line in lines), file)
     named = {canonical_name(line) for line in pip.lines}
     own = tuple(line for line in conda if canonical_name(line) not in named)
     return Environment(replace(pip, lines=(*own, *pip.lines)), python)
@@ -135,6 +136,10 @@ def as_pip_has_it(item: str) -> str | None:
         return package + str(SpecifierSet(version.replace(" ", "")))
     except InvalidSpecifier:  # alternatives, 1.9|1.10: any version is nearer than none
         return package
+
+
+def _line_of(item: Any, text: str) -> int:
+    return text[: max(text.find(str(item)), 0)].count("\n") + 1
 
 
 def read_setup(file: Path) -> Declared | None:

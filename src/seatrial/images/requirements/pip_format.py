@@ -117,12 +117,7 @@ class _Reader:
             raise ConfigError(
                 f"{place}: more than {MOST_LINES} lines, more than any image could need", run=f"wc -l {as_typed(path)}"
             )
-        variable, login = _VARIABLE.search(line), _LOGIN_IN_URL.search(line)
-        if variable or login:
-            password = "a password in a requirements file would stay in the build cache"
-            problem = f"{variable.group()} is not set inside the build" if variable else password
-            run = 'put the index in seatrial.toml: [image] index_url = "…" (a build secret)'
-            raise ConfigError(f"{place}: {problem}", run=run)
+        _refuse_what_the_build_cannot_know(line, place)
         if line.startswith("-"):
             self._option(line, place, path, into)
         elif (extras := self._extras_of_itself(line, path)) is not None:
@@ -266,6 +261,19 @@ def text_of(path: Path, root: Path) -> str:
         return data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {as_typed(path)}") from error
+
+
+def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:
+    if variable := _VARIABLE.search(line):
+        raise ConfigError(
+            f"{place}: {variable.group()} is not set inside the build",
+            run='put the index in seatrial.toml: [image] index_url = "…" (a build secret)',
+        )
+    if _LOGIN_IN_URL.search(line):
+        raise ConfigError(
+            f"{place}: a password in a requirements file would stay in the build cache",
+            run='put the index in seatrial.toml: [image] index_url = "…" (a build secret)',
+        )
 
 
 def _not_in_the_image(place: str, line: str) -> ConfigError:

@@ -234,6 +234,14 @@ def _nearest_list(project: Path, script_dir: Path, start: Path, packages: Import
     return outer
 
 
+def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
+    """Read a requirements.txt and the Python that it pins, in pip's format or the format of ``conda list --export``."""
+    exported = read_conda_list(file, project)
+    if exported is None:
+        return read_requirements(file, project), SpecifierSet()
+    return exported.requirements, exported.python
+
+
 def _from_files(
     folder: Path, project: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
@@ -245,9 +253,7 @@ def _from_files(
     for name in here:
         file, source = folder / name, shown[name]
         if name.endswith(".txt"):
-            exported = read_conda_list(file, project)
-            found = read_requirements(file, project) if exported is None else exported.requirements
-            pinned = SpecifierSet() if exported is None else exported.python
+            found, pinned = _read_list(file, project)
             return _with_itself(folder, Needs(found, source, f"{source} exists", python & pinned))
         if name in ENVIRONMENT_FILES:
             environment = read_environment(file)

@@ -33,14 +33,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
                 f"{where} imports {name}, which {package} {since} and later lack; {had}",
                 run=row["instead"] + (f", or pin {pin}" if pin else ""),
             )
-    version = _tensorflow(resolved)
-    if script.tensorflow_1 and version and _reaches(version, "2"):
-        raise ConfigError(
-            f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
-            cause="TensorFlow 2 has these names under tf.compat.v1 alone; TensorFlow 1.15 needs Python 3.7",
-            run="replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or name an image that has "
-            "TensorFlow 1: seatrial run --image tensorflow/tensorflow:1.15.5-gpu …",
-        )
+    _check_tensorflow(script, resolved)
     wheel = resolved.stack.wheel
     if wheel is None:
         return
@@ -93,6 +86,18 @@ def _is_open(line: str) -> bool:
     return (
         requirement is not None and not requirement.url and {each.operator for each in requirement.specifier} <= {">="}
     )
+
+
+def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:
+    """Find names of TensorFlow 1 in a plan with TensorFlow 2, even with another framework."""
+    version = _tensorflow(resolved)
+    if script.tensorflow_1 and version and _reaches(version, "2"):
+        raise ConfigError(
+            f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
+            cause="TensorFlow 2 has these names under tf.compat.v1 alone; TensorFlow 1.15 needs Python 3.7",
+            run="replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or name an image that has "
+            "TensorFlow 1: seatrial run --image tensorflow/tensorflow:1.15.5-gpu …",
+        )
 
 
 def _tensorflow(resolved: Resolved) -> str | None:

@@ -159,8 +159,7 @@ def _adapted(
         answer = _resolve(resolver, request) if request is not None else None
         if request is None or not isinstance(answer, Unsatisfiable):
             break
-        named = {answer.no_package, *map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause))}
-        if (wrong := next((name for name in needs.guessed if name in named), None)) is not None:
+        if (wrong := _wrong_guess(answer, needs)) is not None:
             why = "the package index has none" if answer.no_package else "the package of this name is another's"
             changed = needs.without_guess(wrong, why)
         elif (release := _demanded(resolver, request, needs)) is not None:
@@ -173,6 +172,11 @@ def _adapted(
             break
         needs = changed
     return base, resolved, needs
+
+
+def _wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
+    named = set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause)))
+    return next((name for name in needs.guessed if name in {answer.no_package or "", *named}), None)
 
 
 def _demanded(resolver: PackageResolver, request: ResolveRequest, needs: Needs) -> str | None:

@@ -146,18 +146,12 @@ def _resolve_one(
     requirement = parsed(line)
     other = canonical_name(line) in _OTHER_RELEASES
     if requirement is None or requirement.url or other or not _known(constraints):
-        choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
-        warning = (
-            f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
-        )
-        return replace(
-            resolved, requirements=found, choices=(*resolved.choices, choice), warnings=(*resolved.warnings, warning)
-        )
+        return _left_to_pip(resolved, found, line, framework)
     stack = _or_raise(resolve(constraints, machine or TargetMachine()), constraints)
     assert stack.requirement is not None
     assert stack.wheel is not None
     index = stack.index if not own_sources else None
-    if requirement.marker or " -" in line:  # a marker, hash or option that another version would break
+    if not _rewritable(line, requirement):
         chosen = line
     elif own_sources and machine is not None and constraints.variant is not None:
         chosen = line  # a build that the project's own index has
@@ -180,6 +174,15 @@ def _resolve_one(
         resolved.index_needed or (index is not None and "+" in chosen),
         (*resolved.choices, *choices),
         (*resolved.warnings, *stack.warnings),
+    )
+
+
+def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: Framework) -> Resolved:
+    """Leave a URL, or a release that the tables do not know, to pip, with a warning that nothing was checked."""
+    choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
+    warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
+    return replace(
+        resolved, requirements=found, choices=(*resolved.choices, choice), warnings=(*resolved.warnings, warning)
     )
 
 
@@ -310,6 +313,11 @@ def _name_alone(framework: Framework, machine: TargetMachine | None) -> str:
     return "tensorflow-cpu" if framework == "tensorflow" and machine is None else framework
 
 
+def _rewritable(line: str, requirement: Requirement) -> bool:
+    """No marker, hash or option hangs on it that another version would break."""
+    return not requirement.marker and " --" not in line and " -" not in line
+
+
 def _extras(written: Requirement) -> list[str]:
     """Sorted; ``cuda12_pip`` is what older releases of JAX called ``cuda12``."""
     return sorted(each.removesuffix("_pip") for each in written.extras)
@@ -333,10 +341,9 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
     for NumPy 1 and prints the same with NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
     """
-    wheel = stack.wheel
-    if wheel is None or wheel.framework != "torch" or Version(wheel.version) < Version("2"):
+    if not _needs_numpy(stack) or stack.wheel is None:
         return found
-    old = Version(wheel.version) < Version("2.3")
+    old = Version(stack.wheel.version) < Version("2.3")
     listed = [line for line in found.lines if canonical_name(line) == "numpy"]
     if not listed:
         return found + Requirements(lines=("numpy<2" if old else "numpy",))
@@ -348,3 +355,7 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
 def _admits_numpy_2(line: str) -> bool:
     requirement = parsed(line)
     return requirement is not None and not requirement.url and requirement.specifier.contains("2.0.0")
+
+
+def _needs_numpy(stack: Stack) -> bool:
+    return stack.wheel is not None and stack.wheel.framework == "torch" and Version(stack.wheel.version) >= Version("2")

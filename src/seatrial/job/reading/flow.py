@@ -275,11 +275,16 @@ def _block(block: _Block, runs: _Runs) -> list[RunNode]:
     found = []
     for node in block:
         found.append(RunNode(node, *runs))
-        if runs.certain and any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node)):
+        if runs.certain and _may_return(node):
             runs = _PERHAPS
         elif runs.always and _may_leave(node):
             runs = runs._replace(always=False)
     return found
+
+
+def _may_return(node: ast.stmt) -> bool:
+    """A compound statement with a ``return`` in it, those of functions inside it aside."""
+    return any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node))
 
 
 def _may_leave(node: ast.stmt) -> bool:

@@ -284,8 +284,11 @@ def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str
             inner[alias.asname or alias.name] = alias.name
     if prefix:
         yield prefix, roots, inner
-        if locate_module(prefix.partition(".")[0], roots) is None:
-            yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values())
+        yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values() if _is_foreign(prefix, roots))
+
+
+def _is_foreign(prefix: str, roots: list[Path]) -> bool:
+    return locate_module(prefix.partition(".")[0], roots) is None
 
 
 def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:

@@ -185,11 +185,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     if last == "add_subparsers":
         yield "subcommands", last
     if last in ("add_argument", "option"):
-        yield from (
-            ("rank-option", word)
-            for word in RANK_OPTIONS
-            if any(isinstance(each, ast.Constant) and each.value == word for each in node.args)
-        )
+        yield from (("rank-option", word) for word in RANK_OPTIONS if any(_is_text(each, word) for each in node.args))
     if last == "setdefault":
         if any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
             yield "sets-ranks", "RANK"
@@ -281,6 +277,10 @@ def dotted(node: ast.AST) -> str:
 
 def _is_descriptor_0(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value in ("/dev/stdin", 0) and node.value is not False
+
+
+def _is_text(node: ast.AST, value: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == value
 
 
 def _is(node: ast.AST, value: object) -> bool:

@@ -27,6 +27,11 @@ _MOST_VARIABLE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
 _STATISTICS_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 
 
+def store_bytes(memory_bytes: int | None) -> int:
+    """Return the default size of Ray's object store for this much memory; 0 if that is unknown."""
+    return 0 if memory_bytes is None else min(int(memory_bytes * STORE_SHARE), MOST_STORE_BYTES)
+
+
 def ray_env(evidence: str | None, shm_bytes: int | None, have: Mapping[str, str]) -> dict[str, str]:
     """Variables for a script that imports Ray; what the user or the image sets stays.
 
@@ -76,8 +81,7 @@ def shm_limit(
     else:
         size = SHM_BYTES_PER_GPU * max(1, gpu_count)
         reason = "2 GiB × max(1, GPUs): processes pass batches and gradients through it; engines default to 64 MB"
-        if ray is not None and memory_bytes:
-            store = min(int(memory_bytes * STORE_SHARE), MOST_STORE_BYTES)
+        if ray is not None and (store := store_bytes(memory_bytes)):
             size += int(store / SHM_SHARE)
             reason = f"2 GiB × max(1, GPUs), and {format_bytes(store)} for the object store of Ray ({ray})"
         # /dev/shm counts as memory. At half the limit, as the kernel sizes a tmpfs of its own, a script that fills

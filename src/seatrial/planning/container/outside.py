@@ -195,11 +195,7 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
         if path not in written and (mount := _missing(job, path, where)) is not None:
             found.setdefault(mount, (path, where))
     targets = [mount.rpartition(":")[2] for mount in found]
-    outermost = [
-        mount
-        for mount, at in zip(found, targets, strict=True)
-        if not any(inside(at, each) for each in targets if each != at)
-    ]
+    outermost = [mount for mount, at in zip(found, targets, strict=True) if not _is_within(at, targets)]
     for mount in outermost[:_MOST_SHOWN]:
         path, where = found[mount]
         yield (
@@ -217,6 +213,11 @@ def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
         if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
             option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
             yield f"{where} reads a data set in {path}, which is not in the container; to have it there: {option}"
+
+
+def _is_within(target: str, others: list[str]) -> bool:
+    """Return whether another mount brings it along."""
+    return any(inside(target, each) for each in others if each != target)
 
 
 def _missing(job: Job, path: str, where: str) -> str | None:

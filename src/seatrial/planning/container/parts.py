@@ -113,18 +113,7 @@ def planned_image(
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image to build, or the ready one with its own facts, if it is here."""
     if job.image.ready is not None:
-        tag = job.image.ready
-        store = site.backend.images
-        assert store is not None, "a place of containers has an image store"
-        facts = store.image(tag)
-        if facts is None:
-            what, value = IMAGE_UNKNOWN
-            unknown = Choice(what=what, value=value, reason=f"{tag} is not here yet; run pulls it")
-            image, choice = ready_image(tag, python="python3")
-            return image, (choice, unknown)
-        python = job.image.python or _python_inside(tag, facts, store, site.host.cache_folder / "pythons")
-        image, choice = ready_image(tag, python=python, entrypoint=facts.entrypoint, cmd=facts.cmd, env=facts.env)
-        return image, (choice,)
+        return _ready_image(job.image.ready, job, site)
     from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
     from seatrial.images.resolve.uv import UvResolver
 
@@ -136,6 +125,21 @@ def planned_image(
         multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
         resolver=UvResolver(site.host.cache_folder / "packages", site.host),
     )
+
+
+def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choice, ...]]:
+    """Return an existing image with its own facts."""
+    store = site.backend.images
+    assert store is not None, "a place of containers has an image store"
+    facts = store.image(tag)
+    if facts is None:
+        what, value = IMAGE_UNKNOWN
+        unknown = Choice(what=what, value=value, reason=f"{tag} is not here yet; run pulls it")
+        image, choice = ready_image(tag, python="python3")
+        return image, (choice, unknown)
+    python = job.image.python or _python_inside(tag, facts, store, site.host.cache_folder / "pythons")
+    image, choice = ready_image(tag, python=python, entrypoint=facts.entrypoint, cmd=facts.cmd, env=facts.env)
+    return image, (choice,)
 
 
 def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) -> str | None:

@@ -127,10 +127,7 @@ def plan_container(
         labels=container_labels(job, site),
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
-    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job))
-    if engine.selinux:
-        reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
-        choices += (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
+    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
     return ContainerParts(plan, env.target, choices, (*env.warnings, *_warnings(job, host)))
 
 
@@ -186,15 +183,10 @@ def _mounts(
     job: Job, site: Site, injection: InjectionPlan, *, named_user: bool, made_if_missing: Collection[str]
 ) -> tuple[Mount, ...]:
     """Ours, the driver's and the user's, parents first."""
-    mounts = agent_mounts(site)
-    if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
-        mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
-    if site.resumed and site.resumed.mount:
-        mounts.append(site.resumed.mount)
     ours = [
         *_job_mounts(job, site.host.state_folder),
         *home_mounts(site.record, site.project_cache, named_user=named_user),
-        *mounts,
+        *_run_mounts(site),
         *injection.mounts,
     ]
     state = site.host.state_folder
@@ -226,6 +218,15 @@ def _job_mounts(job: Job, state: Path) -> list[Mount]:
     return mounts
 
 
+def _run_mounts(site: Site) -> list[Mount]:
+    mounts = agent_mounts(site)
+    if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
+        mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
+    if site.resumed and site.resumed.mount:
+        mounts.append(site.resumed.mount)
+    return mounts
+
+
 def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
     """The run's name where it will resolve, else what the engine gives: gloo and torchrun look their own name up.
 
@@ -251,6 +252,13 @@ def _root_choice(job: Job) -> Choice:
         value="read-only",
         reason="a script can write only to the project, HOME, /models and /tmp; --writable allows more",
     )
+
+
+def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
+    if not engine.selinux:
+        return ()
+    reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
+    return (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
 
 
 def _warnings(job: Job, host: Host) -> tuple[str, ...]:

@@ -40,13 +40,7 @@ def stub_library(soname: str, symbols: list[Symbol], why: str, answers: Mapping[
     image.add("hash", _hash([each.name for each in symbols]), 8)
     image.add("dynstr", strings, 1)
     image.add("versym", versym, 2)
-    versions = _versions(symbols)
-    data = bytearray()
-    for number, name in enumerate([soname, *versions], 1):
-        last = number == len(versions) + 1
-        data += struct.pack("<HHHHIII", 1, 1 if number == 1 else 0, number, 1, _sysv(name), 20, 0 if last else 28)
-        data += struct.pack("<II", at_of[name], 0)
-    image.add("verdef", bytes(data), 8)
+    image.add("verdef", _verdef(soname, _versions(symbols), at_of), 8)
     image.reserve("dynsym", 24 * (len(symbols) + 1), 8)
     image.segment_end("read")
     image.add("text", text, 16)
@@ -65,7 +59,7 @@ def stub_library(soname: str, symbols: list[Symbol], why: str, answers: Mapping[
         (0x6FFFFFFD, len(_versions(symbols)) + 1), (0, 0), (0, 0),
     ]  # fmt: skip
     image.fill("dynamic", b"".join(struct.pack("<qQ", tag, value) for tag, value in tags))
-    zeros = max([at + symbols[place].size for place, at in objects.items()], default=image.end) - image.end
+    zeros = max(_object_ends(symbols, objects), default=image.end) - image.end
     return image.finish(zeros)
 
 
@@ -145,6 +139,10 @@ def _object_places(symbols: list[Symbol], start: int) -> dict[int, int]:
     return places
 
 
+def _object_ends(symbols: list[Symbol], objects: dict[int, int]) -> list[int]:
+    return [at + symbols[place].size for place, at in objects.items()]
+
+
 def _hash(names: list[str]) -> bytes:
     """System V hash table: every loader reads it."""
     buckets = max(1, len(names) // 2)
@@ -162,6 +160,15 @@ def _sysv(name: str) -> int:
         high = value & 0xF0000000
         value = (value ^ high >> 24) & ~high & 0xFFFFFFFF
     return value
+
+
+def _verdef(soname: str, versions: list[str], at_of: dict[str, int]) -> bytes:
+    data = bytearray()
+    for number, name in enumerate([soname, *versions], 1):
+        last = number == len(versions) + 1
+        data += struct.pack("<HHHHIII", 1, 1 if number == 1 else 0, number, 1, _sysv(name), 20, 0 if last else 28)
+        data += struct.pack("<II", at_of[name], 0)
+    return bytes(data)
 
 
 class _Image:
