@@ -31,7 +31,6 @@ class Losses:
         self._of_step: List[Any] = []
         self._steps: List[Any] = []
         self._depth = 0
-        self.codes: List[Any] = []
 
     def place(self) -> None:
         wrap(self._torch.autograd, "backward", self._backward)
@@ -50,7 +49,6 @@ class Losses:
             finally:
                 self._depth -= 1
 
-        self.codes.append(backward.__code__)
         return backward
 
     def _scale(self, original: Any) -> Any:
@@ -62,7 +60,6 @@ class Losses:
                 pass
             return scaled
 
-        self.codes.append(scale.__code__)
         return scale
 
     def _take(self, tensors: Any) -> None:
@@ -78,18 +75,8 @@ class Losses:
             pass
 
     def step_ended(self) -> None:
-        if self.codes:
-            self._let_dynamo_pass()
         self._steps.append(self._of_step)
         self._of_step = []
-
-    def _let_dynamo_pass(self) -> None:
-        """torch.compile shall not look into wrappers of ours, once it is there. ``skip_code``: torch 2.0 and later."""
-        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-        if eval_frame is not None:
-            for code in self.codes:
-                getattr(eval_frame, "skip_code", lambda code: None)(code)
-            self.codes = []
 
     def values(self) -> List[Any]:
         """By step, from the first; None for a step without a loss. Waits for the GPU."""
