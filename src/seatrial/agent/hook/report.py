@@ -64,11 +64,16 @@ def _append(values: Dict[str, Any]) -> None:
     elif _RANK:
         line["rank"] = _RANK[0]
     try:
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(descriptor, data)
-        finally:
-            os.close(descriptor)
+        append_line(path, line)
     except (OSError, ValueError, TypeError):
         pass
+
+
+def append_line(path: str, line: Dict[str, Any]) -> None:
+    """Append an object to a file as one line of JSON, in one write. Raises OSError, or ValueError or TypeError."""
+    data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)

@@ -4,7 +4,6 @@ Python calls an audit hook before it opens, removes or renames a file. What is t
 a journal, from which the driver (agent/tune/trial.py) puts it back when the trial's processes are gone.
 """
 
-import json
 import os
 import shutil
 import sys
@@ -12,6 +11,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from .observe import wrap
+from .report import append_line
 
 #: Larger files are not copied: what a script opens to change in place at that size is data, hardly a result.
 _MOST_BYTES = 64 << 20
@@ -204,11 +204,4 @@ def _keep(path: str, changes_in_place: bool = False) -> None:
 
 
 def _note(line: Dict[str, Any]) -> None:
-    data = json.dumps(line).encode() + b"\n"
-    descriptor = os.open(
-        os.environ["SEATRIAL_EVENTS"] + ".journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
-    )
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
+    append_line(os.environ["SEATRIAL_EVENTS"] + ".journal", line)
