@@ -10,11 +10,12 @@ import os
 import pickle
 import sys
 import weakref
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from .observe import wrap
+from .observe import accompanied, wrap
 from .report import in_short
 
 #: A dataset larger than this would be sent to each started worker; that takes longer than it helps.
@@ -192,21 +193,10 @@ class LoaderChanges:
         if not any(key in self._changes.wanted for key in self.KEYS):
             return
         kind = sys.modules["torch.utils.data.dataloader"].DataLoader
-
-        def around_init(make: Any) -> Any:
-            def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-                make(loader, *args, **kwargs)
-                try:
-                    self._remember(loader)
-                except Exception as error:  # noqa: BLE001
-                    self._changes.failed(self.KEYS, error)
-
-            return __init__
-
-        wrap(kind, "__init__", around_init)
+        wrap(kind, "__init__", accompanied(self._remember, partial(self._changes.failed, self.KEYS)))
         wrap(kind, "__iter__", lambda iterate: lambda loader: self._iterate(loader, iterate))
 
-    def _remember(self, loader: Any) -> None:
+    def _remember(self, loader: Any, args: Any, kwargs: Any) -> None:
         """A library may make a loader anew from the script's: the line is then the script's."""
         place = self._changes.where.here()
         if place is None:

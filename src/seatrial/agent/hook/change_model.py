@@ -11,7 +11,7 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from .observe import is_compiling, wrap
+from .observe import accompanied, is_compiling, wrap
 from .report import in_short
 from .steps import shared
 
@@ -268,19 +268,15 @@ class Models:
         changes.after_step, changes.before_ddp = self._after_step, self._before_ddp
         changes.evaluating = self._evaluating
         for name in ("to", "cuda"):
-            wrap(base, name, self._remember_moves)
+            wrap(base, name, accompanied(self._remember_move, self._failed, before=True))
 
-    def _remember_moves(self, original: Any) -> Any:
-        def move(module: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                place = None if self._moving else self._changes.where.here()
-                if place is not None and place.package is None and module not in self._moved:
-                    self._moved[module] = place
-            except Exception as error:  # noqa: BLE001
-                self._changes.failed(self.KEYS, error)
-            return original(module, *args, **kwargs)
+    def _failed(self, error: Exception) -> None:
+        self._changes.failed(self.KEYS, error)
 
-        return move
+    def _remember_move(self, module: Any, args: Any, kwargs: Any) -> None:
+        place = None if self._moving else self._changes.where.here()
+        if place is not None and place.package is None and module not in self._moved:
+            self._moved[module] = place
 
     def _called(self, module: Any, args: Any, kwargs: Any) -> Any:
         running = self._running
@@ -293,7 +289,7 @@ class Models:
                 try:
                     self._sit(module)
                 except Exception as error:  # noqa: BLE001
-                    self._changes.failed(self.KEYS, error)
+                    self._failed(error)
                 else:
                     return module(*args, **kwargs)
             return self._original(module, *args, **kwargs)

@@ -4,9 +4,10 @@ import importlib
 import inspect
 import sys
 import weakref
+from functools import partial
 from typing import Any, Dict, Optional, Set, Tuple
 
-from .observe import is_compiling, wrap
+from .observe import accompanied, is_compiling, safely, wrap
 
 
 class BackendChanges:
@@ -191,48 +192,38 @@ class Optimizers:
 
     def place(self) -> None:
         if "fused_optimizer" in self._changes.wanted:
-            wrap(self._torch.optim.Optimizer, "__init__", self._remember_places)
+            wrap(self._torch.optim.Optimizer, "__init__", accompanied(self._remember_place, self._failed))
         optimizer: Any = sys.modules["torch.optim.optimizer"]
         compiling = is_compiling(self._torch)
 
         def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not compiling():
-                self._before(optimizer)
+                safely(self._failed, self._before, optimizer)
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not compiling():
-                try:
-                    self._changes.stepped()
-                except Exception as error:  # noqa: BLE001
-                    self._changes.failed(self.KEYS, error)
+                safely(self._failed, self._changes.stepped)
 
         optimizer.register_optimizer_step_pre_hook(before_step)
         optimizer.register_optimizer_step_post_hook(after_step)
 
-    def _remember_places(self, original: Any) -> Any:
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            try:
-                if not self._trying:
-                    self._made[optimizer] = self._changes.where.here()
-            except Exception as error:  # noqa: BLE001
-                self._changes.failed(self.KEYS, error)
+    def _failed(self, error: Exception) -> None:
+        self._changes.failed(self.KEYS, error)
 
-        return __init__
+    def _remember_place(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._trying:
+            self._made[optimizer] = self._changes.where.here()
 
     def _before(self, optimizer: Any) -> None:
         if "fused_optimizer" not in self._changes.wanted or optimizer in self._looked_at:
             return
         self._looked_at.add(optimizer)
-        try:
-            why = self._why_not(optimizer)
-            if why is not None:
-                self._changes.refuse("fused_optimizer", why)
-                return
-            fuse(self._torch, optimizer)
-            self._changes.apply("fused_optimizer", self._made.get(optimizer))
-        except Exception as error:  # noqa: BLE001
-            self._changes.failed(self.KEYS, error)
+        why = self._why_not(optimizer)
+        if why is not None:
+            self._changes.refuse("fused_optimizer", why)
+            return
+        fuse(self._torch, optimizer)
+        self._changes.apply("fused_optimizer", self._made.get(optimizer))
 
     def _why_not(self, optimizer: Any) -> Optional[str]:
         kind: Any = next((base for base in type(optimizer).__mro__ if base.__name__ in _KNOWN), None)
@@ -312,27 +303,19 @@ class Parallel:
             return
         if not self._torch.distributed.is_available():
             return
-        wrap(self._torch.nn.parallel.DistributedDataParallel, "__init__", self._around)
+        changing = accompanied(self._change, partial(self._changes.failed, self.KEYS), before=True)
+        wrap(self._torch.nn.parallel.DistributedDataParallel, "__init__", changing)
 
-    def _around(self, original: Any) -> Any:
-        def __init__(model: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-            try:
-                self._change(module, args, kwargs)
-            except Exception as error:  # noqa: BLE001
-                self._changes.failed(self.KEYS, error)
-            original(model, module, *args, **kwargs)
-
-        return __init__
-
-    def _change(self, module: Any, args: Any, kwargs: Any) -> None:
+    def _change(self, model: Any, args: Any, kwargs: Any) -> None:
+        """Change the keyword arguments in place, before the original gets them."""
         changes = self._changes
-        changes.before_ddp(module)
+        changes.before_ddp(args[0] if args else kwargs["module"])
         for key in _BY_NAME:
             if key not in changes.wanted:
                 continue
             if kwargs.get(key) == changes.wanted[key]:
                 changes.refuse(key, "the script sets it so already")
-            elif len(args) > 5:
+            elif len(args) > 6:
                 changes.refuse(key, "the script gives DistributedDataParallel's arguments by position")
             else:
                 kwargs[key] = changes.wanted[key]

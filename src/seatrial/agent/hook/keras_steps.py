@@ -10,7 +10,7 @@ from threading import get_ident
 from typing import Any, Callable, Dict, List
 
 from . import report
-from .observe import wrap
+from .observe import accompanied, safely, wrap
 from .steps import Recorder, shared
 
 #: The one of this process, once it is there.
@@ -20,10 +20,7 @@ _BEGUN: Dict[str, "KerasSteps"] = {}
 def keras_is_here(module: Any) -> None:
     """``module`` has CallbackList, or an optimizer that applies gradients, or tf.function's class."""
     recorder = shared()
-    try:
-        _BEGUN.setdefault("keras", KerasSteps(recorder)).place(module)
-    except Exception as error:  # noqa: BLE001  never the script's trouble
-        recorder.stop(error)
+    safely(recorder.stop, lambda: _BEGUN.setdefault("keras", KerasSteps(recorder)).place(module))
 
 
 class KerasSteps:
@@ -53,30 +50,12 @@ class KerasSteps:
         ):
             owner = vars(module).get(kind)
             if owner is not None and name in vars(owner):
-                wrap(owner, name, self._around(act, before))
+                wrap(owner, name, accompanied(self._if_on(act), self.recorder.stop, before=before))
         if module.__name__.startswith("tensorflow"):
             wrap(module.Function, "__call__", self._calls)
 
-    def _around(self, act: Callable[[Any, Any, Any], None], before: bool) -> Callable[[Any], Any]:
-        def around(original: Any) -> Any:
-            def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
-                if before:
-                    self._safely(act, this, args, kwargs)
-                    return original(this, *args, **kwargs)
-                result = original(this, *args, **kwargs)
-                self._safely(act, this, args, kwargs)
-                return result
-
-            return wrapper
-
-        return around
-
-    def _safely(self, act: Callable[..., None], *args: Any) -> None:
-        if self.recorder.on:
-            try:
-                act(*args)
-            except Exception as error:  # noqa: BLE001
-                self.recorder.stop(error)
+    def _if_on(self, act: Callable[..., None]) -> Callable[..., None]:
+        return lambda *args: act(*args) if self.recorder.on else None
 
     # fit
 
@@ -93,7 +72,7 @@ class KerasSteps:
         self._fetched()
         self.batch = int(args[0]) if args else 0
         if not self.batch_size:
-            self._look_at(callbacks, sys._getframe(3).f_locals)
+            self._look_at(callbacks, sys._getframe(4).f_locals)
 
     def batch_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         if not self.recorder.mine():
@@ -202,7 +181,7 @@ class KerasSteps:
             finally:
                 functions.pop()
                 if not functions and getattr(this, "_seatrial_trains", False):
-                    self._safely(self._own_step, "a tf.function")
+                    safely(recorder.stop, self._if_on(self._own_step), "a tf.function")
 
         return __call__
 

@@ -12,7 +12,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Callable, Dict, Iterator, List
 
-from .observe import wrap
+from .observe import accompanied, safely, wrap
 from .steps import NEVER, SHORTEST_EVALUATION_S, Recorder, age_s, shared
 from .torch_distributed import Communication
 from .torch_loader import LoaderWatch
@@ -84,12 +84,8 @@ def fsdp_is_here(module: Any) -> None:
 
 def _if_begun(act: Callable[["Measuring"], None]) -> None:
     measuring = _BEGUN.get("torch")
-    if measuring is None:
-        return
-    try:
-        act(measuring)
-    except Exception as error:  # noqa: BLE001  never the script's trouble
-        measuring.recorder.stop(error)
+    if measuring is not None:
+        safely(measuring.recorder.stop, act, measuring)
 
 
 class Measuring:
@@ -115,7 +111,7 @@ class Measuring:
         self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def place(self) -> None:
-        torch = self.torch
+        torch, recorder = self.torch, self.recorder
         graph, no_grad, inference = getattr(torch.cuda, "CUDAGraph", None), torch.no_grad, torch.inference_mode
         self.steps.place(sys.modules["torch.optim.optimizer"])
         self.by_hand.place()
@@ -127,9 +123,9 @@ class Measuring:
             *((kind, "__enter__", self._gradients_end) for kind in (no_grad, inference)),
             *((kind, "__exit__", self._gradients_begin) for kind in (no_grad, inference)),
             (torch.nn.Module, "train", self._mode),
-            (graph, "capture_begin", self._capture_begins),
+            (graph, "capture_begin", accompanied(self._capture_begins, recorder.stop, before=True)),
             (graph, "capture_end", self._capture_ends),
-            (graph, "replay", self._replays),
+            (graph, "replay", accompanied(self._replayed, recorder.stop)),
         ):
             wrap(owner, name, around)
         self.communication.place()
@@ -195,12 +191,8 @@ class Measuring:
 
     # CUDA graphs
 
-    def _capture_begins(self, original: Any) -> Any:
-        def capture_begin(captured: Any, *args: Any, **kwargs: Any) -> Any:
-            self.steps.capturing, self.steps.captured_steps = True, 0
-            return original(captured, *args, **kwargs)
-
-        return capture_begin
+    def _capture_begins(self, captured: Any, args: Any, kwargs: Any) -> None:
+        self.steps.capturing, self.steps.captured_steps = True, 0
 
     def _capture_ends(self, original: Any) -> Any:
         def capture_end(captured: Any) -> Any:
@@ -213,22 +205,12 @@ class Measuring:
 
         return capture_end
 
-    def _replays(self, original: Any) -> Any:
-        graph = self.torch.cuda.CUDAGraph
-
-        def replay(captured: Any) -> Any:
-            result = original(captured)
-            steps = self.graphs.get(captured) if self.graphs else None
-            if steps and self.recorder.mine():
-                try:
-                    self.recorder.passes += 1
-                    self.recorder.bounded_by(graph)
-                    self.recorder.stepped(graph, steps)
-                except Exception as error:  # noqa: BLE001
-                    self.recorder.stop(error)
-            return result
-
-        return replay
+    def _replayed(self, captured: Any, args: Any, kwargs: Any) -> None:
+        steps, graph = self.graphs.get(captured) if self.graphs else None, self.torch.cuda.CUDAGraph
+        if steps and self.recorder.mine():
+            self.recorder.passes += 1
+            self.recorder.bounded_by(graph)
+            self.recorder.stepped(graph, steps)
 
     # lines
 
@@ -241,17 +223,10 @@ class Measuring:
         """Report at once: a run that is ended before its first step reports nothing more."""
         recorder = self.recorder
         if not self.compiled:
-            try:
-                self.compiling_begins()
-            except Exception as error:  # noqa: BLE001
-                recorder.stop(error)
-        if recorder.steps or not recorder.on or "compiles_since_s" in recorder.facts:
-            return
-        try:
+            safely(recorder.stop, self.compiling_begins)
+        if not recorder.steps and recorder.on and "compiles_since_s" not in recorder.facts:
             recorder.facts["compiles_since_s"] = round(age_s(), 3)
-            recorder.report_facts()
-        except Exception as error:  # noqa: BLE001
-            recorder.stop(error)
+            safely(recorder.stop, recorder.report_facts)
 
     def look(self, step: int) -> None:
         self.recorder.facts.pop("compiles_since_s", None)

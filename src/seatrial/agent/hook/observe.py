@@ -32,6 +32,38 @@ def wrap(owner: Any, name: str, around: Callable[[Any], Any]) -> Any:
     return original
 
 
+def accompanied(
+    act: Callable[[Any, Any, Any], None], failed: Callable[[Exception], None], *, before: bool = False
+) -> Callable[[Any], Any]:
+    """Return what ``wrap`` takes for a method whose calls ``act`` accompanies, with the object, args and kwargs.
+
+    Args:
+        failed: gets an error of ``act``, which is never the script's.
+        before: it is called ahead of the method, else behind it.
+    """
+
+    def around(original: Any) -> Any:
+        def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if before:
+                safely(failed, act, this, args, kwargs)
+                return original(this, *args, **kwargs)
+            result = original(this, *args, **kwargs)
+            safely(failed, act, this, args, kwargs)
+            return result
+
+        return wrapper
+
+    return around
+
+
+def safely(failed: Callable[[Exception], None], act: Callable[..., None], *args: Any) -> None:
+    """Call ``act``; an error goes to ``failed``."""
+    try:
+        act(*args)
+    except Exception as error:  # noqa: BLE001  never the script's trouble
+        failed(error)
+
+
 def is_compiling(torch: Any) -> Callable[[], bool]:
     """Return torch's function that is true while torch.compile traces; always false before torch 2.1."""
     return getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)

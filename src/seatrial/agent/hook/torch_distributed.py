@@ -4,7 +4,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Tuple
 
 from . import report
-from .observe import wrap
+from .observe import accompanied, wrap
 from .steps import Recorder
 from .torch_windows import Windows
 
@@ -42,7 +42,8 @@ class Communication:
         wrap(distributed, "init_process_group", self._joins)
         for name in _COLLECTIVES:
             wrap(distributed, name, lambda original: self._communicates(original, self._recorder.mine))
-        wrap(self._torch.nn.parallel.DistributedDataParallel, "__init__", self._spreads)
+        parallel = self._torch.nn.parallel.DistributedDataParallel
+        wrap(parallel, "__init__", accompanied(self._spreads, self._recorder.stop))
 
     def _joins(self, original: Any) -> Any:
         def init_process_group(*args: Any, **kwargs: Any) -> None:
@@ -51,15 +52,9 @@ class Communication:
 
         return init_process_group
 
-    def _spreads(self, original: Any) -> Any:
-        models, facts, distributed = self._models, self._recorder.facts, self._torch.distributed
-
-        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
-            original(model, *args, **kwargs)
-            models.add(model)
-            facts.update(parallel="DDP", world=distributed.get_world_size())
-
-        return __init__
+    def _spreads(self, model: Any, args: Any, kwargs: Any) -> None:
+        self._models.add(model)
+        self._recorder.facts.update(parallel="DDP", world=self._torch.distributed.get_world_size())
 
     def fsdp_is_here(self, module: Any) -> None:
         """One of the modules above has been imported."""
