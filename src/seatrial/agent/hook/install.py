@@ -63,7 +63,7 @@ _FOLDER = "seatrial_hook_like_importlib_bootstrap"
 _PARTS = (
     *("__init__", "change_loader", "change_model", "change_torch", "changes", "jax_steps", "keras_steps"),
     *("measure_torch", "memory_limit", "observe", "report", "steps", "torch_distributed", "torch_loader"),
-    *("torch_steps", "torch_windows", "trial", "undo_journal"),
+    *("timeline", "torch_steps", "torch_windows", "trial", "undo_journal"),
 )
 
 

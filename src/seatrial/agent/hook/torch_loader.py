@@ -8,7 +8,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Callable, Dict, List
 
-from .observe import wrap
+from .observe import safely, wrap
 from .steps import Recorder
 from .torch_windows import Windows
 
@@ -80,7 +80,7 @@ class LoaderWatch:
             elif recorder.doubtful is not None:
                 recorder.doubt_ends()
             if windows.open:
-                recorder.optimizer_failed()  # or none is at work
+                recorder.timeline.optimizer_failed()  # or none is at work
             outer, now_s = timeline.current, perf_counter()
             spent[outer] += now_s - timeline.since_s
             timeline.current, timeline.since_s = "data", now_s
@@ -92,7 +92,7 @@ class LoaderWatch:
                 spent["data"] += now_s - timeline.since_s
                 timeline.current, timeline.since_s = outer, now_s
                 if batch is None:
-                    loaders.pass_ended(iterator)
+                    safely(recorder.stop, loaders.pass_ended, iterator)
             try:
                 recorder.batches += 1
                 recorder.unused += recorder.passes > 0 and iterator._seatrial_passes == recorder.passes
@@ -110,14 +110,11 @@ class LoaderWatch:
 
     def pass_ended(self, iterator: Any) -> None:
         """A loader is at its end, or it failed. One that no step followed was for evaluation."""
-        try:
-            if iterator._seatrial_trains:
-                self.look_at(iterator)
-            else:
-                self.recorder.doubt_ends()
-                self.pending.clear()
-        except Exception as error:  # noqa: BLE001
-            self.recorder.stop(error)
+        if iterator._seatrial_trains:
+            self.look_at(iterator)
+        else:
+            self.recorder.doubt_ends()
+            self.pending.clear()
 
     def asks(self, iterator: Any) -> None:
         """Record a batch from a loader not yet known to be used for training."""

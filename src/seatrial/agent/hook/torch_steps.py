@@ -59,13 +59,13 @@ class HandSteps:
             timed = windows.open
             if timed:
                 windows.mark("backward")
-                recorder.backward_began()
+                recorder.timeline.backward_began()
             try:
                 result = original(*args, **kwargs)
             finally:
                 self._inside = False
                 if timed:
-                    recorder.backward_ended()
+                    recorder.timeline.backward_ended()
             if self._on:
                 self._keep()
             return result
@@ -215,7 +215,7 @@ class OptimizerSteps:
         elif not opens and self._handle is not None and not COMPILES:
             self._handle.remove()
             self._handle = None
-            self.recorder.optimizer_failed()  # or none is at work
+            self.recorder.timeline.optimizer_failed()  # or none is at work
 
     def compiling_begins(self) -> None:
         """torch.compile is about to be used: it may look at the hooks, which stay as they are from now on."""
@@ -253,7 +253,7 @@ class OptimizerSteps:
             try:
                 windows.mark("optimizer")
                 closure = args[1] if len(args) > 1 else kwargs.get("closure") if kwargs else None
-                recorder.optimizer_began(closure is not None)
+                recorder.timeline.optimizer_began(closure is not None)
             except Exception as error:  # noqa: BLE001
                 recorder.stop(error)
 
@@ -276,7 +276,7 @@ class OptimizerSteps:
                     self._seen_one = True
                     self.seen(optimizer)
                 if windows.open:
-                    recorder.optimizer_ended()
+                    recorder.timeline.optimizer_ended()
                 if self.capturing:
                     self.captured_steps += 1
                     return

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.agent.hook.steps import REGIONS, StepTimeline
+from seatrial.agent.hook.timeline import REGIONS, StepTimeline
 
 
 class Clock:

@@ -1,0 +1,104 @@
+"""Divide a training thread's time into regions that add up."""
+
+from time import perf_counter
+from typing import Callable, Dict, List
+
+#: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
+#: pass, and all that windows alone distinguish: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
+REGIONS = (
+    *("data", "copy", "sync", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation"),
+    "other",
+)
+
+
+class StepTimeline:
+    """Seconds by region.
+
+    Args:
+        clock: seconds, monotonic.
+
+    Attributes:
+        spent: region → seconds so far, up to the last change.
+        current: the region of now.
+    """
+
+    __slots__ = ("_clock", "_in_optimizer", "_outer", "current", "since_s", "spent")
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self.spent: Dict[str, float] = dict.fromkeys(REGIONS, 0.0)
+        self._outer: List[str] = []
+        self._in_optimizer: List[bool] = []
+        self.current = "other"
+        self.since_s = clock()
+
+    def enter(self, region: str) -> None:
+        """Let what follows belong to ``region``, until ``leave``."""
+        now_s = self._clock()
+        current = self.current
+        self._outer.append(current)
+        self.spent[current] += now_s - self.since_s
+        self.current, self.since_s = region, now_s
+
+    def leave(self) -> None:
+        """Back to what was before the last ``enter``."""
+        self.become(self._outer.pop() if self._outer else "other")
+
+    def become(self, region: str) -> None:
+        """The current region is another from now on."""
+        now_s = self._clock()
+        self.spent[self.current] += now_s - self.since_s
+        self.current, self.since_s = region, now_s
+
+    def shift(self, region: str, seconds: float) -> None:
+        """So much of the current region's time was ``region``'s."""
+        self.spent[self.current] -= seconds
+        self.spent[region] += seconds
+
+    def restart(self) -> None:
+        """Begin anew, in a process that was forked off. Wrappers hold ``spent`` itself."""
+        self.spent.update(dict.fromkeys(REGIONS, 0.0))
+        self._outer, self._in_optimizer, self.current, self.since_s = [], [], "other", self._clock()
+
+    def totals(self) -> Dict[str, float]:
+        """A copy of ``spent``, up to now."""
+        self.become(self.current)
+        return self.spent.copy()
+
+    def move_to_evaluation(self, before: Dict[str, float]) -> None:
+        """All since ``before`` was evaluation; the sum stays."""
+        self.move_between(before, self.totals())
+
+    def move_between(self, before: Dict[str, float], after: Dict[str, float]) -> None:
+        """All between these two totals was evaluation."""
+        for region in REGIONS:
+            moved = after[region] - before[region]
+            self.spent[region] -= moved
+            self.spent["evaluation"] += moved
+
+    # in windows only
+
+    def backward_began(self) -> None:
+        if self._in_optimizer and not self._in_optimizer[-1]:
+            self.optimizer_failed()
+        self.enter("backward")
+
+    def backward_ended(self) -> None:
+        self.leave()
+        if self._in_optimizer and self._in_optimizer[-1]:  # a closure's: what follows it is the optimizer's
+            self.become("optimizer")
+
+    def optimizer_began(self, closure: bool) -> None:
+        """A closure computes the loss first: the time is the optimizer's behind its backward pass only."""
+        self._in_optimizer.append(closure)
+        self.enter("other" if closure else "optimizer")
+
+    def optimizer_ended(self) -> None:
+        if self._in_optimizer:
+            self._in_optimizer.pop()
+            self.leave()
+
+    def optimizer_failed(self) -> None:
+        """Leave optimizers that ended with an exception: no hook is called behind their steps."""
+        while self._in_optimizer:
+            self.optimizer_ended()
