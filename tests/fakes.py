@@ -345,6 +345,9 @@ class FakeNvml:
         assert gpu.parent is not None
         return gpu.parent.slices.index(gpu) + 1
 
+    def nvmlDeviceGetComputeInstanceId(self, gpu: FakeGpu) -> int:
+        return 0
+
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, gpu: FakeGpu) -> FakeGpu:
         assert gpu.parent is not None
         return gpu.parent

@@ -65,9 +65,6 @@ class HealthNvml(FakeNvml):
     def nvmlDeviceGetPowerManagementDefaultLimit(self, gpu: HealthGpu) -> int:
         return 700_000
 
-    def nvmlDeviceGetComputeInstanceId(self, gpu: FakeGpu) -> int:
-        return 0
-
     def c_nvmlGpuFabricInfo_t(self) -> Any:
         import pynvml
 

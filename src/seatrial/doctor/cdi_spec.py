@@ -13,7 +13,7 @@ import yaml
 
 from seatrial.errors import GpuContractError
 from seatrial.probe.driver_files import DriverFiles
-from seatrial.probe.nvml import GpuFact, Slice
+from seatrial.probe.nvml import GpuFact
 
 KIND = "nvidia.com/gpu"
 
@@ -34,7 +34,7 @@ def make_spec(
     driver: DriverFiles,
     gpus: Sequence[GpuFact],
     *,
-    slices: Mapping[str, tuple[Slice, Sequence[str]]] | None = None,
+    capabilities: Mapping[str, Sequence[str]] | None = None,
     sockets: Sequence[str] = (),
     machine: str = "x86_64",
 ) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def make_spec(
 
     Args:
         gpus: NVML's; of a GPU in MIG mode, its slices are devices, not itself.
-        slices: UUID of a slice → itself and its capability nodes.
+        capabilities: UUID of a slice → its capability nodes.
         sockets: those of SOCKETS that are there.
 
     Raises GpuContractError when the driver is not complete or has no GPU: such a spec would only fail later.
@@ -54,7 +54,7 @@ def make_spec(
             cause="; ".join(missing),
             run="seatrial doctor --host-only",
         )
-    devices = _wsl_devices(driver) if driver.wsl else list(_devices(driver, gpus, slices or {}))
+    devices = _wsl_devices(driver) if driver.wsl else list(_devices(driver, gpus, capabilities or {}))
     if not devices:
         raise GpuContractError("No GPU to write a CDI spec for", run="seatrial doctor --host-only")
     spec: dict[str, Any] = {
@@ -73,7 +73,7 @@ def make_spec(
 
 
 def _devices(
-    driver: DriverFiles, gpus: Sequence[GpuFact], slices: Mapping[str, tuple[Slice, Sequence[str]]]
+    driver: DriverFiles, gpus: Sequence[GpuFact], capabilities: Mapping[str, Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
     every: dict[str, None] = {}
     for gpu in gpus:
@@ -82,9 +82,9 @@ def _devices(
             continue
         nodes = [driver.gpus[minor].path]
         if gpu.mig is not None:
-            if gpu.uuid not in slices:
+            if gpu.uuid not in capabilities:
                 continue
-            nodes += slices[gpu.uuid][1]
+            nodes += capabilities[gpu.uuid]
         every.update(dict.fromkeys(nodes))
         for name in (gpu.mig or str(gpu.index), gpu.uuid):
             yield {"name": name, "containerEdits": {"deviceNodes": [{"path": path} for path in nodes]}}

@@ -244,17 +244,10 @@ def spec_of(machine: Machine) -> dict[str, Any]:
     return cdi_spec.make_spec(
         machine.driver,
         machine.inventory.gpus,
-        slices=_slices(machine),
+        capabilities={gpu.uuid: nvml.capability_nodes(gpu, machine.root) for gpu in machine.inventory.gpus if gpu.mig},
         sockets=[path for path in cdi_spec.SOCKETS if machine.exists(path)],
         machine=os.uname().machine,
     )
-
-
-def _slices(machine: Machine) -> dict[str, tuple[nvml.Slice, Sequence[str]]]:
-    if not any(gpu.mig for gpu in machine.inventory.gpus):
-        return {}
-    module = machine.pynvml if machine.pynvml is not None else nvml.load()
-    return {part.uuid: (part, nvml.capability_nodes(part, machine.root)) for part in nvml.slices(module)}
 
 
 def _char_links(machine: Machine, found: set[str]) -> Iterator[Change]:

@@ -1,10 +1,10 @@
 """Read samples of each GPU: NVML, the counters of GPM, and Xid errors."""
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 from seatrial.probe import nvml
-from seatrial.probe.nvml import optional
+from seatrial.probe.nvml import ComputeProcess, optional
 
 #: Key of a sample → (NVML's metric number, its unit in ours); throughput is in MiB/s.
 #: Source: nvml.h, nvmlGpmMetricId_t.
@@ -161,14 +161,6 @@ _FIELD_MEMORY_TEMPERATURE = 82  # nvml.h: NVML_FI_DEV_MEMORY_TEMP
 _MEMORY_INFO_V2 = 0x02000028  # nvml.h: NVML_STRUCT_VERSION(Memory, 2), 40 bytes
 
 
-class GpuProcess(NamedTuple):
-    """A process on a GPU. ``pid`` is in the caller's PID namespace; ``share_pct`` is its part of the SMs' time."""
-
-    pid: int
-    memory_bytes: Optional[int]
-    share_pct: Optional[float] = None
-
-
 class Gpu:
     """Every method raises NVMLError when the GPU is lost, and only then; what is not there is None.
 
@@ -250,18 +242,18 @@ class Gpu:
         energy_mj = self._value("nvmlDeviceGetTotalEnergyConsumption")
         return energy_mj / 1000 if energy_mj is not None else None
 
-    def compute_processes(self) -> Optional[List[nvml.ComputeProcess]]:
+    def compute_processes(self) -> Optional[List[ComputeProcess]]:
         """Processes with a CUDA context."""
         processes = self._value("nvmlDeviceGetComputeRunningProcesses")
-        return None if processes is None else [nvml.ComputeProcess(p.pid, p.usedGpuMemory) for p in processes]
+        return None if processes is None else [ComputeProcess(p.pid, p.usedGpuMemory) for p in processes]
 
-    def processes(self) -> Optional[List[GpuProcess]]:
+    def processes(self) -> Optional[List[ComputeProcess]]:
         """Processes with a CUDA context, and their share of the SMs since the last call (None on MIG)."""
         listed = self.compute_processes()
         if listed is None:
             return None
         shares = self._shares() if listed else {}
-        return [GpuProcess(p.pid, p.memory_bytes, None if shares is None else shares.get(p.pid, 0.0)) for p in listed]
+        return listed if shares is None else [p._replace(share_pct=shares.get(p.pid, 0.0)) for p in listed]
 
     def _shares(self) -> Optional[Dict[int, float]]:
         """PID → mean share. NVML keeps a few samples a second and has none (an error) when nothing ran since."""

@@ -12,36 +12,6 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 CAPABILITIES = "/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d"
 
 
-class Slice(NamedTuple):
-    """A slice and what identifies it to the kernel.
-
-    Attributes:
-        name: ``"0:1"``, GPU index and MIG index. minor: of the GPU's own node.
-        gpu_instance, compute_instance: numbers that NVML gives.
-    """
-
-    name: str
-    uuid: str
-    minor: int
-    gpu_instance: int
-    compute_instance: int
-
-
-def slices(pynvml: Any) -> List[Slice]:
-    """Return every MIG slice of this machine. ``pynvml`` is initialised."""
-    found = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            for number, part in _slice_handles(pynvml, handle):
-                minor, uuid = pynvml.nvmlDeviceGetMinorNumber(handle), pynvml.nvmlDeviceGetUUID(part)
-                instance = pynvml.nvmlDeviceGetGpuInstanceId(part), pynvml.nvmlDeviceGetComputeInstanceId(part)
-                found.append(Slice("%d:%d" % (index, number), uuid, minor, *instance))
-        except pynvml.NVMLError:  # a GPU that cannot be read has no slice to give
-            continue
-    return found
-
-
 def _slice_handles(pynvml: Any, handle: Any) -> Iterator[Tuple[int, Any]]:
     """Yield (number, handle) of each MIG slice of a GPU; none without MIG mode."""
     mode = optional(pynvml, "nvmlDeviceGetMigMode", handle)
@@ -52,8 +22,10 @@ def _slice_handles(pynvml: Any, handle: Any) -> Iterator[Tuple[int, Any]]:
                 yield number, part
 
 
-def capability_nodes(part: Slice, root: str = "") -> List[str]:
-    """``/dev/nvidia-caps/nvidia-capN`` of the GPU instance and of the compute instance; [] if unknown."""
+def capability_nodes(part: "GpuFact", root: str = "") -> List[str]:
+    """``/dev/nvidia-caps/nvidia-capN`` of a slice's GPU instance and of its compute instance; [] if unknown."""
+    if part.minor is None or part.gpu_instance is None or part.compute_instance is None:
+        return []
     base = root + CAPABILITIES % (part.minor, part.gpu_instance)
     paths = (base + "/access", base + "/ci%d/access" % part.compute_instance)
     minors = [_minor(path) for path in paths]
@@ -88,7 +60,8 @@ class GpuFact(NamedTuple):
     """A GPU, or MIG slice, as NVML reports it; what could not be read is None.
 
     ``index`` counts (parent) GPUs in PCI bus order. ``compute_mode`` is NVML's number, 0 = shared.
-    A slice has ``mig`` = "GPU index:MIG index" and ``parent_uuid``; its parent is listed too, ``mig_enabled``.
+    A slice has ``mig`` = "GPU index:MIG index", ``parent_uuid`` and the numbers of its instances; its parent is
+    listed too, ``mig_enabled``.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
@@ -104,6 +77,8 @@ class GpuFact(NamedTuple):
     compute_mode: Optional[int] = None
     pci_bus_id: Optional[str] = None
     mig_enabled: bool = False
+    gpu_instance: Optional[int] = None
+    compute_instance: Optional[int] = None
 
 
 class Inventory(NamedTuple):
@@ -121,10 +96,14 @@ class Inventory(NamedTuple):
 
 
 class ComputeProcess(NamedTuple):
-    """A process with a CUDA context; ``pid`` is in the caller's PID namespace (measured in Docker on an H200)."""
+    """A process with a CUDA context; ``pid`` is in the caller's PID namespace (measured in Docker on an H200).
+
+    ``share_pct`` is its part of the SMs' time, where that was read.
+    """
 
     pid: int
     memory_bytes: Optional[int]
+    share_pct: Optional[float] = None
 
 
 #: The driver's NVML: the name, or the path that this process loads it from.
@@ -232,6 +211,8 @@ def _gpu_and_slices(pynvml: Any, index: int) -> List[GpuFact]:
             parent_uuid=parent.uuid,
             compute_mode=parent.compute_mode,
             pci_bus_id=parent.pci_bus_id,
+            gpu_instance=optional(pynvml, "nvmlDeviceGetGpuInstanceId", part),
+            compute_instance=optional(pynvml, "nvmlDeviceGetComputeInstanceId", part),
         )
         for number, part in _slice_handles(pynvml, handle)
     ]

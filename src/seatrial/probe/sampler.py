@@ -1,12 +1,14 @@
 """The one sampler: a ``sample`` event's keys, read cheaply. Agent, command line and exporter are views of it."""
 
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, TypeVar
 
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.probe import nvml
 from seatrial.probe.container import ContainerUsage
-from seatrial.probe.gpu import Gpu, GpuProcess, XidWatch
+from seatrial.probe.gpu import Gpu, XidWatch
+
+T = TypeVar("T")
 
 #: Reading energy and ECC takes 5.8 ms of CPU (measured on an H200, driver 580.159.04: benchmarks/sample_cost.py).
 COUNTER_INTERVAL_S = 30.0
@@ -68,21 +70,19 @@ class Sampler:
 
     def energy_j(self) -> Dict[str, Optional[float]]:
         """UUID → joules since the driver loaded, read now; None without such a counter."""
-        return {uuid: self._read(uuid, lambda gpu: gpu.energy_j()) for uuid in self.uuids}
+        return {uuid: self._read(uuid, Gpu.energy_j) for uuid in self.uuids}
 
     def compute_processes(self, uuid: str) -> Optional[List[nvml.ComputeProcess]]:
         """Processes with a CUDA context on the GPU, or None if NVML does not list them."""
-        processes = self._read(uuid, lambda gpu: gpu.compute_processes())
-        return None if processes is None else list(processes)
+        return self._read(uuid, Gpu.compute_processes)
 
-    def processes(self, uuid: str) -> Optional[List[GpuProcess]]:
+    def processes(self, uuid: str) -> Optional[List[nvml.ComputeProcess]]:
         """The same with each one's share of the SMs since the last call."""
-        processes = self._read(uuid, lambda gpu: gpu.processes())
-        return None if processes is None else list(processes)
+        return self._read(uuid, Gpu.processes)
 
     def service(self, uuid: str) -> Dict[str, Any]:
         """Gpu.service, or {} when the GPU cannot be read."""
-        return self._read(uuid, lambda gpu: gpu.service()) or {}
+        return self._read(uuid, Gpu.service) or {}
 
     def xids(self) -> Dict[str, List[int]]:
         """UUID → Xid errors since the last call (and, the first time, since this sampler was made)."""
@@ -110,7 +110,7 @@ class Sampler:
         self._xids = XidWatch(pynvml, list(gpus))
         return gpus
 
-    def _read(self, uuid: str, reading: Any) -> Any:
+    def _read(self, uuid: str, reading: Callable[[Gpu], Optional[T]]) -> Optional[T]:
         gpu = self._gpus.get(uuid)
         if gpu is None or uuid in self.lost:
             return None
@@ -123,7 +123,7 @@ class Sampler:
     def _gpu(self, uuid: str, with_counters: bool) -> Dict[str, Any]:
         values = self._read(uuid, lambda gpu: gpu.sample(self.gpm_interval_s)) or {}
         if with_counters:
-            values.update(self._read(uuid, lambda gpu: gpu.counters()) or {})
+            values.update(self._read(uuid, Gpu.counters) or {})
         if any(value is not None for value in values.values()):
             self._answered.add(uuid)
             self.failing.discard(uuid)

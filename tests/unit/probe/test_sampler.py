@@ -9,7 +9,7 @@ import time
 from fakes import FakeGpu, FakeNvml
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.probe import container, processes
-from seatrial.probe.gpu import GpuProcess
+from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.processes import Tree
 from seatrial.probe.sampler import Sampler
 
@@ -127,8 +127,8 @@ def test_cpu_and_memory_of_another_process():
 def test_processes_have_memory_and_their_share():
     gpu = FakeGpu(processes=[(7, 543_000_000), (8, None)], shares={7: 60})
     assert Sampler([UUID], pynvml=FakeNvml([gpu])).processes(UUID) == [
-        GpuProcess(7, 543_000_000, 60.0),
-        GpuProcess(8, None, 0.0),
+        ComputeProcess(7, 543_000_000, 60.0),
+        ComputeProcess(8, None, 0.0),
     ]
 
 

@@ -21,8 +21,8 @@ from seatrial.events import AgentFinished, HostWitness, Signal, of_type, tail
 from seatrial.job.in_container import AGENT_GRACE_S
 from seatrial.job.plan import Plan
 from seatrial.probe import processes
-from seatrial.probe.gpu import GpuProcess
 from seatrial.probe.machine import Attribution
+from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.fields import clean
 from seatrial.runs.adopt import handle_of
@@ -284,7 +284,7 @@ class Witness(threading.Thread):
     """
 
     def __init__(
-        self, uuids: tuple[str, ...], own: Callable[[], set[int]], listed: Callable[[str], list[GpuProcess] | None]
+        self, uuids: tuple[str, ...], own: Callable[[], set[int]], listed: Callable[[str], list[ComputeProcess] | None]
     ) -> None:
         super().__init__(name="witness", daemon=True)
         self._uuids, self._own, self._listed = uuids, own, listed
