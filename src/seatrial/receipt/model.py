@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, computed_field
 
-from seatrial.receipt.outcome import DOUBTFUL, ExitCause, LogEnd, Outcome, RunEnd, make_outcome
+from seatrial.receipt.outcome import DOUBTFUL, ExitCause, LogEnd, Outcome, make_outcome
 from seatrial.receipt.section import Block, Criteria, FindingRecord, Plot, Record, Section
 from seatrial.receipt.sections.criteria import CriteriaSection
 from seatrial.receipt.sections.curves import Curves
@@ -86,17 +86,7 @@ class Receipt(Record):
     @property
     def outcome(self) -> Outcome:
         """The headline. Computed whenever it is read, so older receipts have one, too."""
-        return make_outcome(
-            RunEnd(
-                cause=self.exit_cause.id,
-                words=self.exit_cause.words,
-                exit_code=self.exit_code,
-                device=self.header.device,
-                served=self.serving is not None,
-                doubtful=self.doubtful,
-                criteria=self.criteria,
-            )
-        )
+        return make_outcome(self)
 
     @property
     def doubtful(self) -> bool:

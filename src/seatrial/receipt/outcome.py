@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import computed_field
 
 from seatrial.errors import EXIT_CRITERIA, EXIT_DONE
 from seatrial.receipt.formatting import count
 from seatrial.receipt.section import Criterion, Record
+
+if TYPE_CHECKING:
+    from seatrial.receipt.model import Receipt
 
 OutcomeId = Literal[
     "running", "pruned", "stopped", "failed", "unmet", "in-doubt", "cpu", "cpu-fallback", "unproven", "passed"
@@ -92,78 +94,59 @@ class Outcome(Record):
         return f"{self.badge[0].upper()}{self.badge[1:]}. {self.words}"
 
 
-@dataclass(frozen=True)
-class RunEnd:
-    """The facts of a run's end.
-
-    Attributes:
-        cause, words: of its ExitCause.
-        device: of its Header.
-        served: a server's normal end is that somebody stops it.
-        doubtful: by its own words it did nothing, or failed.
-    """
-
-    cause: str
-    words: str
-    exit_code: int
-    device: str
-    served: bool
-    doubtful: bool
-    criteria: Sequence[Criterion]
-
-    @property
-    def unmet(self) -> list[Criterion]:
-        return [criterion for criterion in self.criteria if criterion.weight == "fail"]
-
-    @property
-    def unproven(self) -> list[Criterion]:
-        """Required criteria without a verdict. Without a proof that it ran on the GPU, no GPU run has passed."""
-        open_ = [criterion for criterion in self.criteria if criterion.verdict == "not judged"]
-        return [criterion for criterion in open_ if criterion.asked or criterion.id == "ran-on-gpu"]
+def _unmet(receipt: Receipt) -> list[Criterion]:
+    return [criterion for criterion in receipt.criteria if criterion.weight == "fail"]
 
 
-def make_outcome(end: RunEnd) -> Outcome:
+def _unproven(receipt: Receipt) -> list[Criterion]:
+    """Required criteria without a verdict. Without a proof that it ran on the GPU, no GPU run has passed."""
+    open_ = [criterion for criterion in receipt.criteria if criterion.verdict == "not judged"]
+    return [criterion for criterion in open_ if criterion.asked or criterion.id == "ran-on-gpu"]
+
+
+def make_outcome(receipt: Receipt) -> Outcome:
     """Return the headline."""
-    id = _id(end)
-    warnings = [criterion.title for criterion in end.criteria if criterion.weight == "warning"]
+    id = _id(receipt)
+    warnings = [criterion.title for criterion in receipt.criteria if criterion.weight == "warning"]
     level, badge = _SHOWN[id]
     if id in ("passed", "cpu", "cpu-fallback") and warnings:
         badge += f", {count(len(warnings), 'warning')}"
-    parts = [end.words]
-    if id not in NOT_FINISHED or end.cause == "finished":
+    parts = [receipt.exit_cause.words]
+    if id not in NOT_FINISHED or receipt.exit_cause.id == "finished":
         missed = f"default{'' if len(warnings) == 1 else 's'} missed: {', '.join(warnings)}"
-        parts += [*_criteria_words(id, end), *([missed] if warnings else [])]
-    footnote = f"{EXIT_CRITERIA} with --strict" if id == "unmet" and end.exit_code == EXIT_DONE else ""
+        parts += [*_criteria_words(id, receipt), *([missed] if warnings else [])]
+    footnote = f"{EXIT_CRITERIA} with --strict" if id == "unmet" and receipt.exit_code == EXIT_DONE else ""
     words = "; ".join(parts) + (f". {NO_GPU.format('ran')}" if id == "cpu-fallback" else "")
     return Outcome(id=id, level=level, badge=badge, words=words, footnote=footnote)
 
 
-def _id(end: RunEnd) -> OutcomeId:
-    """Return the first that holds."""
-    if end.cause in ("running", "pruned"):
-        return "running" if end.cause == "running" else "pruned"
-    if end.cause == "stopped" and (end.exit_code != EXIT_DONE or not end.served):
+def _id(receipt: Receipt) -> OutcomeId:
+    """Return the first that holds. A server's normal end is that somebody stops it."""
+    cause = receipt.exit_cause.id
+    if cause in ("running", "pruned"):
+        return "running" if cause == "running" else "pruned"
+    if cause == "stopped" and (receipt.exit_code != EXIT_DONE or receipt.serving is None):
         return "stopped"
-    if end.exit_code not in (EXIT_DONE, EXIT_CRITERIA):
+    if receipt.exit_code not in (EXIT_DONE, EXIT_CRITERIA):
         return "failed"
-    if end.unmet:
+    if _unmet(receipt):
         return "unmet"
-    if end.doubtful:
+    if receipt.doubtful:
         return "in-doubt"
-    if end.device != "gpu":
-        return "cpu" if end.device == "cpu" else "cpu-fallback"
-    return "unproven" if end.unproven else "passed"
+    if receipt.header.device != "gpu":
+        return "cpu" if receipt.header.device == "cpu" else "cpu-fallback"
+    return "unproven" if _unproven(receipt) else "passed"
 
 
-def _criteria_words(id: OutcomeId, end: RunEnd) -> list[str]:
+def _criteria_words(id: OutcomeId, receipt: Receipt) -> list[str]:
     """Return the criteria that the outcome is about."""
-    criteria = end.criteria
+    criteria = receipt.criteria
     if id in ("failed", "unmet"):
-        return [f"not met: {'; '.join(map(_both_sides, end.unmet))}"] if end.unmet else []
+        return [f"not met: {'; '.join(map(_both_sides, _unmet(receipt)))}"] if _unmet(receipt) else []
     if id == "in-doubt":
         return []
     if id == "unproven":
-        return [f"not judged: {_titles(end.unproven)}"]
+        return [f"not judged: {_titles(_unproven(receipt))}"]
     met = sum(criterion.verdict == "pass" for criterion in criteria)
     if id == "passed":
         return [f"{met} {'criterion' if met == 1 else 'criteria'} met"]
