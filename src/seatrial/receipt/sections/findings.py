@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import posixpath
 import re
@@ -10,24 +9,23 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from seatrial.errors import SeatrialError
-from seatrial.events import FilesOutside, Signal, is_result
+from seatrial.events import FilesOutside, is_result
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import mount_of
 from seatrial.findings.own_words import with_own_words
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_RUN
-from seatrial.job.units import format_bytes, format_seconds
+from seatrial.job.units import format_bytes
 from seatrial.receipt.fields import clean, items, mapping, whole
-from seatrial.receipt.formatting import count, quote
+from seatrial.receipt.formatting import count
 from seatrial.receipt.section import Block, Log, Notices, Section
-from seatrial.receipt.sections.criteria import CLOCK_SLACK_S, judge_saved_model
+from seatrial.receipt.sections.criteria import CLOCK_SLACK_S
+from seatrial.receipt.sections.quiet_failure import did_nothing, failed_quietly, went_to_background
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.job.plan import Plan
     from seatrial.receipt.evidence import RunEvidence
-    from seatrial.receipt.logs import Output
     from seatrial.receipt.model import Receipt
 
 #: Frameworks report these without a GPU, and go on.
@@ -47,7 +45,7 @@ class FindingsSection(Section):
         found += [_of_this_run(finding, run) for finding in run.output.findings]
         if (memory := run.measurements.gpu_memory) and memory.failed is not None:
             found.append(by_id("gpu-memory-not-held").finding([memory.failed]))
-        looks = (_missing_file, _lost_files, _out_of_memory, _did_nothing, _failed_quietly, _went_to_background)
+        looks = (_missing_file, _lost_files, _out_of_memory, did_nothing, failed_quietly, went_to_background)
         return [*found, *(finding for look in looks if (finding := look(run)))]
 
     def blocks(self, receipt: Receipt) -> list[Block]:
@@ -288,135 +286,6 @@ def _named(files: list[Any], number: int) -> str:
 def _in_project(path: Path, run: RunEvidence) -> str:
     project = run.plan.job.project
     return str(path.relative_to(project)) if path.is_relative_to(project) else str(path)
-
-
-#: A script that ran longer, or printed more, did something before it left. Importing torch from a cold disk takes half
-#: of the first. A script that skips a part often did the others.
-MOST_S, MOST_LINES, MOST_LINES_OF_SKIPPING = 60.0, 20, 5
-
-#: A script that only starts another process is done by then.
-MOST_S_OF_STARTING = 5.0
-
-#: Characters of a line that only announces the exit; the reason stands in the line before.
-_SHORT = 40
-
-_LEAVES = re.compile(
-    r"\b(exiting|aborting|quitting|terminating|bailing out|giving up|nothing to do|will exit"
-    r"|cannot (run|continue|proceed))\b",
-    re.IGNORECASE,
-)
-_SKIPS = re.compile(r"\b(skipped|skipping|skip)\b", re.IGNORECASE)
-_LACKS = re.compile(
-    r"\b(no|not|none|without|unable|cannot|can't|couldn't|could not|fail(ed|s)?|missing|insufficient|unavailable|needs?"
-    r"|requires?|required|at least|only|fewer|nothing)\b",
-    re.IGNORECASE,
-)
-#: A script that demands more GPUs than there are need not announce its exit.
-_DEMANDS = re.compile(
-    r"\b(requires?|needs?|must have|(should|must) be run (on|with))\b"
-    r".{0,40}?\b(at least|more than|minimum|multiple|[2-9]|two|an? )"
-    r".{0,40}?\b(gpus?|cuda|devices?|accelerators?|ranks|processes)\b",
-    re.IGNORECASE,
-)
-#: A script that prints this behind an exception has not gone on.
-_GAVE_UP = re.compile(
-    r"\b(fail(ed|s|ing)?|failure|abort(ed|ing)?|interrupted|crash(ed)?|gave up|giving up|exception|traceback"
-    r"|errors? (occurred|above)|(due to|because of|with|by) an? error)\b",
-    re.IGNORECASE,
-)
-_USAGE = re.compile(r"usage: \S", re.IGNORECASE)
-
-#: Arguments of a user who wants no work done.
-_ASKS_FOR_WORDS = {"-h", "--help", "-help", "help", "--version", "-V", "--list", "--info", "--dry-run"}
-
-
-def _did_nothing(run: RunEvidence) -> Finding | None:
-    """Return the finding for a script that finished with 0 and apparently did nothing, or None.
-
-    Each sign alone is harmless: a short script, one that reports no step, the word "exiting". It takes a script that
-    finished soon and with few lines, of which the last report a lack and an exit, or its usage; and that reported
-    nothing, saved no model and computed on no GPU.
-    """
-    wall_s, output = run.measurements.wall_s, run.output
-    if run.plan.job.serve is not None:
-        return None
-    if run.cause.id != "finished" or wall_s is None or wall_s > MOST_S or output.lines > MOST_LINES:
-        return None
-    known = by_id("did-nothing")
-    if not output.lines and _has_no_code(run.plan):
-        return known.finding(
-            [f"{run.plan.job.target.value} has no line of code"],
-            cause="The script is empty, or has comments alone: perhaps it is not saved yet",
-            fix="save it, then: seatrial run …",
-        )
-    if _ASKS_FOR_WORDS & set(run.plan.job.target.args):
-        return None
-    last = _farewell(output) or next((line for line in output.first_lines if _USAGE.match(line)), None)
-    if last is None or _worked(run):
-        return None
-    nothing = f"{format_seconds(wall_s)}, {count(output.lines, 'line')} of output, no step, no model"
-    nothing += ", no work on a GPU" if run.expected else ""
-    return known.finding([f"its last words: {quote(last)}", nothing])
-
-
-def _failed_quietly(run: RunEvidence) -> Finding | None:
-    """Return the finding for a target that printed an exception and ended with 0.
-
-    It does not apply to one that saved a model and printed more behind the exception: a plot or an upload failed.
-    """
-    if run.plan.job.serve is not None or run.cause.id != "finished" or not run.output.ends_with_exception:
-        return None
-    last = run.output.after_stderr[-1:]
-    if last and not _GAVE_UP.search(last[0]) and judge_saved_model(run).verdict == "pass":
-        return None
-    return by_id("exception-swallowed").finding([f"stderr ends with: {quote(run.output.exception or '')}"])
-
-
-def _went_to_background(run: RunEvidence) -> Finding | None:
-    """Return the finding for a target that ended once it had started another process, and had done nothing itself."""
-    wall_s = run.measurements.wall_s
-    if run.cause.id != "finished" or wall_s is None or wall_s > MOST_S_OF_STARTING or _worked(run):
-        return None
-    signals = [moment for moment in run.evidence.all(Signal) if moment.text("origin") == "end"]
-    most = max((len(items(moment.keys.get("forwarded_to"))) for moment in signals), default=0)
-    if not most:
-        return None
-    ended = f"it ended after {format_seconds(wall_s)} and left {count(most, 'process')}"
-    return by_id("went-to-background").finding([ended])
-
-
-def _has_no_code(plan: Plan) -> bool:
-    """Return whether the target is a script of the project without a statement, as it lies there now."""
-    from seatrial.system.project_files import read_bytes
-
-    if plan.job.target.kind != "script":
-        return False
-    try:
-        source = read_bytes(plan.job.project / plan.job.target.value, inside=plan.job.project)
-        return not ast.parse(source).body
-    except (OSError, SeatrialError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-
-
-def _farewell(output: Output) -> str | None:
-    """Return the line, of the last ones, that reports a lack and the script's exit."""
-    skips = output.lines <= MOST_LINES_OF_SKIPPING
-    before = ""
-    for line in output.last_lines:
-        leaves = _LEAVES.search(line) or (skips and _SKIPS.search(line))
-        if _DEMANDS.search(line) or (leaves and _LACKS.search(line)):
-            return line
-        if leaves and len(line) <= _SHORT and _LACKS.search(before):
-            return f"{before} {line}"
-        before = line
-    return None
-
-
-def _worked(run: RunEvidence) -> bool:
-    """Return whether it reported, saved or computed something."""
-    used = (use.utilization_max_pct or use.sm_activity_mean_pct for use in run.measurements.gpus)
-    stepped = bool(run.evidence.steps.lines or run.evidence.anatomy)
-    return stepped or any(used) or judge_saved_model(run).verdict == "pass"
 
 
 _RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
