@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 
+from seatrial.common.gpu_peaks import peak_tflops
 from seatrial.diagnosis import thresholds as at
-from seatrial.diagnosis.diagnosis import Advice, Cause, peaks
+from seatrial.diagnosis.diagnosis import Advice, Cause, tensor_peak
 from seatrial.diagnosis.signals import Signals, ranks_wait
 
 UNKNOWN = "no bound follows from what was measured"
@@ -115,8 +116,8 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         found.append(Advice("float32 in place of float64: torch.set_default_dtype, or .float() on the data", UNKNOWN))
     busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
     if "fp32" in tags:
-        peak = peaks(seen.gpu_name)
-        ratio = peak.tensor / peak.fp32 if peak and peak.fp32 else None
+        tensor_tflops, fp32_tflops = tensor_peak(seen.gpu_name), peak_tflops(seen.gpu_name, "fp32")
+        ratio = tensor_tflops / fp32_tflops if tensor_tflops and fp32_tflops else None
         gain = UNKNOWN
         if ratio is not None:
             at_most = 1 / (1 - busy + busy / ratio)

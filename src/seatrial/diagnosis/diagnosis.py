@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from seatrial.common.gpu_peaks import peak_tflops
 from seatrial.diagnosis.thresholds import table
@@ -48,14 +47,6 @@ class Diagnosis:
         return f"{self.cause}: {MEANING[self.cause]}"
 
 
-class Peaks(NamedTuple):
-    """Dense peaks of a GPU in FLOP/s: bf16 on tensor cores (fp16 if it has no bf16), and fp32 without them."""
-
-    tensor: float
-    fp32: float | None
-
-
-def peaks(name: str) -> Peaks | None:
-    """Return the peaks of a product by NVML's name, or None if it is not in the table (then MFU is unknown)."""
-    tensor, fp32 = peak_tflops(name, "bf16") or peak_tflops(name, "fp16"), peak_tflops(name, "fp32")
-    return Peaks(tensor * 1e12, fp32 * 1e12 if fp32 else None) if tensor else None
+def tensor_peak(name: str) -> float | None:
+    """Return the dense peak of a product in TFLOP/s by NVML's name: bf16 on tensor cores, fp16 if it has no bf16."""
+    return peak_tflops(name, "bf16") or peak_tflops(name, "fp16")

@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.common.signals import REGIONS
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
-from seatrial.diagnosis.diagnosis import MEANING, SHOWN_BY, Cause, Diagnosis, peaks
+from seatrial.diagnosis.diagnosis import MEANING, SHOWN_BY, Cause, Diagnosis, tensor_peak
 from seatrial.diagnosis.happened import SHORTEST_S, EndFacts, happened, notes, too_short
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 
@@ -47,8 +47,8 @@ def diagnose_signals(seen: Signals) -> Diagnosis | None:
         return None
     cause = next(cause for cause, holds in RULES if holds(seen))
     tags = tuple(tag for tag, holds in TAGS if holds(seen))
-    peak = peaks(seen.gpu_name)
-    mfu = seen.flops_per_s / (peak.tensor * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
+    peak = tensor_peak(seen.gpu_name)
+    mfu = seen.flops_per_s / (peak * 1e12 * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
     return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen), mfu, _runner_up(cause, seen))
 
 

@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 from datetime import timedelta
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,9 @@ __all__ = (
 #: Horovod waits for a rank without limit, for example for one that evaluates alone; torchrun notices dead ones.
 _PATIENCE = timedelta(hours=6)
 
-#: Variables that horovodrun sets and scripts read. Source: horovod/runner/gloo_run.py on GitHub.
-_VARIABLES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+#: Numbers of a rank: Horovod's functions, and variables that horovodrun sets and scripts read. Source:
+#: horovod/runner/gloo_run.py on GitHub.
+_NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
 class World:
@@ -120,36 +121,22 @@ def _at_exit() -> None:
 def set_variables() -> None:
     """Set Horovod's variables for scripts that read them."""
     here = World()
-    for name in _VARIABLES:
-        os.environ.setdefault("HOROVOD_" + name, str(getattr(here, name.lower())))
+    for name in _NUMBERS:
+        os.environ.setdefault("HOROVOD_" + name.upper(), str(getattr(here, name)))
 
 
 def is_initialized() -> bool:
     return _world is not None
 
 
-def rank() -> int:
-    return world().rank
+def _number_of(name: str) -> Callable[[], int]:
+    def number() -> int:
+        return int(getattr(world(), name))
+
+    return number
 
 
-def size() -> int:
-    return world().size
-
-
-def local_rank() -> int:
-    return world().local_rank
-
-
-def local_size() -> int:
-    return world().local_size
-
-
-def cross_rank() -> int:
-    return world().cross_rank
-
-
-def cross_size() -> int:
-    return world().cross_size
+rank, size, local_rank, local_size, cross_rank, cross_size = map(_number_of, _NUMBERS)
 
 
 def is_homogeneous() -> bool:
