@@ -88,7 +88,7 @@ def test_symptom_is_found_wherever_a_line_was_broken() -> None:
         text = shown(symptom).encode()
         whole = Matches(LAYERS)
         whole.add(1, text + b" and so on")
-        for at in range(1, len(text), 5):
+        for at in range(1, len(text), 11):
             end, begin = text[:at].rstrip(), text[at:].lstrip() + b" and so on"
             if text + b" and so on" not in (end + begin, end + b" " + begin):
                 continue  # two spaces are lost where a line is broken

@@ -11,11 +11,6 @@ from seatrial.probe import processes
 from seatrial.probe.processes import Tree
 
 
-def test_this_process():
-    me = processes.read(os.getpid())
-    assert me.parent == os.getppid() and me.rss_bytes > 1_000_000 and me.cpu_seconds > 0
-
-
 def test_a_name_with_parentheses_and_spaces(tmp_path):
     (tmp_path / "7").mkdir()
     fields = "S 3 7 5 0 -1 0 0 0 0 0 250 50 0 0 20 0 1 0 99 1000 11 0"
@@ -25,23 +20,6 @@ def test_a_name_with_parentheses_and_spaces(tmp_path):
     assert process.cpu_seconds == 300 / os.sysconf("SC_CLK_TCK") and process.rss_bytes == 11 * os.sysconf(
         "SC_PAGE_SIZE"
     )
-
-
-def test_descendants_are_all_below_and_only_those():
-    script = "import subprocess,sys; subprocess.run(['sleep', '30'])"
-    parent = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
-    try:
-        for _ in range(200):
-            below = processes.descendants(parent.pid)
-            if below and processes.command_line(below[0].pid).startswith(b"sleep"):
-                break
-            subprocess.run(["sleep", "0.02"], check=True)
-        assert [process.parent for process in below] == [parent.pid]
-        assert processes.command_line(below[0].pid) == b"sleep\x0030\x00"
-        assert parent.pid in [process.pid for process in processes.descendants(os.getpid())]
-    finally:
-        os.killpg(parent.pid, 9)
-        parent.wait()
 
 
 def test_a_gone_process_has_nothing():
@@ -79,7 +57,8 @@ def test_children_and_grandchildren_come_and_go():
     try:
         wait_for(lambda: any(one.parent == child.pid for one in looked_at.read().values()))
         assert list(looked_at.read()) == [process.pid for process in processes.descendants(os.getpid())]
-        [grandchild] = [one.pid for one in looked_at.read().values() if one.parent == child.pid]
+        [grandchild] = [one.pid for one in processes.descendants(child.pid)]
+        wait_for(lambda: processes.command_line(grandchild) == b"sleep\x0060\x00")
         os.kill(grandchild, signal.SIGKILL)
         wait_for(lambda: grandchild not in looked_at.read())
     finally:

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster_plans import DDP, a_cluster_plan
 from seatrial.backends.base import State
@@ -119,28 +117,6 @@ def test_summary_of_each_pod_is_in_front_of_its_own_lines() -> None:
     whole = kinds([*a_pods_lines()[-4:], *later(a_pods_lines(), 100)[-2:]])
     first, second = (place for place, kind in enumerate(whole) if kind == "agent.started")
     assert first == 0 and second > whole.index("agent.finished")
-
-
-_JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "_seq", "t"]), inner),
-    max_leaves=6,
-)
-_LINE = st.fixed_dictionaries(
-    {
-        "type": st.sampled_from(["agent.summary", "agent.finished", "sample"]),
-        "source": st.sampled_from(["agent", "host", "target"]),
-        "events": st.lists(_JUNK, max_size=3),
-        "_seq": _JUNK,
-        "node": _JUNK,
-    }
-)
-
-
-@given(st.lists(_LINE))
-def test_no_summary_loses_a_line(events: Lines) -> None:
-    kept = [moment.keys for moment in gather(events).moments]
-    assert all(any(each is event for each in kept) for event in events)
 
 
 BY_USER = at(9.9, "signal", "host", signal=15, name="SIGTERM", origin="user", forwarded_to=[])

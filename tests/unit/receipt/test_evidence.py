@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial.receipt.clock import MAX_GAP_S, on_one_clock
@@ -91,23 +91,29 @@ def test_clock_that_was_set_in_the_middle_is_one_jump() -> None:
     assert "back by 49 s" in jump
 
 
-_LINES = st.lists(
-    st.tuples(
-        st.sampled_from(["agent", "host", "target", "", "Agent"]),
-        st.sampled_from(["agent.started", "host.pod", "host.launched", "sample", "step"]),
-        st.none() | st.floats() | st.text() | st.integers(),
-        st.none() | st.integers(-1, 2) | st.text(max_size=2) | st.floats(),
-    ),
-    max_size=12,
+_JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "_seq", "t"]), inner),
+    max_leaves=6,
+)
+_TYPES = ("agent.started", "agent.summary", "agent.finished", "host.pod", "host.launched", "sample", "step")
+_LINE = st.fixed_dictionaries(
+    {
+        "source": st.sampled_from(["agent", "host", "target", "", "Agent"]),
+        "type": st.sampled_from(_TYPES),
+        **dict.fromkeys(("t", "node", "_seq"), _JUNK),
+        "events": st.lists(_JUNK, max_size=3),
+    }
 )
 
 
-@given(_LINES)
-def test_no_line_is_lost(lines: list[tuple[object, ...]]) -> None:
-    events = [dict(zip(("source", "type", "t", "node"), each, strict=True)) for each in lines]
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_LINE, max_size=12))
+def test_no_line_is_lost(events: Lines) -> None:
     ordered, elapsed, _ = on_one_clock(events)
     assert sorted(map(id, ordered)) == sorted(map(id, events))
     assert len(elapsed) == len(events) and all(at >= 0 for at in elapsed)
+    assert {id(event) for event in events} <= {id(moment.keys) for moment in gather(events).moments}
 
 
 @given(st.lists(st.tuples(st.sampled_from(["agent", "host", "target"]), st.none() | st.floats())))

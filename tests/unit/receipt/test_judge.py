@@ -58,22 +58,6 @@ def without(run, *types):
     return run
 
 
-def test_h200_run_meets_every_criterion(scenario, tmp_path):
-    receipt = scenario("h200-success").judge(tmp_path)
-    met = ("gpus-visible", "ran-on-gpu", "gpu-busy", "model-saved", "clean-output", "image-size", "metric-accuracy")
-    assert verdicts(receipt) == {**dict.fromkeys(met, "pass"), "in-time": "not judged", "trained-on-gpu": "not judged"}
-    header, measured = receipt.header, receipt.measurements
-    assert (receipt.outcome.id, header.gpus[0].uuid, header.framework_cuda, header.cuda) == (
-        "passed", H200.uuid, "13.0", "13.0",
-    )  # fmt: skip
-    assert (measured.energy_j, measured.energy_from) == (7400.5, "counter")
-    assert (measured.images, measured.images_per_s) == (29 * 12800, pytest.approx(12800))
-    assert measured.gpus[0].utilization_mean_pct > 80, "samples before the context do not count"
-    rows = rows_of(receipt, "Measured")
-    assert rows["memory"].startswith("peak of the whole run ")
-    assert rows["GPU 0 memory"].startswith("peak of the window's samples ")
-
-
 @pytest.mark.parametrize("change", ["agent lost", "counter began anew"])
 def test_energy_is_integrated_from_power_if_no_counter_is_usable(scenario, tmp_path, change):
     run = scenario("agent-lost" if change == "agent lost" else "h200-success")
@@ -105,16 +89,13 @@ def two_gpus(first, second, other=OTHER):
     return Scenario(events, (H200, other), "required")
 
 
-def test_idle_gpu_fails_although_the_mean_of_both_would_pass(tmp_path):
-    assert verdicts(two_gpus(99, 45).judge(tmp_path))["gpu-busy"] == "fail"
-
-
 def test_gpus_of_one_index_are_judged_and_shown_each(tmp_path):
     """In every pod the first GPU has the index 0; slices have that of their GPU."""
-    receipt = two_gpus(1, 99, OTHER.model_copy(update={"index": H200.index})).judge(tmp_path)
+    receipt = two_gpus(45, 99, OTHER.model_copy(update={"index": H200.index})).judge(tmp_path)
     names = ["GPU 0 (GPU-de421f49)", "GPU 0 (GPU-aaaabbbb)"]
     busy = receipt.criteria["gpu-busy"]
-    assert busy.verdict == "fail" and busy.measured == f"{names[0]} 1.0 %, {names[1]} 99 %"
+    assert busy.verdict == "fail", "although the mean of both would pass"
+    assert busy.measured == f"{names[0]} 45 %, {names[1]} 99 %"
     plots = {plot.id: plot for plot in receipt.plots}
     assert [plots[f"gpu-{n}-busy"].title for n in range(2)] == [f"{name} busy" for name in names]
     assert [line.name for line in plots["gpu-power"].lines] == names
@@ -312,14 +293,6 @@ def test_leftover_processes_are_in_the_timeline(scenario, tmp_path):
     assert "SIGTERM to 2 processes that the target had started and left behind" in words
 
 
-@pytest.mark.parametrize(("strict", "code"), [(True, 4), (False, 0)])
-def test_unmet_criterion_fails_the_command_only_if_strict(scenario, tmp_path, strict, code):
-    run = scenario("cpu-success")
-    run.criteria["metrics"], run.job["strict"] = {"accuracy": ">= 0.999"}, strict
-    receipt = run.judge(tmp_path)
-    assert receipt.exit_code == code and receipt.outcome.level == "bad"
-
-
 @pytest.mark.parametrize("name", ["script-error", "timeout"])
 def test_failed_target_is_1_even_when_strict_or_ended_with_0(scenario, tmp_path, name):
     run = scenario(name)
@@ -358,11 +331,6 @@ def test_findings_and_warnings_of_runs_that_finished(scenario, tmp_path):
     assert summary.warnings(receipts["cpu-fallback"]) == [] and receipts["cpu-fallback"].warnings
     assert receipts["garbage"].warnings[0].startswith("3 lines of events.jsonl could not be read")
     assert receipts["garbage"].measurements.metrics[-1].last > 0.99
-
-
-def test_live_run_is_provisional(tmp_path):
-    receipt = Scenario(prologue() + running(5), state=State("running")).judge(tmp_path)
-    assert (receipt.exit_cause.id, receipt.exit_code) == ("running", 0)
 
 
 JSON = (

@@ -73,8 +73,11 @@ def test_no_rendering_has_user_host_home_or_secret(
     assert any(criterion.id == "metric-USER_score" for criterion in receipt.criteria)
 
 
-@pytest.mark.parametrize("name", ["a", "train", "cuda", "root", "user", "docker", "pass", "finished"])
-@pytest.mark.parametrize("run", ["h200-success", "contract-failure", "cuda-oom"])
+WORDS = ["a", "train", "cuda", "root", "user", "docker", "pass", "finished", "gpu"]
+RUNS = ["h200-success", "contract-failure", "cuda-oom"] * 3
+
+
+@pytest.mark.parametrize(("name", "run"), list(zip(WORDS, RUNS, strict=True)))
 def test_a_name_that_is_a_word_changes_nothing_but_the_host(
     scenario: Any, tmp_path: Path, identity: Any, name: str, run: str
 ) -> None:

@@ -104,6 +104,7 @@ def test_live_run_has_not_passed(made: Any, tmp_path: Path) -> None:
     run.events = [event for event in run.events if event["type"] not in ("target.exited", "agent.finished")]
     receipt = run.judge(tmp_path)
     assert (receipt.outcome.id, receipt.outcome.level) == ("running", "none")
+    assert (receipt.exit_cause.id, receipt.exit_code) == ("running", 0)
 
 
 def test_required_criteria_survive_the_plan_and_a_verbs_own(tmp_path: Path) -> None:

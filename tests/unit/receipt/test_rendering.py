@@ -97,7 +97,7 @@ def test_plots_and_tiles_of_gpu_runs(scenario, tmp_path):
     assert "<b>cause:</b> The script uses 1 GPU" in page and "<b>fix:</b></p><pre><code>seatrial run" in page
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_many_steps_stay_small_and_keep_their_spike(scenario, tmp_path, count):
     run = scenario("cpu-success")
     steps = [
@@ -113,7 +113,7 @@ def test_many_steps_stay_small_and_keep_their_spike(scenario, tmp_path, count):
 
 def test_too_many_metric_names_are_cut_with_a_warning(scenario, tmp_path):
     run = scenario("cpu-success")
-    run.events += [at(5, "step", "target", **{f"m{i}": i, "step": s}) for s in range(2) for i in range(10_000)]
+    run.events += [at(5, "step", "target", **{f"m{i}": i, "step": s}) for s in range(2) for i in range(3_000)]
     receipt = run.judge(tmp_path)
     assert len(html.render(receipt)) < 2_000_000
     assert any("metrics were skipped" in warning for warning in receipt.warnings)
