@@ -179,19 +179,21 @@ def _text(line: bytes) -> str:
     return clean(line.decode("utf-8", "replace").strip().rpartition("\r")[2])
 
 
-def _last_exception(lines: list[str]) -> tuple[str | None, str | None]:
-    """Return (type and message, function that raised it) of the last traceback that is not a launcher's own."""
-    for start in reversed([i for i, line in enumerate(lines) if line.startswith(TRACEBACK)]):
-        function = None
-        for number, line in enumerate(lines[start + 1 :], start + 2):
-            match = _EXCEPTION.match(line)
-            if match is None:  # the indented frames
-                function = frame[1] if (frame := _FRAME.match(line)) else function
-                continue
-            if match.group(1).rpartition(".")[2] in _LAUNCHER_ERRORS:
-                break
-            below = lines[number] if line.endswith(":") and number < len(lines) else ""
-            return clean(f"{line} {below.strip()}" if below.startswith((" ", "\t")) else line), function
+def _tracebacks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield where each traceback begins and where its exception is, the last first; not those of a launcher."""
+    for start in reversed([place for place, line in enumerate(lines) if line.startswith(TRACEBACK)]):
+        place = next((at for at in range(start + 1, len(lines)) if _EXCEPTION.match(lines[at])), None)
+        if place is not None and lines[place].partition(":")[0].rpartition(".")[2] not in _LAUNCHER_ERRORS:
+            yield start, place
+
+
+def _last_exception(lines: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return (type and message, function that raised it) of the last traceback."""
+    for start, place in _tracebacks(lines):
+        functions = [frame[1] for line in lines[start:place] if (frame := _FRAME.match(line))]
+        line, below = lines[place], lines[place + 1] if place + 1 < len(lines) else ""
+        whole = f"{line} {below.strip()}" if line.endswith(":") and below.startswith((" ", "\t")) else line
+        return clean(whole), functions[-1] if functions else None
     return None, None
 
 
@@ -272,17 +274,14 @@ def _last(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _last_traceback(lines: Sequence[str]) -> list[str]:
-    """Return the last traceback that is not a launcher's own, with the indented lines below its exception."""
+    """Return the last traceback, with the indented lines below its exception."""
     plain = [_RANK.sub("", line) for line in lines]
-    for start in reversed([place for place, line in enumerate(plain) if line.startswith(TRACEBACK)]):
-        end = start + 1
-        while end < len(plain) and (plain[end].startswith((" ", "\t")) or not plain[end]):
-            end += 1
-        if end < len(plain) and not any(name in plain[end] for name in _LAUNCHER_ERRORS):
-            last = end + 1
-            while last < len(plain) and plain[last].startswith((" ", "\t")) and plain[last].strip():
-                last += 1
-            left_out, first = max(0, last - start - MAX_FRAMES), start + MAX_FRAMES // 3
-            note = [f"  … {left_out} lines left out …"] if left_out else []
-            return [*plain[start:first], *note, *plain[first + left_out : last]] if left_out else plain[start:last]
+    for start, place in _tracebacks(plain):
+        below = takewhile(lambda line: line.startswith((" ", "\t")) and line.strip(), plain[place + 1 :])
+        whole = [*plain[start : place + 1], *below]
+        left_out = len(whole) - MAX_FRAMES
+        if left_out <= 0:
+            return whole
+        first = MAX_FRAMES // 3
+        return [*whole[:first], f"  … {left_out} lines left out …", *whole[first + left_out :]]
     return []
