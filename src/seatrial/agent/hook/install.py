@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from typing import Any, Dict, Optional, Sequence
 
+from seatrial.agent import hook
+
 #: Names of packages that stand in, for bootstrap.py; and whether they come before what is installed.
 VARIABLE, FIRST_VARIABLE = "SEATRIAL_STAND_INS", "SEATRIAL_STAND_INS_FIRST"
 
@@ -60,11 +62,9 @@ CHANGES_VARIABLE = "SEATRIAL_TUNE"
 #: path, so that it names the script's line and not one of ours. Source: is_internal_frame in CPython's
 #: Python/_warnings.c and Lib/warnings.py, 3.3 to 3.14; skip_file_prefixes is for who raises the warning.
 _FOLDER = "seatrial_hook_like_importlib_bootstrap"
-_PARTS = (
-    *("__init__", "change_loader", "change_model", "change_torch", "changes", "jax_steps", "keras_steps"),
-    *("measure_torch", "memory_limit", "observe", "report", "steps", "torch_distributed", "torch_loader"),
-    *("timeline", "torch_steps", "torch_windows", "trial", "undo_journal"),
-)
+
+#: Modules of this package that are no parts of the hook.
+_OTHERS = ("bootstrap", "install")
 
 
 def install(
@@ -82,8 +82,9 @@ def install(
     package = os.path.join(folder, _FOLDER)
     os.makedirs(package, exist_ok=True)
     _copy("bootstrap", os.path.join(folder, "sitecustomize.py"))
-    for part in _PARTS:
-        _copy(part, os.path.join(package, part + ".py"))
+    for part in ("__init__", *(found.name for found in pkgutil.iter_modules(hook.__path__))):
+        if part not in _OTHERS:
+            _copy(part, os.path.join(package, part + ".py"))
     _copy("tunables", os.path.join(package, "tunables.py"), "seatrial.common.contract")
     if limit_bytes is not None:
         env[LIMIT_VARIABLE] = str(limit_bytes)
