@@ -14,6 +14,7 @@ import time
 import types
 from typing import Any, Dict, List, Optional
 
+from seatrial.agent import signals
 from seatrial.agent.target import RUN_VARIABLE
 from seatrial.probe import processes
 
@@ -134,11 +135,7 @@ def kill_run(run_id: str) -> None:
         marked = find_run(run_id)
         if not marked:
             return
-        for pid in marked:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        signals.send(marked, signal.SIGKILL)
         time.sleep(0.02)
 
 

@@ -11,6 +11,7 @@ import subprocess
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
+from seatrial.agent import signals
 from seatrial.agent.tune.spec import Spec
 from seatrial.probe import processes
 
@@ -286,11 +287,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     until_s = time.monotonic() + _LEAVE_S
     while time.monotonic() < until_s:
         pids = [each.pid for each in processes.descendants(os.getpid())]
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
+        signals.send(pids, signal.SIGKILL)
         process.poll()
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
