@@ -257,16 +257,19 @@ def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return [Advice("save less often", gain), Advice("copy to pinned host memory, and write in a thread", gain)]
 
 
+def for_idle_gpus(gpus: int, working: int) -> tuple[Advice, Advice]:
+    """Return the advice to let all GPUs work, and to take those that do."""
+    gain = f"at most {gpus / (working or 1):.2g}×: so many times the GPUs that work now"
+    return (
+        Advice("one process per GPU: seatrial run --launcher torchrun, and DistributedDataParallel", gain),
+        Advice(f"only the GPUs that it uses: --gpus {working}", "the others are free for somebody else"),
+    )
+
+
 def _imbalance(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if seen.utilization and min(seen.utilization) < at.IDLE_UTILIZATION_PCT:
         working = sum(each >= at.IDLE_UTILIZATION_PCT for each in seen.utilization) or 1
-        return [
-            Advice(
-                "one process per GPU: seatrial run --launcher torchrun, and DistributedDataParallel",
-                f"at most {len(seen.utilization) / working:.2g}×: so many times the GPUs that work now",
-            ),
-            Advice(f"only the GPUs that it uses: --gpus {working}", "the others are free for somebody else"),
-        ]
+        return [*for_idle_gpus(len(seen.utilization), working)]
     waits = max((rank.share("communication") for rank in seen.ranks), default=0.0)
     apart = (max(seen.utilization) - min(seen.utilization)) / 100 if seen.utilization else 0.0
     gain = _without(max(waits, apart), "a rank's waiting")

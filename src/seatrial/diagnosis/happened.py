@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from seatrial.common.signals import FEWEST_STEPS, Anatomy
 from seatrial.diagnosis import thresholds as at
+from seatrial.diagnosis.advice import for_idle_gpus
 from seatrial.diagnosis.cpu_only import Reason
 from seatrial.diagnosis.diagnosis import Advice, Cause, Diagnosis
 from seatrial.diagnosis.signals import Signals
@@ -174,18 +175,9 @@ def _gpus(ended: EndFacts) -> str:
 
 
 def _unused(ended: EndFacts) -> Diagnosis:
-    return Diagnosis(
-        "imbalanced",
-        (),
-        (f"Of {ended.gpus} GPUs {ended.gpus - (ended.used or 0)} never had a CUDA context of the script",),
-        (
-            Advice(f"only the GPUs that it uses: --gpus {ended.used}", "the others are free for somebody else"),
-            Advice(
-                "one process per GPU: seatrial run --launcher torchrun, and DistributedDataParallel",
-                f"at most {ended.gpus / (ended.used or 1):.2g}×: so many times the GPUs that work now",
-            ),
-        ),
-    )
+    used = ended.used or 0
+    unused = f"Of {ended.gpus} GPUs {ended.gpus - used} never had a CUDA context of the script"
+    return Diagnosis("imbalanced", (), (unused,), for_idle_gpus(ended.gpus, used)[::-1])
 
 
 def _diagnosis(cause: Cause, *evidence: str) -> Diagnosis:

@@ -70,10 +70,10 @@ class TestLogEnd:
 
     def test_last_traceback_is_not_the_launchers(self, tmp_path):
         first = "Traceback (most recent call last):\n  File 'a'\nKeyError: 'a'\n"
-        ranks = "[rank1]: Traceback (most recent call last):\n[rank1]:   File 'b'\n[rank1]: ValueError: b\n"
+        ranks = "[rank1]: Traceback (most recent call last):\n[rank1]:   File 'b'\n50%|##\n[rank1]: ValueError: b\n"
         launcher = "Traceback (most recent call last):\n  File 'c'\ntorch.distributed.ChildFailedError: \n"
         end = self.end(tmp_path, first + ranks + launcher)
-        assert end.traceback == ("Traceback (most recent call last):", "  File 'b'", "ValueError: b")
+        assert end.traceback == ("Traceback (most recent call last):", "  File 'b'", "50%|##", "ValueError: b")
 
     def test_exception_of_several_lines_is_whole(self, tmp_path):
         error = "RuntimeError: Error(s) in loading for Net:\n\tsize mismatch for l.weight\n  fix: load another"
