@@ -72,7 +72,9 @@ def test_a_hang_is_reported_everywhere_and_the_webhooks_url_is_written_down_nowh
     assert finding["id"] == "hang" and finding["severity"] == "warning"
     assert reported.read_text() == "hang\n"
     [(path, body)] = posted
-    assert path == "/services/T0KEN-of-the-hook" and json.loads(body)["finding"]["id"] == "hang"
+    sent = json.loads(body)
+    assert path == "/services/T0KEN-of-the-hook" and sent["finding"]["id"] == "hang"
+    assert sent["text"].startswith("hang: The run seems to hang (run ")
     kept = local_project.kept()
     assert any(file.name == "plan.json" for file in kept) and any(file.name == "receipt.json" for file in kept)
     assert [file for file in kept if b"T0KEN-of-the-hook" in file.read_bytes()] == []

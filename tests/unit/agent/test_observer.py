@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import threading
 import time
 
 import pytest
@@ -71,15 +70,6 @@ def test_mappings_stand_in_where_nvml_lists_no_processes(tmp_path, target, monke
     gpus = [FakeGpu(uuid=f"GPU-{minor}", minor=minor, missing=silent) for minor in (0, 1)]
     [context] = of_type(observe(tmp_path, target, gpus), "gpu.context")
     assert (context["uuid"], context["pid"], context["evidence"]) == ("GPU-1", target, "uvm-mapping")
-
-
-def test_a_lost_gpu_is_a_finding_once(tmp_path, target):
-    gpu = FakeGpu(uuid="GPU-0")
-    loss = threading.Timer(0.2, lambda: setattr(gpu, "lost", True))
-    loss.start()
-    read = observe(tmp_path, target, [gpu], seconds=0.9, until=lambda read: of_type(read, "finding"))
-    [finding] = of_type(read, "finding")
-    assert finding["id"] == "gpu-lost" and "GPU-0" in finding["evidence"][0]
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -153,12 +153,6 @@ def test_without_a_container_both_log_and_index_are_the_agents(tmp_path, stream_
     assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("stderr.log", "output.idx")} == {0o600}
 
 
-def test_in_a_container_there_is_no_file(tmp_path, stream_of):
-    (tmp_path / "elsewhere").mkdir()
-    assert stream_of(b"text\n", None)[0] == b"text\n"
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["elsewhere", "events.jsonl"]
-
-
 def test_a_log_that_is_a_link_is_not_written_through(tmp_path, stream_of):
     outside = tmp_path / "outside"
     outside.touch()

@@ -1,10 +1,8 @@
 """Findings of the watchdog, once each; hangs by silence and stillness; alerts through real processes."""
 
-import http.server
 import json
 import os
 import subprocess
-import threading
 import time
 
 import pytest
@@ -139,27 +137,6 @@ def test_a_command_gets_the_finding(tmp_path):
         time.sleep(0.02)
     id, run, finding = (tmp_path / "done").read_text().splitlines()
     assert (id, run) == ("hang", "r1") and json.loads(finding)["fix"] == "fix"
-
-
-def test_a_webhook_gets_the_finding(tmp_path):
-    received = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.handle_request)
-    thread.start()
-    AlertSender("r1", None, f"http://127.0.0.1:{server.server_port}/hook", Journal(str(tmp_path))).send(FINDING)
-    thread.join(20)
-    server.server_close()
-    assert received[0]["text"] == "hang: The run seems to hang (run r1)" and received[0]["finding"]["id"] == "hang"
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,6 @@ def test_lines_of_each_node_and_of_each_start_are_counted_alone():
     assert gather(two_nodes[:10] + two_nodes[12:]).missing_lines == 2
 
 
-@pytest.mark.parametrize("seq", ["3", 3.5, None, True, [3], -5])
-def test_unusable_number_breaks_nothing(seq):
-    events = numbered(prologue() + running(3))
-    events[3]["_seq"] = seq
-    assert gather(events).missing_lines in (0, 1)
-
-
 def test_forgeries_are_a_finding_with_their_number(tmp_path):
     claims = [
         at(35, "report.refused", claims={kind: number}) for kind, number in (("gpu.context", 3), ("host.state", 1))
