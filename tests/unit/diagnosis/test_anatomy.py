@@ -1,7 +1,7 @@
 """The hook's lines: their parts add up, and no hostile or broken line breaks the reader."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial.common.signals import REGIONS, is_hooks, measured_window, rates, read_anatomy, why_stopped
@@ -76,6 +76,7 @@ lines = st.dictionaries(
 )
 
 
+@settings(max_examples=50)
 @given(
     st.lists(st.fixed_dictionaries({"t": junk, "rank": junk, "anatomy": junk | lines, "training": junk}), max_size=4)
 )

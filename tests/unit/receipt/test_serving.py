@@ -105,7 +105,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(odd=st.dictionaries(st.sampled_from(sorted(REPORT)), ODD))
 def test_impossible_values_of_a_report_are_left_out(tmp_path_factory: Any, odd: dict[str, Any]) -> None:
     serving = judged(tmp_path_factory.mktemp("odd"), {**REPORT, **odd}).serving
