@@ -63,7 +63,7 @@ CHANGES_VARIABLE = "SEATRIAL_TUNE"
 #: Python/_warnings.c and Lib/warnings.py, 3.3 to 3.14; skip_file_prefixes is for who raises the warning.
 _FOLDER = "seatrial_hook_like_importlib_bootstrap"
 
-#: Modules of this package that are no parts of the hook.
+#: Modules of this package that the hook does without.
 _OTHERS = ("bootstrap", "install")
 
 
