@@ -115,7 +115,7 @@ def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
         for key, kept in ((LINE, lines), (FACTS, facts)):
             value = event.get(key)
             if isinstance(value, Mapping):
-                process = (int(_number(event.get("rank"))), int(_number(value.get("pid"))))
+                process = (int(number(event.get("rank"))), int(number(value.get("pid"))))
                 if kept is lines:
                     lines.setdefault(process, []).append({"t": event.get("t"), **value})
                 else:
@@ -141,7 +141,7 @@ def read_facts(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 def compiles_since_s(events: Iterable[Mapping[str, Any]]) -> float | None:
     """Return when a process of rank 0 without steps began to compile, in seconds since its start; None if none did."""
     found = [facts for event in events if isinstance(facts := event.get(FACTS), Mapping) and not event.get("rank")]
-    return next((_number(facts["compiles_since_s"]) for facts in reversed(found) if "compiles_since_s" in facts), None)
+    return next((number(facts["compiles_since_s"]) for facts in reversed(found) if "compiles_since_s" in facts), None)
 
 
 def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -154,12 +154,12 @@ def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if not lines:
         return {}
     first, last = lines[0], lines[-1]
-    seconds = _number(last.get("seconds")) - _number(first.get("seconds"))
-    steps = _number(last.get("steps")) - _number(first.get("steps"))
+    seconds = number(last.get("seconds")) - number(first.get("seconds"))
+    steps = number(last.get("steps")) - number(first.get("steps"))
     if seconds <= 0 or steps <= 0:
         return {}
     found = {"steps_per_s": steps / seconds}
-    examples = _number(last.get("examples")) - _number(first.get("examples"))
+    examples = number(last.get("examples")) - number(first.get("examples"))
     if examples > 0:
         found["examples_per_s"] = examples / seconds
     done, length = _pair(last.get("pass"))
@@ -190,45 +190,45 @@ def why_stopped(events: Iterable[Mapping[str, Any]]) -> str | None:
 
 def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Anatomy:
     last = lines[-1]
-    seconds = _number(last.get("seconds"))
+    seconds = number(last.get("seconds"))
     window = last.get("window")
     window = window if isinstance(window, Mapping) else {}
-    steps_seen, seen_s = max(1.0, _number(window.get("steps"))), _number(window.get("seconds"))
+    steps_seen, seen_s = max(1.0, number(window.get("steps"))), number(window.get("seconds"))
     copied = window.get("copied")
     copied = copied if isinstance(copied, Mapping) else {}
-    copies = _number(copied.get("count"))
-    gpu = _numbers(window.get("gpu"))
+    copies = number(copied.get("count"))
+    gpu = numbers(window.get("gpu"))
     stream_s = sum(gpu.values())
     caught, marks = _pair(window.get("caught_up"))
-    durations = [value for line in lines if (value := _number(line.get("median_step_s")))]
+    durations = [value for line in lines if (value := number(line.get("median_step_s")))]
     return Anatomy(
         rank=rank,
-        steps=int(_number(last.get("steps"))),
+        steps=int(number(last.get("steps"))),
         seconds=seconds,
         regions=_with_communication(
-            _refined(_numbers(last.get("regions")), _numbers(window.get("regions"))),
-            max(_exposed_s(last.get("ddp")) * _number(last.get("steps")), _share_of_gpu(gpu) * seconds),
+            refined(numbers(last.get("regions")), numbers(window.get("regions"))),
+            max(_exposed_s(last.get("ddp")) * number(last.get("steps")), _share_of_gpu(gpu) * seconds),
         ),
-        stepped_s=_number(last.get("stepped_s")) or seconds,
-        examples=int(_number(last.get("examples"))),
+        stepped_s=number(last.get("stepped_s")) or seconds,
+        examples=int(number(last.get("examples"))),
         median_step_s=sorted(durations)[len(durations) // 2] if durations else None,
         gpu={phase: spent / stream_s for phase, spent in gpu.items()} if stream_s else {},
         caught_up=caught / marks if marks else None,
         copies_per_step=copies / steps_seen,
-        pageable=_number(copied.get("pageable")) / copies if copies else 0.0,
-        blocking=_number(copied.get("blocking")) / copies if copies else 0.0,
+        pageable=number(copied.get("pageable")) / copies if copies else 0.0,
+        blocking=number(copied.get("blocking")) / copies if copies else 0.0,
         waits=tuple(_waits(window.get("waits"), steps_seen)),
         lines=tuple((site, min(1.0, spent / seen_s)) for site, spent in _lines(window.get("lines"))) if seen_s else (),
         facts=facts,
         over_time=tuple(_over_time(lines)),
-        peak_bytes=int(_number(last.get("peak_bytes"))) or None,
-        alloc_retries=int(_number(last.get("alloc_retries"))),
-        compile_s=_number(last.get("compile_s")),
+        peak_bytes=int(number(last.get("peak_bytes"))) or None,
+        alloc_retries=int(number(last.get("alloc_retries"))),
+        compile_s=number(last.get("compile_s")),
         exposed_communication=_exposed(last.get("ddp")),
     )
 
 
-def _refined(whole: Mapping[str, float], window: Mapping[str, float]) -> dict[str, float]:
+def refined(whole: Mapping[str, float], window: Mapping[str, float]) -> dict[str, float]:
     """Return the whole run's regions, those that windows separate in the windows' proportions. The sum stays."""
     fine = {region: max(0.0, window.get(region, 0.0)) for region in _REFINED}
     coarse_s = sum(whole.get(region, 0.0) for region in _REFINED)
@@ -254,7 +254,7 @@ def _with_communication(regions: Mapping[str, float], seconds: float) -> dict[st
 
 def _exposed_s(ddp: Any) -> float:
     """Return the seconds of a step in which DDP communicates without computing."""
-    times = _numbers(ddp)
+    times = numbers(ddp)
     return max(0.0, times.get("backward_comm_s", 0.0) - times.get("backward_compute_comm_overlap_s", 0.0))
 
 
@@ -267,28 +267,28 @@ def _share_of_gpu(gpu: Mapping[str, float]) -> float:
 def _over_time(lines: Sequence[Mapping[str, Any]]) -> Iterable[tuple[float, dict[str, float]]]:
     before: Mapping[str, float] = {}
     for line in lines:
-        now, window = _numbers(line.get("regions")), line.get("window")
+        now, window = numbers(line.get("regions")), line.get("window")
         since = {region: max(0.0, spent - before.get(region, 0.0)) for region, spent in now.items()}
-        found = _numbers(window.get("regions")) if isinstance(window, Mapping) else {}
-        yield _number(line.get("t")), _refined(since, found)
+        found = numbers(window.get("regions")) if isinstance(window, Mapping) else {}
+        yield number(line.get("t")), refined(since, found)
         before = now
 
 
 def _waits(value: Any, steps: float) -> Iterable[Wait]:
     for entry in value if isinstance(value, list) else []:
         if isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str):
-            yield Wait(entry[0][:120], _number(entry[1]) / steps, _number(entry[2]) / steps)
+            yield Wait(entry[0][:120], number(entry[1]) / steps, number(entry[2]) / steps)
 
 
 def _lines(value: Any) -> Iterable[tuple[str, float]]:
     for entry in value if isinstance(value, list) else []:
         if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str):
-            yield entry[0][:120], _number(entry[1])
+            yield entry[0][:120], number(entry[1])
 
 
 def _exposed(ddp: Any) -> float | None:
     """Return the exposed communication. Source: torch's DDP logger; overlap is communication during computing."""
-    times = _numbers(ddp)
+    times = numbers(ddp)
     whole, sent = times.get("backward_compute_s", 0.0), times.get("backward_comm_s", 0.0)
     if not whole:
         return None
@@ -296,14 +296,14 @@ def _exposed(ddp: Any) -> float | None:
 
 
 def _pair(value: Any) -> tuple[float, float]:
-    return (_number(value[0]), _number(value[1])) if isinstance(value, list) and len(value) == 2 else (0.0, 0.0)
+    return (number(value[0]), number(value[1])) if isinstance(value, list) and len(value) == 2 else (0.0, 0.0)
 
 
-def _numbers(value: Any) -> dict[str, float]:
-    return {str(key): _number(item) for key, item in value.items()} if isinstance(value, Mapping) else {}
+def numbers(value: Any) -> dict[str, float]:
+    return {str(key): number(item) for key, item in value.items()} if isinstance(value, Mapping) else {}
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
     """Return a finite number that is not negative; anything else is 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0.0

@@ -7,9 +7,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.contract.tunables import BUNDLED, GROUPS
+from seatrial.common.signals import REGIONS, number, numbers, refined
 
-#: Regions that the hook's windows distinguish from the others; see common/signals.py.
-_REFINED = ("copy", "other", "backward", "optimizer", "sync", "communication")
+#: Parts of a training script that are no part of its steps.
+_NOT_OF_STEPS = ("evaluation", "checkpoint")
 
 
 class TrialAnatomy:
@@ -24,43 +25,31 @@ class TrialAnatomy:
 
     def __init__(self, trial: TuneTrial) -> None:
         facts, window = trial.facts, _dict(trial.anatomy, "window")
-        regions = _refined(trial, window)
+        measured = numbers((trial.report or {}).get("regions"))
+        whole = {name: spent for name, spent in measured.items() if name not in _NOT_OF_STEPS}
+        regions = refined(whole, numbers(window.get("regions")))
         seconds = sum(regions.values()) or 1.0
-        shares = {name: regions.get(name, 0.0) / seconds for name in ("data", *_REFINED)}
+        shares = {name: regions.get(name, 0.0) / seconds for name in REGIONS}
         self.data, self.copy, self.optimizer = shares["data"], shares["copy"], shares["optimizer"]
         self.sync, self.communication = shares["sync"], shares["communication"]
-        self.computing = sum(shares[name] for name in ("other", "backward", "sync", "optimizer"))
+        self.computing = sum(shares[name] for name in ("other", "forward", "backward", "sync", "optimizer"))
         caught = window.get("caught_up")
         marks = caught if isinstance(caught, list) and len(caught) == 2 and caught[1] else None
         self.gpu_waits: Optional[float] = marks[0] / marks[1] if marks else None
         loader = _dict(facts, "loader")
-        self.workers = int(_number(loader.get("workers"))) if isinstance(facts.get("loader"), dict) else None
+        self.workers = int(number(loader.get("workers"))) if isinstance(facts.get("loader"), dict) else None
         self.persistent, self.pinned = bool(loader.get("persistent_workers")), bool(loader.get("pin_memory"))
-        self.in_pass = int(_number(loader.get("length")))
+        self.in_pass = int(number(loader.get("length")))
         self.device, self.dtype = str(facts.get("device", "")), str(facts.get("parameter_dtype", ""))
         self.autocast, self.parallel = facts.get("autocast"), facts.get("parallel")
         self.optimizer_name, self.fused = str(facts.get("optimizer", "")), bool(facts.get("fused"))
         self.convolutions, self.cuda_graph = bool(facts.get("convolutions")), bool(facts.get("cuda_graph"))
-        self.compile_s = _number(trial.anatomy.get("compile_s"))
-
-
-def _refined(trial: TuneTrial, window: Dict[str, Any]) -> Dict[str, float]:
-    """Return the measured steps' regions without evaluation and saving, refined in the windows' proportions."""
-    regions = _dict(trial.report or {}, "regions")
-    whole = {name: _number(spent) for name, spent in regions.items() if name not in ("evaluation", "checkpoint")}
-    seen = _dict(window, "regions")
-    fine = {name: _number(seen.get(name)) for name in _REFINED}
-    fine_s, coarse_s = sum(fine.values()), sum(whole.get(name, 0.0) for name in _REFINED)
-    return {**whole, **{name: spent * coarse_s / fine_s for name, spent in fine.items()}} if fine_s else whole
+        self.compile_s = number(trial.anatomy.get("compile_s"))
 
 
 def _dict(values: Dict[str, Any], key: str) -> Dict[str, Any]:
     value = values.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
 #: Between the names of what is tried in one trial.

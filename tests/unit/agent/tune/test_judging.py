@@ -1,6 +1,7 @@
 import pytest
 
 from seatrial.agent.tune import statistics, trial
+from seatrial.agent.tune.candidates import TrialAnatomy
 from seatrial.agent.tune.record import last_line
 from seatrial.agent.tune.spec import Spec
 from tune_worlds import World
@@ -43,6 +44,14 @@ def test_curves_that_never_differ_by_seed_may_differ_by_rounding():
     for made in trials(0.01, 0.01):
         band.add(made)
     assert band.agrees(trials(0.01, shift=0.005)[0]) and not band.agrees(trials(0.01, shift=0.05)[0])
+
+
+def test_forward_pass_of_the_windows_takes_nothing_from_the_other_parts():
+    [made] = trials(0.01)
+    window = {"regions": {"forward": 5.0, "backward": 4.0, "optimizer": 1.0}}
+    report = {**made.report, "regions": {"other": 10.0, "evaluation": 30.0}}
+    seen = TrialAnatomy(made._replace(report=report, anatomy={"window": window}))
+    assert (seen.optimizer, seen.computing) == (pytest.approx(0.1), pytest.approx(1))
 
 
 def test_the_last_words_of_a_failure_are_its_exception():
