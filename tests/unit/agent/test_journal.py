@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from seatrial import events, frames
+from seatrial.agent import framed_output
 from seatrial.agent.journal import Journal
 
 FORGED = b'{"type":"gpu.context","source":"agent","uuid":"GPU-0","pid":7,"evidence":"nvml-process"}'
@@ -140,3 +141,31 @@ def test_a_full_disk_is_printed_once_and_is_no_end(tmp_path, capfd, monkeypatch)
     read, skipped = events.read(str(tmp_path / "events.jsonl"))
     assert [event["_seq"] for event in read] == [1, 4] and skipped == 0  # what is missing is known by its number
     assert events.follow_chain(str(tmp_path / "events.jsonl")).broken_at is None
+
+
+def test_evidence_is_kept_for_a_reader_that_stalls_and_output_is_not(monkeypatch):
+    monkeypatch.setattr(framed_output, "STALL_S", 0.05)
+    read_end, write_end = os.pipe()
+    saved = os.dup(1)
+    os.dup2(write_end, 1)
+    try:
+        journal = Journal(None)
+        output = journal.output_channel(1)
+        for number in range(40):
+            output.write(b"%d " % number + b"x" * 100_000 + b"\n")
+            journal.write(events.Step(number=number))
+        assert output.dropped_bytes > 1_000_000
+        caught = []
+        reader = threading.Thread(target=lambda: caught.extend(iter(lambda: os.read(read_end, 1 << 16), b"")))
+        reader.start()
+        journal.flush(5.0)
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(write_end)
+    reader.join()
+    os.close(read_end)
+    read = taken_apart(b"".join(caught))
+    reported = [json.loads(data)["number"] for kind, data in read if kind == frames.EVIDENCE]
+    assert reported == list(range(40))
+    assert 0 < sum(kind == frames.STDOUT and data.endswith(b"\n") for kind, data in read) < 40

@@ -107,7 +107,7 @@ _LINE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(_LINE, max_size=12))
 def test_no_line_is_lost(events: Lines) -> None:
     ordered, elapsed, _ = on_one_clock(events)
