@@ -44,11 +44,8 @@ class Reader(Protocol):
 
     description: Description
 
-    def rows(self, body: Any) -> list[Row]:
-        """Read a parsed JSON body."""
-
-    def many(self, body: Any) -> bool:
-        """Return True if this body, which ``rows`` has read, is a list of inputs: the answer then is a list, too."""
+    def rows(self, body: Any) -> tuple[list[Row], bool]:
+        """Read a parsed JSON body; True if it is a list of inputs: the answer then is a list, too."""
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Read an uploaded file: an image, or plain text."""
