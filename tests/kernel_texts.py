@@ -59,17 +59,17 @@ def bert():
     """BERT-base's rows of 768, with dropout and without."""
     import torch
 
-    from seatrial.train.kernels import flat_adam, gelu, norm_residual, short_attention, token_sums
+    from seatrial.train.kernels import bert, flat_adam
 
     rule = flat_adam.Rule((0.9, 0.999), 1e-8, 0.01)
     for dtype in (torch.bfloat16, torch.float32):
         kind = short(dtype)
-        yield f"gelu-{kind}", gelu.kernels(dtype).text
+        yield f"gelu-{kind}", bert.gelu_module(dtype).text
         yield f"flat-adam-{kind}", flat_adam.kernels(dtype, rule).text
-        yield f"token-sums-{kind}", token_sums.kernels(dtype, 768).text
+        yield f"token-sums-{kind}", bert.token_sums_module(dtype, 768).text
         for share in (0.1, 0.0):
-            yield f"norm-residual-{kind}-{share}", norm_residual.kernels(dtype, 768, share).text
-    yield from ((f"short-attention-{share}", short_attention.kernels(share).text) for share in (0.1, 0.0))
+            yield f"norm-residual-{kind}-{share}", bert.norm_module(dtype, 768, share).text
+    yield from ((f"short-attention-{share}", bert.attention_module(share).text) for share in (0.1, 0.0))
 
 
 def any_model():
@@ -92,14 +92,14 @@ GROUPS = (networks, cifar10, bert, any_model)
 
 def dynamic():
     """(kernel, its text, bytes of shared memory that it is launched with), of those that ask for some."""
-    from seatrial.train.kernels import lenet, short_attention
+    from seatrial.train.kernels import bert, lenet
 
     shape = lenet.LenetShape(28, 28, 10)
     forward, _, back = (each.text for each in lenet.modules(shape))
     names, texts = ("second_layer", "hidden", "layers_back"), (forward, forward, back)
     yield from zip(names, texts, shape.shared_bytes, strict=True)
-    yield "attention_forward", short_attention.kernels(0.1).text, short_attention.FORWARD_BYTES
-    yield "attention_backward", short_attention.kernels(0.1).text, short_attention.BACK_BYTES
+    yield "attention_forward", bert.attention_module(0.1).text, bert.FORWARD_BYTES
+    yield "attention_backward", bert.attention_module(0.1).text, bert.BACK_BYTES
 
 
 def short(dtype):

@@ -32,17 +32,14 @@ class EchoReader:
 
     description: Description
 
-    def rows(self, body: Any) -> list[Row]:
+    def rows(self, body: Any) -> tuple[list[Row], bool]:
         if isinstance(body, dict) and "input" in body:
-            return [self._row(body["input"])]
+            return [self._row(body["input"])], False
         if isinstance(body, dict) and isinstance(body.get("text"), str):
-            return [self._row([len(body["text"]), 0])]
+            return [self._row([len(body["text"]), 0])], False
         if isinstance(body, dict) and isinstance(body.get("inputs"), list):
-            return [self._row(each) for each in body["inputs"]]
+            return [self._row(each) for each in body["inputs"]], True
         raise BadInputError('The body has to be an object with "input" or "inputs".')
-
-    def many(self, body: Any) -> bool:
-        return "inputs" in body
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         if media_type == "text/plain":
@@ -50,7 +47,7 @@ class EchoReader:
                 return self._row([float(word) for word in data.decode().split()])
             except ValueError as error:
                 raise BadInputError("The text is not a pair of numbers.") from error
-        if media_type.startswith("image/"):
+        if media_type.startswith("image/") or not media_type:  # of a form
             return (np.array([len(data), 0], np.float32),)
         raise BadInputError(f"A file of type {media_type[:40]} is not taken.")
 

@@ -6,8 +6,12 @@ from pathlib import Path
 import torch
 import transformers
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import cuda_on_cpu
 from seatrial.train.data.texts import TextSet
 from seatrial.train.distributed import ranks
+from seatrial.train.kernels import runtime
 from seatrial.train.packed.bert import PackedBert
 from seatrial.train.packed.texts import PackedTexts
 from seatrial.train.packed.weights import FlatAdamW
@@ -16,6 +20,7 @@ from seatrial.train.step import Step
 
 
 def main(out: Path, rows: int) -> None:
+    runtime.launch, runtime.usable = cuda_on_cpu.launch, lambda device: True
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40,

@@ -166,7 +166,7 @@ class ModelLink(asyncio.Protocol):
             self._numbers, self._rows = [], []
             self._transport.write(data)
         if self._left:
-            data = wire.encode_numbers(wire.ABANDONED, self._left)
+            data = wire.pickled(wire.ABANDONED, self._left)
             self._left = []
             self._transport.write(data)
 

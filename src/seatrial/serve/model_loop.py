@@ -5,6 +5,7 @@ While a batch is computed the next rows gather in the sockets, so that load itse
 
 from __future__ import annotations
 
+import pickle
 import selectors
 import socket
 import sys
@@ -147,7 +148,7 @@ class ModelLoop:
             if kind == wire.ROWS:
                 self._batcher.add(link.front, *wire.decode_rows(payload), time.monotonic())
             elif kind == wire.ABANDONED:
-                self._batcher.abandon(link.front, wire.decode_numbers(payload))
+                self._batcher.abandon(link.front, pickle.loads(payload))
         if frames is None:
             self._leave(link)
 

@@ -36,6 +36,12 @@ class Description:
     labels: tuple[str, ...] = ()
 
 
+def classifier(name: str, kind: str, taken: TensorSpec, labels: Sequence[str]) -> Description:
+    """Describe a model of one input that gives the probabilities of classes."""
+    probabilities = TensorSpec("probabilities", "FP32", (len(labels),))
+    return Description(name, kind, (taken,), (probabilities,), tuple(labels))
+
+
 class Reader(Protocol):
     """Requests to rows and answers to JSON, in a front process. Picklable; imports no torch.
 
@@ -44,11 +50,8 @@ class Reader(Protocol):
 
     description: Description
 
-    def rows(self, body: Any) -> list[Row]:
-        """Read a parsed JSON body."""
-
-    def many(self, body: Any) -> bool:
-        """Return True if this body, which ``rows`` has read, is a list of inputs: the answer then is a list, too."""
+    def rows(self, body: Any) -> tuple[list[Row], bool]:
+        """Read a parsed JSON body; True if it is a list of inputs: the answer then is a list, too."""
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Read an uploaded file: an image, or plain text."""

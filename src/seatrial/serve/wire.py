@@ -7,10 +7,9 @@ Shapes: n rows, each a tuple of arrays; rows of one frame have the same dtypes a
 
 from __future__ import annotations
 
-import math
 import pickle
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ ROWS, ABANDONED = 1, 2
 OPTIONS, HELLO, READY, ANSWERS, FAILED, LOST = 10, 11, 12, 13, 14, 15
 
 _HEAD = struct.Struct("<IB")
-_COUNT = struct.Struct("<IB")
-_ALIGNED = 16
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
@@ -35,7 +32,7 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
 
 def pickled(kind: int, value: Any) -> bytes:
     """Return a frame of any value; only our own processes read it."""
-    return frame(kind, pickle.dumps(value))
+    return frame(kind, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
 class Frames:
@@ -75,32 +72,11 @@ def encode_rows(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes
 
 
 def decode_rows(payload: bytes) -> tuple[list[int], list[Row]]:
-    """Return the numbers and rows of one frame; the arrays are read-only views of the payload."""
-    count, tensors = _COUNT.unpack_from(payload)
-    at = _COUNT.size
-    numbers = np.frombuffer(payload, "<u8", count, at).tolist()
-    at += 8 * count
-    columns: list[list[np.ndarray]] = []
-    for _ in range(tensors):
-        length, dimensions = payload[at], payload[at + 1]
-        dtype = np.dtype(payload[at + 2 : at + 2 + length].decode())
-        at += 2 + length
-        shapes = np.frombuffer(payload, "<u4", count * dimensions, at).reshape(count, dimensions)
-        at += shapes.nbytes
-        at += -at % _ALIGNED
-        column, at = _column(payload, at, dtype, shapes)
-        columns.append(column)
-    return numbers, list(zip(*columns, strict=True)) if columns else [()] * count
-
-
-def encode_numbers(kind: int, numbers: Iterable[int]) -> bytes:
-    """Return a frame of row numbers alone."""
-    return frame(kind, np.fromiter(numbers, "<u8").tobytes())
-
-
-def decode_numbers(payload: bytes) -> list[int]:
-    numbers: list[int] = np.frombuffer(payload, "<u8").tolist()
-    return numbers
+    """Return the numbers and rows of one frame; the arrays are read-only views."""
+    numbers, columns = pickle.loads(payload)
+    return numbers, list(zip(*(_arrays(*column) for column in columns), strict=True)) if columns else [()] * len(
+        numbers
+    )
 
 
 def _signature(row: Row) -> tuple[Any, ...]:
@@ -108,33 +84,22 @@ def _signature(row: Row) -> tuple[Any, ...]:
 
 
 def _encode_alike(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes:
-    count = len(rows)
-    parts = [_COUNT.pack(count, len(rows[0])), np.array(numbers, "<u8").tobytes()]
-    size = _COUNT.size + 8 * count
+    """Return a frame with, for each input, its type, the rows' bytes one behind the other, and their shapes."""
+    columns = []
     for column in zip(*rows, strict=True):
-        dtype = column[0].dtype.str.encode()
-        shapes = np.array([array.shape for array in column], "<u4").tobytes()
-        head = bytes((len(dtype), column[0].ndim)) + dtype + shapes
-        size += len(head)
-        head += bytes(-size % _ALIGNED)
-        size += -size % _ALIGNED
-        data = b"".join([array.tobytes() for array in column])
-        size += len(data)
-        parts += (head, data)
-    return frame(kind, b"".join(parts))
+        shapes = np.array([array.shape for array in column], np.int64)
+        columns.append((column[0].dtype.str, b"".join([array.tobytes() for array in column]), shapes))
+    return pickled(kind, (numbers, columns))
 
 
-def _column(payload: bytes, at: int, dtype: np.dtype[Any], shapes: np.ndarray) -> tuple[list[np.ndarray], int]:
-    """Return the arrays of one input, and where the next begins."""
-    count = len(shapes)
-    if (shapes == shapes[0]).all():
-        shape = tuple(shapes[0].tolist())
-        size = math.prod(shape)
-        array = np.frombuffer(payload, dtype, count * size, at).reshape(count, *shape)
-        return list(array) if shape else [array[n : n + 1].reshape(()) for n in range(count)], at + array.nbytes
-    column = []
-    for shape in shapes.tolist():
-        size = math.prod(shape)
-        column.append(np.frombuffer(payload, dtype, size, at).reshape(shape))
-        at += size * dtype.itemsize
-    return column, at
+def _arrays(dtype: str, data: bytes, shapes: np.ndarray) -> list[np.ndarray]:
+    """Take the rows' arrays of one input apart."""
+    flat = np.frombuffer(data, dtype)
+    if shapes.shape[1] and (shapes == shapes[0]).all():
+        return list(flat.reshape(len(shapes), *shapes[0]))
+    sizes = shapes.prod(1)
+    begins = (sizes.cumsum() - sizes).tolist()
+    return [
+        flat[begin : begin + size].reshape(shape)
+        for begin, size, shape in zip(begins, sizes.tolist(), shapes.tolist(), strict=True)
+    ]

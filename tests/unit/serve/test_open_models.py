@@ -36,7 +36,7 @@ def test_recipes_model_answers_as_the_trained_one(models):
     assert warm.examples == 16 and warm.largest_difference < 1e-5
     with torch.no_grad():
         expected = model.eval()(Normalisation.of(images)(images.float())).softmax(1)
-    rows = served.reader.rows({"inputs": images[:, 0].tolist()})
+    rows, _ = served.reader.rows({"inputs": images[:, 0].tolist()})
     for first in range(0, 20, 8):
         answers = served.predict(rows[first : first + 8])
         np.testing.assert_allclose(np.stack([a[0] for a in answers]), expected[first : first + 8], atol=1e-5)
@@ -140,7 +140,7 @@ def test_a_pt2_file_of_two_inputs_by_any_batch_and_by_its_own(tmp_path, batch):
     served.warm_up()
     assert served.max_batch == (batch or 8)
     given = [{"x": [float(n)] * 5, "y": n} for n in range(3)]
-    answers = served.predict(served.reader.rows({"inputs": given}))
+    answers = served.predict(served.reader.rows({"inputs": given})[0])
     with torch.no_grad():
         expected = model(torch.arange(3.0)[:, None].expand(3, 5), torch.arange(3.0))
     for number, answer in enumerate(answers):
@@ -178,7 +178,7 @@ def test_an_onnx_file(tmp_path):
     torch.onnx.export(linear, (torch.randn(2, 5),), path, dynamic_axes={"x": {0: "b"}}, dynamo=False, **names)
     served = open_model(str(path), CPU)
     served.warm_up()
-    (answer,) = served.predict(served.reader.rows({"input": [1, 2, 3, 4, 5]}))
+    (answer,) = served.predict(served.reader.rows({"input": [1, 2, 3, 4, 5]})[0])
     with torch.no_grad():
         np.testing.assert_allclose(answer[0], linear(torch.tensor([1.0, 2, 3, 4, 5])), atol=1e-5)
     with pytest.raises(TrainError, match="CPU"):  # this onnxruntime has no CUDA: never silently elsewhere

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -126,12 +127,12 @@ def rows(draw):
 @settings(max_examples=60)
 def test_rows_come_back_unchanged_however_the_bytes_are_cut(rows, cut):
     numbers = list(range(2**40, 2**40 + len(rows)))
-    data = wire.encode_rows(wire.ROWS, numbers, rows) + wire.encode_numbers(wire.ABANDONED, [1, 2**63])
+    data = wire.encode_rows(wire.ROWS, numbers, rows) + wire.pickled(wire.ABANDONED, [1, 2**63])
     frames, found = wire.Frames(), []
     for at in range(0, len(data), cut):
         found += frames.feed(data[at : at + cut])
     kind, payload = found.pop()
-    assert kind == wire.ABANDONED and wire.decode_numbers(payload) == [1, 2**63]
+    assert kind == wire.ABANDONED and pickle.loads(payload) == [1, 2**63]
     back = {}
     for kind, payload in found:
         assert kind == wire.ROWS
@@ -195,7 +196,7 @@ body = (b'--b\\r\\ncontent-disposition: form-data; name="a"\\r\\n\\r\\nno file\\
         b'--b\\r\\nContent-Disposition: form-data; name="file"; filename="x.png"\\r\\n'
         b'Content-Type: image/png\\r\\n\\r\\n'
         b'\\x89PNG\\r\\n\\r\\n--b--\\r\\n')
-print(bodies.MultipartParser.__module__, bodies.first_file(body, b"multipart/form-data; boundary=b"))
+print(bodies.FormParser.__module__, bodies.first_file(body, b"multipart/form-data; boundary=b"))
 """
 
 
@@ -204,4 +205,4 @@ def test_file_is_found_in_a_form_under_both_names_of_the_package(name):
     words = [sys.executable, "-W", "ignore", "-c", READ_FORM, name]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.endswith(r"(b'\x89PNG\r\n', b'image/png')" + "\n")
+    assert ran.stdout.endswith(r"b'\x89PNG\r\n'" + "\n")

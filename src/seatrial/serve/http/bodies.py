@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seatrial.serve.errors import BadInputError
@@ -11,14 +12,14 @@ from seatrial.serve.model_link import Refusal
 
 if TYPE_CHECKING:
     from python_multipart.exceptions import FormParserError
-    from python_multipart.multipart import MultipartParser, parse_options_header
+    from python_multipart.multipart import File, FormParser, parse_options_header
 else:
     try:
         from python_multipart.exceptions import FormParserError
-        from python_multipart.multipart import MultipartParser, parse_options_header
+        from python_multipart.multipart import FormParser, parse_options_header
     except ImportError:  # its name before version 0.0.13
         from multipart.exceptions import FormParserError
-        from multipart.multipart import MultipartParser, parse_options_header
+        from multipart.multipart import FormParser, parse_options_header
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -87,78 +88,33 @@ def error(sentence: str) -> bytes:
     return encode({"error": sentence})
 
 
-def first_file(body: bytes, content_type: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes and media type of a form's file, as ``curl -F file=@x.png`` sends it. Raises BadInputError."""
+def first_file(body: bytes, content_type: bytes) -> bytes:
+    """Return the bytes of a form's file, as ``curl -F file=@x.png`` sends it. Raises BadInputError."""
     boundary = parse_options_header(content_type)[1].get(b"boundary")
     if not boundary or len(boundary) > 200:
         raise BadInputError("The form has no boundary in its content type.")
-    form = _Form()
+    fields: list[Any] = []
+    files: list[File] = []
+
+    def add(part: Any, to: list[Any]) -> None:
+        to.append(part)
+        if len(fields) + len(files) > _MOST_FIELDS:
+            raise FormParserError("too many fields")
+
+    in_memory = {"MAX_MEMORY_FILE_SIZE": len(body)}
+    take = partial(add, to=fields), partial(add, to=files)
     try:
-        parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": form.begin,
-                "on_part_data": form.extend,
-                "on_part_end": form.end,
-                "on_header_field": form.extend_name,
-                "on_header_value": form.extend_value,
-                "on_header_end": form.end_header,
-            },
-        )
+        parser = FormParser("multipart/form-data", *take, boundary=boundary, config=in_memory)
         parser.write(body)
         parser.finalize()
     except (FormParserError, UnicodeDecodeError, ValueError) as problem:
         raise BadInputError("The form cannot be read.") from problem
-    named = (field for field in form.fields if b"filename" in field.disposition)
-    found = next(named, None) or next(iter(form.fields), None)
-    if found is None:
+    if files:
+        files[0].file_object.seek(0)
+        return files[0].file_object.read()
+    if not fields:
         raise BadInputError("The form has no file: send it as curl -F file=@NAME does.")
-    return bytes(found.data), found.media_type
-
-
-class _Field:
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.headers: dict[bytes, bytes] = {}
-
-    @property
-    def disposition(self) -> dict[bytes, bytes]:
-        return parse_options_header(self.headers.get(b"content-disposition", b""))[1]
-
-    @property
-    def media_type(self) -> bytes:
-        return self.headers.get(b"content-type", b"text/plain").partition(b";")[0].strip().lower()
-
-
-class _Form:
-    """The parser's callbacks."""
-
-    def __init__(self) -> None:
-        self.fields: list[_Field] = []
-        self._field = _Field()
-        self._name, self._value = bytearray(), bytearray()
-
-    def begin(self) -> None:
-        if len(self.fields) >= _MOST_FIELDS:
-            raise BadInputError(f"The form has more than {_MOST_FIELDS} fields.")
-        self._field = _Field()
-
-    def extend(self, data: bytes, start: int, end: int) -> None:
-        self._field.data += data[start:end]
-
-    def end(self) -> None:
-        self.fields.append(self._field)
-
-    def extend_name(self, data: bytes, start: int, end: int) -> None:
-        self._name += data[start:end]
-
-    def extend_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
-    def end_header(self) -> None:
-        self._field.headers[bytes(self._name).lower()] = bytes(self._value)
-        self._name.clear()
-        self._value.clear()
+    return fields[0].value or b""
 
 
 def _refuse_constant(name: str) -> NoReturn:

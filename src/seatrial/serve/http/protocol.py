@@ -94,11 +94,11 @@ def _read_predict(reader: Reader, content_type: bytes, body: bytes, inline: bool
         parsed = bodies.parse_json(body)
         if inline and reader.description.kind == "image" and _holds_texts(parsed):
             raise HeavyError("The body holds files.")
-        return Predict(reader.rows(parsed), reader.many(parsed))
+        return Predict(*reader.rows(parsed))
     if form:
         raise MediaTypeError("The content type is a form's: send JSON with the header content-type: application/json.")
     if kind == b"multipart/form-data":
-        body, kind = bodies.first_file(body, content_type)
+        body, kind = bodies.first_file(body, content_type), b""
     if not body:
         raise BadInputError("The file is empty.")
     return Predict([reader.row_of_file(body, kind.decode("latin-1"))], many=False)
@@ -121,7 +121,7 @@ def _read_infer(reader: Reader, body: bytes) -> Infer:
     outputs = _wanted(description, parsed.get("outputs"))
     given = _by_name(description, parsed["inputs"])
     if description.kind == "text":
-        return Infer(reader.rows({"inputs": _texts(next(iter(given.values())))}), id, outputs)
+        return Infer(reader.rows({"inputs": _texts(next(iter(given.values())))})[0], id, outputs)
     columns = [_tensor(spec, given[spec.name]) for spec in description.inputs]
     if len({len(column) for column in columns}) > 1:
         raise BadInputError("The inputs have batches of different sizes: the first dimension is the batch.")

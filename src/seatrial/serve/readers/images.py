@@ -47,18 +47,19 @@ class ImageReader:
     description: Description
     box: int | None = None
 
-    def rows(self, body: Any) -> list[Row]:
-        """Read ``{"input": one}``, ``{"inputs": [several]}`` or the bare numbers; a text is a file in base64."""
-        images, _ = inputs_of(body, "image", self._several)
+    def rows(self, body: Any) -> tuple[list[Row], bool]:
+        """Read ``{"input": one}``, ``{"inputs": [several]}`` or the bare numbers; a text is a file in base64.
+
+        How deep the lists are decides if they are several, or that they hold files: 28×28 numbers are one image under
+        any name.
+        """
+        images, several = inputs_of(body, "image", self._several)
         files = {at: _opened(_from_base64(image)) for at, image in enumerate(images) if isinstance(image, str)}
         pixels = sum(file.width * file.height for file in files.values())
         if pixels > MOST_REQUEST_PIXELS:
             raise TooMuchError(f"The images have {pixels:,} pixels, and a request at most {MOST_REQUEST_PIXELS:,}.")
-        return [(self._decoded(files[at]) if at in files else self._one(each),) for at, each in enumerate(images)]
-
-    def many(self, body: Any) -> bool:
-        """Decide by how deep the lists are, or that they hold files: 28×28 numbers are one image under any name."""
-        return inputs_of(body, "image", self._several)[1]
+        arrays = [self._decoded(files[at]) if at in files else self._one(each) for at, each in enumerate(images)]
+        return [(array,) for array in arrays], several
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Read an image file in one of FORMATS; the media type is ignored."""

@@ -95,13 +95,13 @@ class TensorReader:
 
     description: Description
 
-    def rows(self, body: Any) -> list[Row]:
-        """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare list, or an object of the model's own names."""
-        return [self._row(row) for row in self._inputs(body)[0]]
+    def rows(self, body: Any) -> tuple[list[Row], bool]:
+        """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare list, or an object of the model's own names.
 
-    def many(self, body: Any) -> bool:
-        """Decide by how deep the lists are: as deep as the model's input they are one row under any name."""
-        return self._inputs(body)[1]
+        Lists that are as deep as the model's input are one row under any name.
+        """
+        given, several = self._inputs(body)
+        return [self._row(row) for row in given], several
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Refuse files."""
@@ -180,13 +180,12 @@ class TextReader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}  # each process makes its own
 
-    def rows(self, body: Any) -> list[Row]:
+    def rows(self, body: Any) -> tuple[list[Row], bool]:
         """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare text or a list of them."""
-        return [self._row(text) for text in self._inputs(body)[0]]
-
-    def many(self, body: Any) -> bool:
-        """Return True for a list, under any name."""
-        return self._inputs(body)[1]
+        if isinstance(body, str):
+            return [self._row(body)], False
+        texts, several = inputs_of(body, "text", lambda value, _: isinstance(value, list))
+        return [self._row(text) for text in texts], several
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Read plain text in UTF-8."""
@@ -198,12 +197,6 @@ class TextReader:
     def answer(self, answer: Answer) -> dict[str, Any]:
         """Return the likeliest class, its probability, and all probabilities."""
         return class_answer(self.description.labels, answer[0])
-
-    @staticmethod
-    def _inputs(body: Any) -> tuple[list[Any], bool]:
-        if isinstance(body, str):
-            return [body], False
-        return inputs_of(body, "text", lambda value, _: isinstance(value, list))
 
     def _row(self, text: Any) -> Row:
         if not isinstance(text, str):
@@ -245,19 +238,15 @@ class UserReader:
 
     description: Description
 
-    def rows(self, body: Any) -> list[Row]:
-        """Read ``{"input": one}`` or ``{"inputs": [several]}``; any other body is one input itself."""
-        return [(np.frombuffer(_JSON + json.dumps(each).encode(), np.uint8),) for each in self._inputs(body)[0]]
+    def rows(self, body: Any) -> tuple[list[Row], bool]:
+        """Read ``{"input": one}`` or ``{"inputs": [several]}``; any other body is one input itself.
 
-    def many(self, body: Any) -> bool:
-        """Decide by the name alone: only the class knows the form of an input."""
-        return self._inputs(body)[1]
-
-    @staticmethod
-    def _inputs(body: Any) -> tuple[list[Any], bool]:
+        The name alone decides: only the class knows the form of an input.
+        """
+        given, several = [body], False
         if isinstance(body, dict) and ("input" in body or "inputs" in body):
-            return inputs_of(body, "input", lambda _, plural: plural)
-        return [body], False
+            given, several = inputs_of(body, "input", lambda _, plural: plural)
+        return [(np.frombuffer(_JSON + json.dumps(each).encode(), np.uint8),) for each in given], several
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Return the file's bytes."""

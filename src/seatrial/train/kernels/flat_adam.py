@@ -17,16 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seatrial.train.kernels import runtime
-from seatrial.train.kernels.ops import KernelModule, module
+from seatrial.train.kernels.ops import KernelModule, cdiv, module
 from seatrial.train.kernels.runtime import THREADS
 
 #: Blocks that sum the squares: four for each multiprocessor of a large GPU (H200: 132).
 PARTS = 528
 #: Pieces of four elements that a thread updates, all read before the first is computed.
 EACH = 2
-#: Added to the norm as torch.nn.utils.clip_grad_norm_ does.
-TINY = 1e-6
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,8 @@ def kernels(dtype: torch.dtype, rule: Rule) -> KernelModule:
 
 def clip_factor(gradients: Tensor, most: float, norm: Tensor, rule: Rule) -> None:
     """``norm`` [2]: the gradients' norm, and the factor that brings it down to ``most``, at most 1."""
-    if not runtime.usable(gradients.device):
-        norm[0] = gradients.float().square().sum(dtype=torch.double).sqrt()
-        norm[1] = (most / (norm[0] + TINY)).clamp(max=1.0)
-        return
     eights, made = gradients.numel() // 8, kernels(gradients.dtype, rule)
-    parts = torch.empty(min(PARTS, -(-eights // THREADS)), device=gradients.device)
+    parts = torch.empty(min(PARTS, cdiv(eights, THREADS)), device=gradients.device)
     made.launch("square_parts", len(parts), gradients, parts, eights)
     made.launch("clip_factor", 1, parts, len(parts), float(most), norm)
 
@@ -75,22 +68,9 @@ def update(
         rules: [kept, 3]: gets what ``update_rows`` needs to know of this step.
         applied: nothing is done where this is ``done`` already.
     """
-    parameters, means, squares, gradients, values = flat
-    if runtime.usable(parameters.device):
-        quads, kept = parameters.numel() // 4, 0 if rules is None else len(rules)
-        numbers = (quads, decayed, copied, norm, done, rate, rules, kept, applied)
-        blocks = -(-quads // (THREADS * EACH))
-        kernels(gradients.dtype, rule).launch("adam_flat", blocks, *flat, *numbers)
-        return
-    if applied is not None and applied == done:
-        return
-    step_size = rate / -torch.expm1(done * math.log(rule.betas[0]))
-    root = (-torch.expm1(done * math.log(rule.betas[1]))).sqrt()
-    if rules is not None:
-        rules[int(done) % len(rules)] = torch.stack([rate * rule.decay, step_size, root])
-    parameters[:decayed] -= rate * rule.decay * parameters[:decayed]
-    _moved(parameters, means, squares, gradients.float() * (1.0 if norm is None else norm[1]), step_size, root, rule)
-    values[copied:].copy_(parameters[copied:])
+    quads, kept = flat[0].numel() // 4, 0 if rules is None else len(rules)
+    numbers = (quads, decayed, copied, norm, done, rate, rules, kept, applied)
+    kernels(flat[3].dtype, rule).launch("adam_flat", cdiv(quads, THREADS * EACH), *flat, *numbers)
 
 
 def update_rows(
@@ -108,33 +88,6 @@ def update_rows(
         dtype: of gradients, here or elsewhere: one text for all.
         rules: as ``update`` has written them, for every step since the oldest of ``seen``.
     """
-    parameters = table[0]
-    if runtime.usable(parameters.device):
-        count = len(parameters) if targets_S is None else len(targets_S)
-        given = (*table, gradients_SH, targets_S, seen, norm, done, rules, len(rules), parameters.shape[1])
-        kernels(dtype, rule).launch("adam_rows", count, *given)
-        return
-    rows = torch.arange(len(parameters)) if targets_S is None else targets_S[targets_S >= 0].long()
-    now = int(done)
-    first = int(seen[rows].min()) + 1 if len(rows) else now + 1
-    for step in range(first, now + 1):
-        behind = rows[seen[rows] < step]
-        decay, step_size, root = rules[step % len(rules)]
-        own, mean, square = (each[behind] for each in table)
-        slopes = torch.zeros_like(own)
-        if step == now and gradients_SH is not None and targets_S is not None:
-            real = (targets_S >= 0).nonzero().view(-1)
-            slopes = gradients_SH[real].float() * (1.0 if norm is None else norm[1])
-        own -= decay * own
-        _moved(own, mean, square, slopes, step_size, root, rule)
-        for each, value in zip(table, (own, mean, square), strict=True):
-            each[behind] = value
-    seen[rows] = now
-
-
-def _moved(
-    own: Tensor, mean: Tensor, square: Tensor, slopes: Tensor, step_size: Tensor, root: Tensor, rule: Rule
-) -> None:
-    mean += (1 - rule.betas[0]) * (slopes - mean)
-    square.mul_(rule.betas[1]).addcmul_(slopes, slopes, value=1 - rule.betas[1])
-    own -= step_size * mean / (square.sqrt() / root + rule.epsilon)
+    count = len(table[0]) if targets_S is None else len(targets_S)
+    given = (*table, gradients_SH, targets_S, seen, norm, done, rules, len(rules), table[0].shape[1])
+    kernels(dtype, rule).launch("adam_rows", count, *given)

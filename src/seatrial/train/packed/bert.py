@@ -2,7 +2,7 @@
 
 What BertForSequenceClassification computes, dropout included, over tokens that are there. Its layers and names stay:
 evaluation, saving and everything else go on using the model. Products are cuBLAS', the rest are kernels of this
-library, or torch's operations where these cannot run; a step has 21 kernels a layer.
+library, but for attention that these do not take; a step has 21 kernels a layer.
 Shapes: T tokens of all texts, B texts, E numbers a token, F in between, H heads, K classes.
 """
 
@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.distributed import Ranks
-from seatrial.train.kernels import dropout, flat_adam, gelu, norm_residual, runtime, short_attention
-from seatrial.train.kernels import token_sums as embedding
+from seatrial.train.kernels import bert, flat_adam, runtime
 from seatrial.train.kernels.flat_adam import Rule
 from seatrial.train.kernels.ops import REALS, KernelModule
-from seatrial.train.kernels.token_sums import token_sums
 from seatrial.train.packed.texts import Packed, PackedTexts
 from seatrial.train.packed.weights import FlatWeights
 
@@ -89,10 +87,11 @@ class PackedBert:
     def _modules(self) -> list[KernelModule]:
         """The kernels, with dropout and without."""
         dtype, width = self.weights.dtype, self.weights.words.shape[1]
-        found = [gelu.kernels(dtype), flat_adam.kernels(dtype, self.weights.rule), embedding.kernels(dtype, width)]
-        found += [norm_residual.kernels(dtype, width, share) for share in (self.hidden_share, 0.0)]
+        found = [bert.gelu_module(dtype), bert.token_sums_module(dtype, width)]
+        found.append(flat_adam.kernels(dtype, self.weights.rule))
+        found += [bert.norm_module(dtype, width, share) for share in (self.hidden_share, 0.0)]
         if dtype == torch.bfloat16:
-            found += [short_attention.kernels(share) for share in (self.attention_share, 0.0)]
+            found += [bert.attention_module(share) for share in (self.attention_share, 0.0)]
         return found
 
     @torch.no_grad()
@@ -107,7 +106,7 @@ class PackedBert:
 
     def forward(self, batch: Packed, labels_B: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """The loss, and what the backward pass needs."""
-        keys = dropout.keys(3 * len(self.layers) + 1, labels_B.device)
+        keys = bert.dropout_keys(3 * len(self.layers) + 1, labels_B.device)
         self.weights.begin(batch.there_S)
         x, first, kept = self._encoded(batch, keys, self.hidden_share, self.attention_share)
         loss, head = self._head(x, batch, labels_B)
@@ -119,7 +118,7 @@ class PackedBert:
         """The last layer's result [T, E], and what the backward pass needs of the embeddings and of each layer."""
         value, dtype = self.weights.value, self.weights.dtype
         norm = self.embeddings.LayerNorm
-        x, *first = norm_residual.embed(
+        x, *first = bert.norm_embedded(
             batch.tokens_T, batch.positions_T, _tables(self.embeddings), norm.weight, norm.bias, keys,
             3 * len(self.layers), hidden_share, self.epsilon, dtype,
         )  # fmt: skip
@@ -128,20 +127,18 @@ class PackedBert:
             place = 3 * number
             self.weights.wait_for(layer.inputs[0])
             inputs = torch.addmm(value(*layer.input_biases), x, value(*layer.inputs).t())
-            mixed, logs = short_attention.forward(
-                inputs, batch.starts, self.heads, batch.longest, keys, place, attention_share
-            )
+            mixed, logs = bert.attention(inputs, batch.starts, self.heads, batch.longest, keys, place, attention_share)
             self.weights.wait_for(layer.mixed)
             out = mixed @ value(layer.mixed).t()
             norm = layer.first_norm
-            between, *first_norm = norm_residual.forward(
+            between, *first_norm = bert.norm_residual(
                 out, layer.mixed_bias, x, norm.weight, norm.bias, keys, place + 1, hidden_share, self.epsilon
             )
             wide = between @ value(layer.wide).t()
-            bent = gelu.forward(wide, layer.wide_bias)
+            bent = bert.gelu(wide, layer.wide_bias)
             out = bent @ value(layer.back).t()
             norm = layer.second_norm
-            after, *second_norm = norm_residual.forward(
+            after, *second_norm = bert.norm_residual(
                 out, layer.back_bias, between, norm.weight, norm.bias, keys, place + 2, hidden_share, self.epsilon
             )
             kept.append((x, inputs, mixed, logs, first_norm, between, wide, bent, second_norm))
@@ -166,27 +163,27 @@ class PackedBert:
     ) -> Tensor:
         x, inputs, mixed, logs, first_norm, between, wide, bent, second_norm = kept
         layer, place, value, gradient = self.layers[number], 3 * number, self.weights.value, self.weights.gradient
-        dz, dproduct, back_parts = norm_residual.backward(
+        dz, dproduct, back_parts = bert.norm_back(
             dy, second_norm, layer.second_norm.weight, keys, place + 2, self.hidden_share
         )
         dbent = dproduct @ value(layer.back)
         self._product(dproduct, bent, gradient(layer.back), add=add)
-        dwide, wide_parts = gelu.backward(dbent, wide, layer.wide_bias)
+        dwide, wide_parts = bert.gelu_back(dbent, wide, layer.wide_bias)
         dbetween = _sum(dz, dwide, value(layer.wide), in_place=dz is not dproduct)
         self._product(dwide, between, gradient(layer.wide), add=add)
-        dz, dproduct, mixed_parts = norm_residual.backward(
+        dz, dproduct, mixed_parts = bert.norm_back(
             dbetween, first_norm, layer.first_norm.weight, keys, place + 1, self.hidden_share
         )
         dmixed = dproduct @ value(layer.mixed)
         self._product(dproduct, mixed, gradient(layer.mixed), add=add)
-        dinputs, input_parts = short_attention.backward(
+        dinputs, input_parts = bert.attention_back(
             dmixed, inputs, logs, batch.starts, self.heads, batch.longest, keys, place, self.attention_share
         )
         dx = _sum(dz, dinputs, value(*layer.inputs), in_place=dz is not dproduct)
         self._product(dinputs, x, gradient(*layer.inputs), add=add)
         parts = [input_parts, mixed_parts, wide_parts, back_parts]
         with self.weights.side_stream.running(*parts):
-            gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
+            bert.sum_parts(parts, gradient(*_vectors(layer)), add=add)
         return dx
 
     def _product(self, left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
@@ -197,14 +194,14 @@ class PackedBert:
     def _embeddings_back(self, first: list[Tensor], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool) -> None:
         norm, weights = self.embeddings.LayerNorm, self.weights
         place = 3 * len(self.layers)
-        dz, _, parts = norm_residual.backward(dy, first, norm.weight, keys, place, self.hidden_share, after=True)
+        dz, _, parts = bert.norm_back(dy, first, norm.weight, keys, place, self.hidden_share, after=True)
         _, positions, kinds = _tables(self.embeddings)
         width = dz.shape[1]
         with self.weights.side_stream.running(dz, parts, *batch.by_position):
-            token_sums(dz, *batch.by_position, weights.gradient(positions)[: batch.longest], add=add)
-            gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds)[0], add=add)
-            gelu.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)
-        token_sums(dz, *batch.by_token, weights.word_gradients, add=add)
+            bert.token_sums(dz, *batch.by_position, weights.gradient(positions)[: batch.longest], add=add)
+            bert.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds)[0], add=add)
+            bert.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)
+        bert.token_sums(dz, *batch.by_token, weights.word_gradients, add=add)
 
     def _head(self, x: Tensor, batch: Packed, labels_B: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         value = self.weights.value
@@ -257,14 +254,14 @@ class _Loss(torch.autograd.Function):
     """Joins the hand-written backward pass to autograd's: ``loss.backward()`` begins it, scaled by what follows."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, bert: PackedBert, batch: Packed, labels_B: Tensor) -> Tensor:
-        loss, ctx.saved = bert.forward(batch, labels_B)
-        ctx.bert = bert
+    def forward(ctx: Any, anchor: Tensor, packed: PackedBert, batch: Packed, labels_B: Tensor) -> Tensor:
+        loss, ctx.saved = packed.forward(batch, labels_B)
+        ctx.packed = packed
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-        ctx.bert.backward(ctx.saved, grads[0])
+        ctx.packed.backward(ctx.saved, grads[0])
         del ctx.saved
         return None, None, None, None
 

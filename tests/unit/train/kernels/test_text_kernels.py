@@ -9,14 +9,14 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 from cuda_on_cpu import error  # noqa: E402
-from seatrial.train.kernels import dropout, gelu, norm_residual, short_attention, token_sums  # noqa: E402
+from seatrial.train.kernels import bert  # noqa: E402
 
 pytestmark = pytest.mark.torch
 slow = pytest.mark.slow
 #: What rounding the results to the type may cost.
 MOST = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
 TYPES = pytest.mark.parametrize("dtype", list(MOST), ids=["fp32", "bf16"])
-EPSILON, HEAD, PLACE = 1e-5, short_attention.HEAD, 1
+EPSILON, HEAD, PLACE = 1e-5, bert.HEAD, 1
 KEYS = torch.tensor([[3, 4], [1234567, 2**31 - 5]], dtype=torch.int32)
 
 
@@ -25,7 +25,7 @@ def numbers(*shape, seed, device, dtype=torch.float32):
 
 
 def mask_of(keys, place, like, share):
-    return dropout.mask(keys[place], torch.arange(like.numel(), device=like.device).view_as(like), share).double()
+    return bert.dropout_mask(keys[place], torch.arange(like.numel(), device=like.device).view_as(like), share).double()
 
 
 def exact_of(*tensors):
@@ -39,23 +39,23 @@ def exact_of(*tensors):
 @pytest.mark.parametrize("share", [0.1, 0.0])
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 128), (9, 72), (53, 72), (17, 768), (5, 1024), (2, 1536)])
 def test_normalisation_with_dropout_and_sum(device, monkeypatch, rows, width, share, dtype):
-    monkeypatch.setattr(norm_residual, "MOST_PARTS", 2)
+    monkeypatch.setattr(bert, "MOST_PARTS", 2)
     x, residual = (numbers(rows, width, seed=seed, device=device, dtype=dtype) for seed in (0, 1))
     bias, gain, shift = (numbers(width, seed=seed, device=device) for seed in (2, 3, 4))
     keys = KEYS.to(device)
-    y, *normed = norm_residual.forward(x, bias, residual, gain, shift, keys, 1, share, EPSILON)
+    y, *normed = bert.norm_residual(x, bias, residual, gain, shift, keys, 1, share, EPSILON)
     before, *weights = exact_of(x.double() + bias.double(), gain, shift)
     z = before * mask_of(keys, 1, x, share) + residual.double()
     z.retain_grad()
     exact = F.layer_norm(z, (width,), *weights, EPSILON)
     assert error(y, exact) < MOST[dtype]
     dy = numbers(rows, width, seed=5, device=device, dtype=dtype)
-    dz, dx, parts = norm_residual.backward(dy, normed, gain, keys, 1, share)
+    dz, dx, parts = bert.norm_back(dy, normed, gain, keys, 1, share)
     exact.backward(dy.double())
     assert error(dz, z.grad) < 2 * MOST[dtype] and error(dx, before.grad) < 2 * MOST[dtype]
     sums = torch.cat([before.grad.sum(0), weights[0].grad, weights[1].grad])
     assert parts.shape[1] == 3 * width and error(parts.double().sum(0), sums) < 2 * MOST[dtype]
-    again = norm_residual.backward(dy, normed, gain, keys, 1, share)
+    again = bert.norm_back(dy, normed, gain, keys, 1, share)
     assert all(map(torch.equal, (dz, dx, parts), again))
 
 
@@ -66,13 +66,13 @@ def test_embeddings_normalised_then_dropped_out(device, rows, width, dtype):
     tables = tuple(numbers(count, width, seed=count, device=device) for count in (11, 7, 2))
     tokens, positions = (torch.arange(rows, device=device, dtype=torch.int32) % count for count in (11, 7))
     gain, shift = (numbers(width, seed=seed, device=device) for seed in (3, 4))
-    y, *normed = norm_residual.embed(tokens, positions, tables, gain, shift, keys, place, share, EPSILON, dtype)
+    y, *normed = bert.norm_embedded(tokens, positions, tables, gain, shift, keys, place, share, EPSILON, dtype)
     words, places, kinds = (table.double() for table in tables)
     z, *weights = exact_of(words[tokens.long()] + places[positions.long()] + kinds[0], gain, shift)
     exact = F.layer_norm(z, (width,), *weights, EPSILON) * mask_of(keys, place, y, share)
     assert error(y, exact) < MOST[dtype]
     dy = numbers(rows, width, seed=5, device=device, dtype=dtype)
-    dz, _, parts = norm_residual.backward(dy, normed, gain, keys, place, share, after=True)
+    dz, _, parts = bert.norm_back(dy, normed, gain, keys, place, share, after=True)
     exact.backward(dy.double())
     sums = torch.cat([z.grad.sum(0), weights[0].grad, weights[1].grad])
     assert error(dz, z.grad) < 2 * MOST[dtype] and error(parts.double().sum(0), sums) < 2 * MOST[dtype]
@@ -81,22 +81,22 @@ def test_embeddings_normalised_then_dropped_out(device, rows, width, dtype):
 @TYPES
 @pytest.mark.parametrize(("rows", "columns"), [(1, 8), (9, 72), (30, 264), (403, 256), (60, 3072), (3, 7000)])
 def test_gelu(device, monkeypatch, rows, columns, dtype):
-    monkeypatch.setattr(gelu, "MOST_BLOCKS", 24)
+    monkeypatch.setattr(bert, "MOST_BLOCKS", 24)
     x, dy = (numbers(rows, columns, seed=seed, device=device, dtype=dtype) * 2 for seed in (0, 1))
     bias = numbers(columns, seed=2, device=device)
     (z,) = exact_of(x.double() + bias.double())
     exact = F.gelu(z)
-    assert error(gelu.forward(x, bias), exact) < MOST[dtype]
+    assert error(bert.gelu(x, bias), exact) < MOST[dtype]
     exact.backward(dy.double())
-    dx, parts = gelu.backward(dy, x, bias)
+    dx, parts = bert.gelu_back(dy, x, bias)
     assert error(dx, z.grad) < MOST[dtype] and error(parts.double().sum(0), z.grad.sum(0)) < MOST[dtype]
 
 
 def test_gelu_far_out(device):
     x = torch.tensor([[-1e4, -40.0, -12.0, -0.0, 0.0, 12.0, 40.0, 1e4]], device=device).bfloat16()
     none = torch.zeros(8, device=device)
-    assert gelu.forward(x, none)[0].tolist() == pytest.approx(x[0].clamp(min=0).tolist(), abs=1e-20)
-    dx, _ = gelu.backward(torch.ones_like(x), x, none)
+    assert bert.gelu(x, none)[0].tolist() == pytest.approx(x[0].clamp(min=0).tolist(), abs=1e-20)
+    dx, _ = bert.gelu_back(torch.ones_like(x), x, none)
     assert dx[0].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.0, 1.0], abs=1e-20)
 
 
@@ -107,7 +107,7 @@ def test_parts_are_summed_side_by_side(device, counts, add):
     parts = [numbers(count, width, seed=count, device=device) for count, width in zip(counts, widths, strict=False)]
     sums = numbers(sum(each.shape[1] for each in parts), seed=1, device=device)
     exact = torch.cat([each.double().sum(0) for each in parts]) + (sums.double() if add else 0)
-    gelu.sum_parts(parts, sums, add=add)
+    bert.sum_parts(parts, sums, add=add)
     assert error(sums, exact) < 1e-6
 
 
@@ -118,7 +118,7 @@ def test_rows_of_each_token_are_summed(device, width):
     rows = numbers(int(counts.sum()), width, seed=0, device=device, dtype=torch.bfloat16)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(1)).int().to(device)
     sums = torch.zeros(len(counts), width, device=device, dtype=torch.bfloat16)
-    token_sums.token_sums(rows, order, begins, sums)
+    bert.token_sums(rows, order, begins, sums)
     pieces = rows.double()[order.long()].split(counts.tolist())
     assert error(sums, torch.stack([each.sum(0) for each in pieces])) < 4e-3
 
@@ -143,8 +143,8 @@ def inputs_of(lengths, heads, behind, device, *, steep=1.0):
 
 def run(inputs, starts, grad, heads, share):
     keys, longest = KEYS.to(inputs.device), int((starts[1:] - starts[:-1]).max())
-    out, logs = short_attention.forward(inputs, starts, heads, longest, keys, PLACE, share)
-    return out, logs, *short_attention.backward(grad, inputs, logs, starts, heads, longest, keys, PLACE, share)
+    out, logs = bert.attention(inputs, starts, heads, longest, keys, PLACE, share)
+    return out, logs, *bert.attention_back(grad, inputs, logs, starts, heads, longest, keys, PLACE, share)
 
 
 def expected(inputs, starts, grad, heads, share):
@@ -159,7 +159,7 @@ def expected(inputs, starts, grad, heads, share):
         logs[begin:end] = scores.logsumexp(2).t() / torch.tensor(2.0).log()
         places = torch.arange(end - begin)
         elements = ((text * heads + torch.arange(heads)[:, None, None]) * 128 + places[:, None]) * 128 + places
-        mask = dropout.mask(KEYS[PLACE], elements, share) if share else 1.0
+        mask = bert.dropout_mask(KEYS[PLACE], elements, share) if share else 1.0
         found = ((scores.softmax(2) * mask) @ value).transpose(0, 1).reshape(end - begin, heads * HEAD)
         out[begin:end] = found.detach()
         grads[begin:end] = torch.autograd.grad(found, own, grad[begin:end])[0]
@@ -215,5 +215,5 @@ def test_blocks_of_attention_are_enough():
         for tokens in (*range(0, 129, 16), *range(1, 129, 16), 128):
             tiles = next(tiles for tiles in (1, 2, 4, 8) if tokens <= 16 * tiles)
             for texts in (1, 7, 64):
-                most = short_attention.blocks(texts * tokens, texts, heads)
+                most = bert.attention_blocks(texts * tokens, texts, heads)
                 assert texts * -(-heads * tiles // 8) + heads <= most, (heads, tokens, texts)

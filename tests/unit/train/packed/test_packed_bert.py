@@ -1,4 +1,4 @@
-"""A BERT over packed texts: loss and gradients are the padded model's in double precision; kernels and torch agree."""
+"""A BERT over packed texts, by kernels on the CPU: loss and gradients are the padded model's in double precision."""
 
 import copy
 
@@ -13,13 +13,13 @@ from cuda_on_cpu import error  # noqa: E402
 from seatrial.recipes import spam  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.kernels import dropout, runtime  # noqa: E402
+from seatrial.train.kernels import bert as kernels  # noqa: E402
 from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.packed.bert import PackedBert, takes  # noqa: E402
 from seatrial.train.packed.texts import PackedTests, PackedTexts  # noqa: E402
 from seatrial.train.packed.weights import FlatAdamW  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("kernels_on_cpu")]
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
 
@@ -29,7 +29,7 @@ def model_of(share=0.0, width=64, heads=1, between=72, layers=1):
     config = transformers.BertConfig(
         vocab_size=40, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
         intermediate_size=between, hidden_dropout_prob=share, attention_probs_dropout_prob=share,
-        max_position_embeddings=128,
+        classifier_dropout=0.0, max_position_embeddings=128,
     )  # fmt: skip
     model = transformers.BertForSequenceClassification(config).train()
     for parameter in model.parameters():
@@ -131,13 +131,12 @@ def test_micro_batches_add_up():
     compare(gradients(bert, model), whole, 1e-5)
 
 
-@pytest.mark.parametrize("steps", [10, pytest.param(200, marks=pytest.mark.slow)])
-def test_trains_as_the_padded_model_and_its_optimizer(steps):
+def test_trains_as_the_padded_model_and_its_optimizer():
     source, model = source_of(LENGTHS, 4), model_of()
     other = copy.deepcopy(model)
     bert = bert_of(model, source)
     optimizer, plain = FlatAdamW(bert.weights, 1e-3), adamw(other, 1e-3, 0.01)
-    for number in range(steps):
+    for number in range(5):
         batch, labels = batch_of(source, number % 2)
         loss, _ = run(bert, model, batch, labels, optimizer)
         for parameter in other.parameters():
@@ -147,44 +146,33 @@ def test_trains_as_the_padded_model_and_its_optimizer(steps):
         torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
         plain.step()
         assert loss == pytest.approx(expected.item(), abs=1e-5), number
-    assert expected.item() < 0.65
 
 
-@pytest.mark.parametrize(
-    ("dtype", "most", "shape", "lengths"),
-    [
-        pytest.param(torch.float32, 1e-5, {}, [3, 20, 1, 17], id="fp32", marks=pytest.mark.slow),
-        pytest.param(torch.bfloat16, 0.2, {}, [3, 20, 1, 17], id="bf16"),
-        pytest.param(
-            torch.bfloat16, 0.04, {"width": 128, "heads": 2, "between": 320, "layers": 2},
-            [1, 2, 16, 17, 31, 33, 40, 64, 65, 100, 128, 5], id="bf16, long texts", marks=pytest.mark.slow,
-        ),
-    ],
-)  # fmt: skip
-def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, shape, lengths):
-    source, start = source_of(lengths, len(lengths)), model_of(0.1, **shape)
-    start.config.classifier_dropout = 0.0
+def test_gradients_with_dropout_are_the_losses_slopes_and_those_in_bf16_close_to_them(monkeypatch):
+    source, start = source_of([3, 18, 1], 3), model_of(0.1)
     batch, labels = batch_of(source, 0)
-    keys = dropout.keys(3 * start.config.num_hidden_layers + 1, CPU)
-    monkeypatch.setattr(dropout, "keys", lambda places, device: keys)
-    results = []
-    for kernels in (False, True):
-        monkeypatch.setattr(runtime, "usable", lambda device, kernels=kernels: kernels)
-        model = copy.deepcopy(start)
-        bert = bert_of(model, source, dtype if kernels else torch.float32)
-        loss, found = run(bert, model, batch, labels, FlatAdamW(bert.weights, 1e-2))
-        results.append((loss, found, bert.weights))
-    (expected, exact, torchs), (loss, found, ours) = results
-    assert loss == pytest.approx(expected, rel=most / 4)
-    compare(found, exact, most)
-    assert ours.norm[0].item() == pytest.approx(torchs.norm[0].item(), rel=most)
-    assert error(ours.flat, torchs.flat) < most * 10 and error(ours.words, torchs.words) < most * 10
-    assert torch.equal(ours.values[ours.copied :], ours.flat[ours.copied :].to(dtype))
+    keys = kernels.dropout_keys(3 + 1, CPU)
+    monkeypatch.setattr(kernels, "dropout_keys", lambda places, device: keys)
+    low, model = copy.deepcopy(start), copy.deepcopy(start)
+    bert, low_bert = bert_of(model, source), bert_of(low, source, torch.bfloat16)
+    loss, found = run(bert, model, batch, labels)
+    low_loss, low_found = run(low_bert, low, batch, labels)  # by the kernels' attention
+    assert low_loss == pytest.approx(loss, rel=0.05)
+    compare(low_found, found, 0.2)
+    largest = max(slopes.norm() for slopes in found.values())
+    for name, parameter in model.named_parameters():
+        slopes, before, losses = found[name], parameter.detach().clone(), []
+        if slopes.norm() < 0.01 * largest:  # of a key's bias: rounding
+            continue
+        for step in (0.01, -0.01):
+            parameter.data.copy_(before + step * slopes / slopes.norm())
+            bert.weights.refresh()
+            losses.append(bert.loss(model, batch, labels).item())
+        parameter.data.copy_(before)
+        assert (losses[0] - losses[1]) / 0.02 == pytest.approx(slopes.norm().item(), rel=0.02), name
 
 
-@pytest.mark.parametrize("ours", [False, True], ids=["torch", "kernels"])
-def test_updates_are_adamws_though_words_and_later_layers_are_updated_later(kernels_on_cpu, monkeypatch, ours):
-    monkeypatch.setattr(runtime, "usable", lambda device: ours)
+def test_updates_are_adamws_though_words_and_later_layers_are_updated_later():
     source, model = source_of(LENGTHS, 4), model_of(layers=2)
     bert, double = bert_of(model, source, decay=0.1), copy.deepcopy(model).double()
     optimizer = FlatAdamW(bert.weights, 1e-2)
@@ -249,7 +237,7 @@ def parameters_as(bert, model, other):
 def test_dropped_shares_and_independent_places():
     keys = torch.tensor([[1234567, 7654321], [1234567, 7654320]], dtype=torch.int32)
     numbers = torch.arange(1 << 18)
-    masks = [dropout.mask(key, numbers, 0.1) for key in keys]
+    masks = [kernels.dropout_mask(key, numbers, 0.1) for key in keys]
     kept = [mask > 0 for mask in masks]
     for each in kept:
         assert each.float().mean().item() == pytest.approx(0.9, abs=0.003)
