@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seatrial.backends import table
-from seatrial.backends.base import Backend, Echo, ImageStore
+from seatrial.backends.base import Backend, Echo
+from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.mounts import host_files
 from seatrial.backends.local import ensure_venv
 from seatrial.errors import EngineError, EngineUnavailableError

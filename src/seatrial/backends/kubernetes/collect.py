@@ -6,10 +6,8 @@ followed by one request, pods and their events by one watch each."""
 from __future__ import annotations
 
 import asyncio
-import calendar
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -18,40 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import frames
-from seatrial.backends.base import Echo
+from seatrial.backends.base import Echo, time_ns
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.pending import PodProgress, is_of_run
 from seatrial.backends.kubernetes.pod import selector
 from seatrial.backends.kubernetes.pods import Pod, read_pod
-from seatrial.backends.log_sink import Sink, Turn
+from seatrial.backends.log_sink import Cursor, Sink, Turn
 from seatrial.errors import SeatrialError
-
-_WIDTH = 48
-
-
-class Cursor:
-    """Keeps how far a pod's log has been read: the last line's time in nanoseconds, and how many lines of that time.
-
-    One write a line into a file of one record: a reader that is killed loses its place by one line at most.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fields = os.pread(self._descriptor, _WIDTH, 0).split()
-        self.time_ns, self.lines = (int(fields[0]), int(fields[1])) if len(fields) == 2 else (0, 0)
-
-    @classmethod
-    def of(cls, folder: Path, pod: Pod) -> Cursor:
-        """A pod's, in the run's record."""
-        (folder / "pods").mkdir(exist_ok=True)
-        return cls(folder / "pods" / f"{pod.name}-{pod.restarts}.cursor")
-
-    def advance(self, time_ns: int) -> None:
-        self.time_ns, self.lines = time_ns, self.lines + 1 if time_ns == self.time_ns else 1
-        os.pwrite(self._descriptor, b"%d %d" % (self.time_ns, self.lines) + b" " * 8, 0)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
 
 
 class PodLog:
@@ -63,49 +34,31 @@ class PodLog:
 
     async def read(self, *, follow: bool) -> None:
         """Everything from the cursor on; with ``follow`` until the container ends."""
-        cursor = Cursor.of(self._sink.folder, self._pod)
+        (self._sink.folder / "pods").mkdir(exist_ok=True)
+        path = self._sink.folder / "pods" / f"{self._pod.name}-{self._pod.restarts}.cursor"
+        cursor = Cursor(path, 2)  # the last line's time in nanoseconds, and how many lines have that time
         decoder = frames.FrameDecoder()
         params = {"timestamps": "true", **({"follow": "true"} if follow else {})}
         if self._pod.container:  # must be named where the cluster has added a sidecar
             params["container"] = self._pod.container
-        begin_ns, skip = cursor.time_ns, cursor.lines
+        last_ns, lines = begin_ns, skip = cursor.numbers
         if begin_ns:
             params["sinceTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin_ns // 10**9))
         try:
             async for line in self._cluster.lines(self._path, **params):
                 stamp, _, text = line.partition(b" ")
-                time_ns = parse_time_ns(stamp)
-                if time_ns is None:
-                    continue  # a message of the kubelet in place of a log
-                if time_ns < begin_ns:
+                at_ns = time_ns(stamp.decode("ascii", "replace"))
+                if at_ns is None or at_ns < begin_ns:  # None: a message of the kubelet in place of a log
                     continue
-                if time_ns == begin_ns and skip:
+                if at_ns == begin_ns and skip:
                     skip -= 1
                     continue
                 self._sink.take(decoder, text, self._pod.node)
                 self._sink.flush()
-                cursor.advance(time_ns)
+                last_ns, lines = at_ns, lines + 1 if at_ns == last_ns else 1
+                cursor.save(last_ns, lines)
         finally:
             cursor.close()
-
-
-def parse_time_ns(stamp: bytes) -> int | None:
-    """RFC 3339 with up to nine decimals, in UTC or with an offset, as Unix time in ns; None when it is none."""
-    text = stamp.decode("ascii", "replace")
-    try:
-        seconds = calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return None
-    rest = text[19:]
-    fraction = 0
-    if rest.startswith("."):
-        digits = rest[1:].rstrip("Z").split("+")[0].split("-")[0]
-        fraction = int(digits.ljust(9, "0")[:9]) if digits.isdigit() else 0
-        rest = rest[1 + len(digits) :]
-    if rest not in ("Z", ""):
-        hours, _, minutes = rest[1:].partition(":")
-        seconds -= (1 if rest[0] == "+" else -1) * (int(hours) * 3600 + int(minutes or 0) * 60)
-    return seconds * 10**9 + fraction
 
 
 #: Between two tries after the server has ended a watch or a log: it does so every few minutes by design.
