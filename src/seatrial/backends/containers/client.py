@@ -203,8 +203,7 @@ class EngineClient:
 
     def confirm(self, engine: EngineAddress | None) -> None:
         """Check that "no such container" is the answer of the run's own engine. Raises EngineUnavailableError."""
-        title = self.dialect.name.capitalize()
-        confirm(f"{title} engine", engine, self.address, shlex.join([*self.call, "info"]))
+        confirm("Engine", engine, self.address, shlex.join([*self.call, "info"]))
 
     def unavailable(self, stderr: str) -> EngineUnavailableError:
         return unavailable_error(self.dialect.name, stderr, at=self.at)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from seatrial.backends.base import EngineFacts, Handle, State, Traits, confirm, reported_end
 from seatrial.backends.kubernetes.client import configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
-from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, secret_manifest, submit
+from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
-from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest
+from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, secret
 from seatrial.backends.kubernetes.pods import Pod, end_of, newest, state_of, workload_state
 from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
@@ -86,7 +86,7 @@ class Kubernetes:
         manifests = cluster_manifests(plan, agent, run_dir / RECIPES)
         if cluster_plan.secrets:
             values = {name: self._host.secret(name) for name in cluster_plan.secrets}
-            manifests.insert(0, secret_manifest(cluster_plan, values))
+            manifests.insert(0, secret(cluster_plan, values))
         made = submit(self._cluster(cluster_plan.context, cluster_plan.namespace), manifests)
         workload = next(manifest for manifest in made if manifest["kind"] in OWNERS)
         return self._handle(cluster_plan, workload, plan.run_id, run_dir, plan.engine)

@@ -8,21 +8,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seatrial import frames
 from seatrial.backends.base import Echo, time_ns
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.pending import PodProgress, is_of_run
+from seatrial.backends.kubernetes.pending import Surroundings, explain, explain_workload, gpu_holders, is_of_run
 from seatrial.backends.kubernetes.pod import selector
 from seatrial.backends.kubernetes.pods import Pod, read_pod
+from seatrial.backends.kubernetes.survey import read_node
 from seatrial.backends.log_sink import Cursor, Sink, Turn
 from seatrial.errors import SeatrialError
+from seatrial.events import Event, HostPod, Note
+from seatrial.findings.finding import Finding, in_one_line
+from seatrial.job.in_container import EXIT_POD_STOPPED
 
 
 class PodLog:
@@ -59,6 +65,122 @@ class PodLog:
                 cursor.save(last_ns, lines)
         finally:
             cursor.close()
+
+
+#: Events by which a pod's progress is seen. Source: kubernetes pkg/kubelet/events/event.go.
+_STEPS = {
+    "Scheduled": "is scheduled",
+    "Pulling": "is pulling its image",
+    "Pulled": "pulled its image",
+    "Preempted": "was preempted",
+}
+
+#: Commands of the catalogue that look into a namespace; nodes and the like have none.
+_LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
+
+
+def _in_namespace(fix: str | None, namespace: str) -> str | None:
+    """Add the run's namespace to a command; kubectl looks into ``default`` by itself, as a rule."""
+    if fix is None or namespace == "default" or "--all-namespaces" in fix:
+        return fix
+    return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
+
+
+class PodProgress:
+    """Reports what happens to pods.
+
+    Args:
+        echo: a line for people.
+        record: writes a host event of the run.
+        namespace: of the run.
+    """
+
+    def __init__(
+        self, cluster: Cluster, echo: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
+    ) -> None:
+        self._cluster, self._echo, self._record, self._namespace = cluster, echo, record, namespace
+        self._reported: set[str] = set()
+        self._items: dict[str, dict[str, Any]] = {}
+
+    async def pod(self, pod: Pod, item: dict[str, Any]) -> None:
+        """Report on a pod that is new or has changed."""
+        self._items[pod.name] = item
+        if pod.waiting and pod.waiting[0] not in ("ContainerCreating", "PodInitializing"):
+            await self._trouble(pod, *pod.waiting)
+        if pod.started and not pod.ended:
+            self._once(f"{pod.name} is running" + (f" on {pod.host}" if pod.host else ""))
+        if pod.started and pod.image_id:
+            # ``docker-pullable://r/i@sha256:…``, ``docker://sha256:…`` or the bare digest.
+            image = pod.image_id.rpartition("@")[2].rpartition("/")[2]
+            self._record(HostPod(name=pod.name, node=pod.node, host=pod.host, image=image))
+        if pod.unreachable:
+            await self._trouble(pod, "NodeNotReady", "Node is not ready")
+        if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
+            await self._trouble(pod, pod.reason, pod.message or "")
+        for condition in item.get("status", {}).get("conditions") or []:
+            if condition.get("reason") == "Unschedulable":
+                await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
+        if pod.deleted and pod.started and not pod.ended:
+            self._once(f"{pod.name} is being deleted; its target received SIGTERM and may save")
+        if pod.ended and pod.exit_code == EXIT_POD_STOPPED:
+            self._once(f"{pod.name} received SIGTERM before it had finished: drained, preempted or deleted")
+        elif pod.ended and pod.exit_code:
+            self._once(f"{pod.name} has ended with exit code {pod.exit_code}")
+        if pod.outlived_by:
+            self._once(f"{pod.name} has ended, but its {', '.join(pod.outlived_by)} runs on until the run is removed")
+
+    async def event(self, pod: Pod, item: Mapping[str, Any]) -> None:
+        """Report an event of the cluster about a pod."""
+        reason, message = item.get("reason", ""), item.get("message", "")
+        if reason in _STEPS and not pod.started:
+            self._once(f"{pod.name} {_STEPS[reason]}")
+        elif item.get("type") == "Warning" and not pod.started:
+            await self._trouble(pod, reason, message)
+
+    def workload_event(self, item: Mapping[str, Any]) -> None:
+        """Report an event about what makes the pods; each trouble once, however often the controller tries."""
+        finding = explain_workload(item)
+        if finding is not None and self._is_new(f"workload {finding.id}"):
+            self._report(finding)
+
+    def trouble(self, error: SeatrialError) -> None:
+        """Report that the cluster cannot be watched."""
+        self._once(f"{error.message}; trying again")
+
+    async def _trouble(self, pod: Pod, reason: str, message: str) -> None:
+        if not self._is_new(f"{pod.name} {reason} {message}"):
+            return
+        finding = explain(pod, reason, message, await self._surroundings(pod, message))
+        if finding is not None and self._is_new(f"{pod.node} {finding.id} {finding.message}"):
+            self._report(finding)
+
+    async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
+        """Request nodes and holders only where the answer needs them; leave out what may not be read."""
+        around = Surroundings(self._items.get(pod.name, {}), pods=max(1, len(self._items)))
+        if "Insufficient" in message or "node(s)" in message:
+            resource = around.gpu_resource
+            with contextlib.suppress(SeatrialError):  # a namespaced Role cannot read them: the explanation reports it
+                listing = await self._cluster.request("GET", "/api/v1/nodes")
+                around = replace(around, nodes=tuple(read_node(node, resource) for node in listing["items"]))
+                listing = await self._cluster.request("GET", "/api/v1/pods")
+                around = replace(around, holders=gpu_holders(listing["items"], resource))
+        return around
+
+    def _report(self, finding: Finding) -> None:
+        finding.fix = _in_namespace(finding.fix, self._namespace)
+        self._echo(in_one_line(finding.message, finding.cause, finding.fix))
+        self._record(finding.event())
+
+    def _once(self, line: str) -> None:
+        if self._is_new(line):
+            self._echo(line)
+            self._record(Note(message=line))
+
+    def _is_new(self, key: str) -> bool:
+        """Return whether this is the first time that ``key`` comes up."""
+        is_new = key not in self._reported
+        self._reported.add(key)
+        return is_new
 
 
 #: Between two tries after the server has ended a watch or a log: it does so every few minutes by design.
