@@ -2,13 +2,16 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from seatrial.backends.containers.mounts import HostFiles, host_files
+from fakes import a_container
+from seatrial.backends.containers.mounts import CACHE, make_host_files
 from seatrial.errors import DiskError, UntrustedPathError, UsageError
+from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import DataMount
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.probe import driver_files
@@ -160,27 +163,28 @@ def test_gpus_come_through_the_request_alone(device: str) -> None:
     assert container(docker(), devices=("/dev/fuse",)).container.devices == ("/dev/fuse",)
 
 
+def _covering(project: Path, sources: Mapping[str, Path]) -> ContainerPlan:
+    """A project's container with further mounts in it: path below the project → source."""
+    covering = [Mount(source=source, target=f"/workspace/{path}") for path, source in sources.items()]
+    return a_container(mounts=(Mount(source=project, target="/workspace"), *covering))
+
+
 def test_mount_points_inside_mounts_are_made_by_the_caller(tmp_path: Path) -> None:
     """Docker would make them, owned by root: in the user's project, or in the cache of all later runs."""
     project, weights, token = tmp_path / "project", tmp_path / "weights", tmp_path / "token"
     project.mkdir()
     weights.mkdir()
     token.write_text("t")
-    targets = (f"{weights}:/workspace/a/weights", f"{token}:/workspace/a/token:ro", f"{weights}:/elsewhere")
-    plan = container(docker(), project=project, mounts=targets).container
-    files = host_files(plan)
-    assert files.mount_points[RECORD / "home" / ".cache"] == Path(
-        "/home/ada/.cache/seatrial/projects/mnist-0123456789abcdef"
-    )
-    HostFiles(
-        (), {point: source for point, source in files.mount_points.items() if tmp_path in point.parents}, {}
-    ).write(project)
+    make_host_files(_covering(project, {"a/weights": weights, "a/token": token, "/elsewhere": weights}), project)
     assert (project / "a" / "weights").is_dir()
     assert (project / "a" / "token").read_bytes() == b""
-    assert not (project / "elsewhere").exists()
+    home = (Mount(source=tmp_path / "home", target=CONTAINER_HOME), Mount(source=weights, target=CACHE))
+    make_host_files(a_container(mounts=home), project)
+    assert (tmp_path / "home" / ".cache").is_dir()
 
 
-def test_mount_points_are_not_made_through_a_link(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["a/models", "a/file", "token"])
+def test_mount_points_are_not_made_through_a_link(tmp_path: Path, path: str) -> None:
     """A script left a link in the project where the next run needs a folder or a file."""
     project, outside = tmp_path / "project", tmp_path / "outside"
     project.mkdir()
@@ -188,22 +192,16 @@ def test_mount_points_are_not_made_through_a_link(tmp_path: Path) -> None:
     (project / "a").symlink_to(outside)
     (project / "token").symlink_to(outside / "token")
     source = tmp_path / "source"
-    source.touch()
-    for files in (
-        HostFiles((project / "a" / "models",), {}, {}),
-        HostFiles((), {project / "a" / "weights": outside}, {}),
-        HostFiles((), {project / "a" / "file": source}, {}),
-        HostFiles((), {project / "token": source}, {}),
-    ):
-        with pytest.raises((UntrustedPathError, DiskError)):
-            files.write(project)
+    source.mkdir() if path == "a/models" else source.touch()
+    with pytest.raises((UntrustedPathError, DiskError)):
+        make_host_files(_covering(project, {path: source}), project)
     assert list(outside.iterdir()) == []
 
 
 def test_a_pipe_in_place_of_a_mount_point_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "point")
     (tmp_path / "source").touch()
-    HostFiles((), {tmp_path / "point": tmp_path / "source"}, {}).write(tmp_path)
+    make_host_files(_covering(tmp_path, {"point": tmp_path / "source"}), tmp_path)
 
 
 @cases("host_gib", "keys", "facts", "gib")

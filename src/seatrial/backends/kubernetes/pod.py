@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from seatrial.backends.containers.mounts import home_env
+from seatrial.backends.containers.mounts import home_env, user_files
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
 from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS
 
@@ -174,12 +174,8 @@ def secret(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest:
 
 def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
     """Return the ConfigMap of the agent, its plan and a name for the pod's user; and one of the code, if it has any."""
-    user = f"seatrial:x:{cluster.uid}:{cluster.uid}::{CONTAINER_HOME}:/bin/sh"
-    texts = {
-        "plan.json": plan,
-        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
-        "group": f"root:x:0:\nseatrial:x:{cluster.uid}:\nnogroup:x:65534:\n",
-    }
+    passwd, group = user_files("seatrial", str(cluster.uid), str(cluster.uid))
+    texts = {"plan.json": plan, "passwd": passwd, "group": group}
     binary = {name: base64.b64encode(content).decode() for name, content in binaries.items()}
     maps = [described(cluster, "ConfigMap", object_name(cluster, "config"), data=texts, binaryData=binary)]
     if cluster.code == "configmap":
