@@ -199,11 +199,7 @@ class Named:
 
 
 class ContainerNames:
-    """Asks the engines in the background: one that hangs must not stop the clock of a view.
-
-    Args:
-        environ: SEATRIAL_DOCKER and SEATRIAL_PODMAN change how the engines are called.
-    """
+    """Asks the engines in the background: one that hangs must not stop the clock of a view."""
 
     def __init__(self, host: Host) -> None:
         self._calls = {engine: host.client_call(engine) for engine in ("docker", "podman")}

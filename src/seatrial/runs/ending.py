@@ -19,12 +19,10 @@ from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.receipt.store import JSON_NAME, write_receipt
 from seatrial.runs import notify
-from seatrial.runs.adopt import handle_of
-from seatrial.runs.leases import backend_of, leases, state_of
+from seatrial.runs.leases import backend_of, handle_of, leases, state_of
 from seatrial.runs.mlflow import URI
-from seatrial.runs.run import Run, run_name
+from seatrial.runs.run import SUMMARY, Run, Summary, run_name
 from seatrial.runs.seal import write_seal
-from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system.host import Host
 from seatrial.system.records import encoded
 from seatrial.system.text import without_login

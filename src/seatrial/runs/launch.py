@@ -25,9 +25,8 @@ from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
-from seatrial.planning.site import ClusterSite, Site
-from seatrial.runs.adopt import record_start
-from seatrial.runs.leases import default_folder, leases
+from seatrial.planning.site import Site
+from seatrial.runs.leases import default_folder, leases, record_start
 from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
 from seatrial.runs.models import WEIGHTS, of_recipe
@@ -282,12 +281,6 @@ def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
     return _Ground(made.job, script, facts, backend, engine, why, made)
 
 
-def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
-    from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
-
-    return survey_cluster(job, host, offline=offline)
-
-
 def _require_model(job: Job) -> None:
     """Check that ``run predict -- RECIPE …`` names a model that was trained. Raises UsageError, DataError."""
     if job.target.kind != "recipe" or job.target.value != "predict" or job.target.args[:1] in (("-h",), ("--help",)):
@@ -326,13 +319,18 @@ def _plan(
     earlier = RunStore(job.project, host).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.changed(resume=earlier.id)
+    cluster = None
+    if on_a_cluster:
+        from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
+
+        cluster = survey_cluster(job, ground.host, offline=offline)
     site = replace(
         run_site(run, job.project, ground.backend, ground.engine, ground.host),
         secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         selection=selection,
         another=another,
-        cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
+        cluster=cluster,
         caller=caller,
     )
     notify = []

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.fields import number
-from seatrial.runs.run import Run, run_name
-from seatrial.runs.summary import SUMMARY, Summary
+from seatrial.runs.run import SUMMARY, Run, Summary, run_name
 from seatrial.system.host import Host
 
 if TYPE_CHECKING:

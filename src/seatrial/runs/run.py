@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,6 @@ from seatrial import events
 from seatrial.errors import SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
-from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system import nofollow
 from seatrial.system.records import Folder, Process
 from seatrial.system.typed_path import as_typed
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 #: In a project: the folder of what its containers write, and of what people look at.
 PLACE_FOLDER = (".seatrial", "runs")
+
+#: The keys of listings, so that thousands of receipts need not be parsed.
+SUMMARY = "summary.json"
 
 #: Receipts that people look at in the project; the record has them first.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
@@ -52,6 +55,42 @@ _CLAIM = ("launcher.json", "name", HOME)
 
 #: A receipt's page that is copied.
 _MOST_PAGE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The end of a run. Its file is written last: a run that has one has ended.
+
+    Attributes:
+        outcome: the exit cause in words. headline: of its receipt, in a few words; None in older ones, as ``level``.
+        engine: its address, as its client reaches it.
+        metrics: last value of each metric by name. percent: names of those in percent.
+        receipt: digest of receipt.json. sealed: seal.json has one of every file.
+    """
+
+    exit_code: int
+    target: str = "?"
+    backend: str = "?"
+    gpus: int | None = None
+    outcome: str = ""
+    id: str | None = None
+    name: str | None = None
+    engine: str | None = None
+    cause: str | None = None
+    headline: str | None = None
+    level: str | None = None
+    seconds: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    percent: tuple[str, ...] = ()
+    receipt: str | None = None
+    sealed: bool = False
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """Return the last value of each metric; an older summary has only loss and accuracy."""
+        return self.metrics or {"loss": self.loss, "accuracy": self.accuracy}
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,11 @@ from seatrial.backends.base import Backend, Freed, Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Chain, follow_chain
 from seatrial.images.plan import slug
-from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.watch import request_stop
-from seatrial.runs.leases import backend_of, leases, state_of
-from seatrial.runs.run import Run
+from seatrial.runs.leases import backend_of, handle_of, leases, state_of
+from seatrial.runs.run import Run, Summary
 from seatrial.runs.seal import SEAL, changes, not_covered, seal_of
 from seatrial.runs.store import RunStore
-from seatrial.runs.summary import Summary
 from seatrial.system.host import Host
 from seatrial.system.nofollow import tree_bytes
 from seatrial.system.typed_path import as_typed
