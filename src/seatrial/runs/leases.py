@@ -209,7 +209,7 @@ def handle_of(run: Run, host: Host) -> Handle | None:
     Raises EngineUnavailableError: no handle is written, and the engine that would know does not answer.
     """
     handle = run.handle()
-    if handle is not None or not run.recorded or run.ended or run.given_up or run.is_starting():
+    if handle is not None or run.ended or run.given_up or run.is_starting():
         return handle
     try:
         plan = run.plan()

@@ -12,7 +12,6 @@ Its **record**, in the user's state folder, is the host's alone and the run's wh
 Its **place**, ``.seatrial/runs/<id>`` in the project, holds what the container writes (``outputs``) and, for people,
 copies of the receipt and links to the logs and to ``home``. Nothing in it is believed.
 
-Earlier versions kept no record: a run of theirs is shown from its folder in the project, and nothing more.
 The models of a plan are imported where one is read or written: listing ended runs needs none.
 """
 
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
-from seatrial.errors import SeatrialError, UntrustedPathError, UsageError
+from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
@@ -98,14 +97,11 @@ class Run:
     """One run.
 
     Attributes:
-        folder: its record; of a run without one, its folder in the project.
-        place: its folder in the project.
-        recorded: False for runs without a host-side record; those are read-only.
+        folder: its record. place: its folder in the project.
     """
 
     folder: Path
     place: Path
-    recorded: bool = True
 
     @property
     def records(self) -> Folder:
@@ -156,7 +152,7 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        return (self.outputs if self.recorded else self.place) / "checkpoints"
+        return self.outputs / "checkpoints"
 
     def plan(self) -> Plan:
         """Read the plan it was started with. Raises SeatrialError when plan.json is missing or of another version."""
@@ -168,27 +164,15 @@ class Run:
         except FileNotFoundError:
             raise SeatrialError(f"Run {self.id} has no plan.json: it was never started", run=forget) from None
 
-    def trusted_plan(self) -> Plan:
-        """Read the plan, to act on. Raises UsageError for a run without a record of this machine's."""
-        if not self.recorded:
-            raise UsageError(
-                f"Run {self.id} predates seatrial's own records: it can be shown but not controlled",
-                cause="Its plan is in the project, where any script could have changed it",
-                run=f"seatrial runs show {self.id}   # or start again: seatrial run TARGET --resume {self.id}",
-            )
-        return self.plan()
-
     def handle(self) -> Handle | None:
         """Read how to find it in its backend; None before it started, and if it cannot be read."""
         from seatrial.backends.base import Handle
 
-        return self.records.read("handle.json", Handle) if self.recorded else None
+        return self.records.read("handle.json", Handle)
 
     def is_starting(self) -> bool:
         """Return whether it has not started, and the process that should start it lives."""
-        if not self.recorded or self.handle() is not None:
-            return False
-        return self._launcher_lives()
+        return self.handle() is None and self._launcher_lives()
 
     def _launcher_lives(self) -> bool:
         launcher = self.records.read("launcher.json", Process)
@@ -238,7 +222,7 @@ class Run:
     @property
     def ended(self) -> bool:
         """True if it has been finalised; faster than reading the summary."""
-        return not self.recorded or self.records.has(SUMMARY)
+        return self.records.has(SUMMARY)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold an exclusive lock of this run, so that two processes do not finalise it at once."""

@@ -116,7 +116,7 @@ def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
     ended = []
     for run in store.all():
         with contextlib.suppress(SeatrialError):
-            if run.recorded and not is_live(run, host):
+            if not is_live(run, host):
                 ended.append(run)
     doomed = ended[: max(0, len(ended) - keep)]
     size_bytes = sum(tree_bytes(folder) for run in doomed for folder in (run.folder, run.place))
@@ -128,7 +128,6 @@ def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
 
 def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
     """Args: so: the consequence of an end."""
-    run.trusted_plan()
     handle = handle_of(run, host)
     if run.is_starting():
         raise UsageError(
@@ -143,12 +142,8 @@ def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
 def verify(run: Run) -> Verification:
     """Follow the chain, compare its end with the receipt's seal, and every file with its digest in seal.json.
 
-    Raises UsageError: the run has no record, or its evidence is not chained.
+    Raises UsageError: the run has no evidence.
     """
-    if not run.recorded:
-        raise UsageError(
-            f"Run {run.id} predates seatrial's own records: it cannot be verified", run=f"seatrial runs show {run.id}"
-        )
     try:
         return _verify(run, run.summary())
     except UntrustedPathError as error:  # a file that is none, or has other content
