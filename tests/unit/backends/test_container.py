@@ -12,7 +12,6 @@ from fakes import a_container
 from seatrial.backends.containers.mounts import CACHE, make_host_files
 from seatrial.errors import DiskError, UntrustedPathError, UsageError
 from seatrial.job.in_container import CONTAINER_HOME
-from seatrial.job.model import DataMount
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.probe import driver_files
 from tables import cases, constant
@@ -23,50 +22,24 @@ from .planning_facts import CDI_BY_UUID, H200S, PLACE, RECORD, STATE, container,
 GIB = 2**30
 
 
-def golden(plan: ContainerPlan) -> str:
-    return json.dumps(plan.model_dump(mode="json", exclude_defaults=True), indent=1)
-
-
 def mounts(plan: ContainerPlan) -> dict[str, str]:
     return {mount.target: f"{mount.source}{':ro' if mount.read_only else ''}" for mount in plan.mounts}
 
 
-def test_golden_docker_cpu(snapshot: SnapshotAssertion) -> None:
-    data, models = Path("/data/mnist"), Path("/home/ada/mnist/models")
-    parts = container(
-        docker(),
-        name="first try",
-        data=DataMount(source=data, read_only=True),
-        models=DataMount(source=models, read_only=False),
-        secrets=("HF_TOKEN",),
-        secrets_folder=Path("/run/user/1000/seatrial/20261120-231501-k3f9"),
-        resumed=Mount(
-            source=Path("/home/ada/mnist/.seatrial/runs/20261119-101112-bcdf/outputs"),
-            target="/seatrial/resume",
-            read_only=True,
-        ),
-    )
-    assert golden(parts.container) == snapshot
-    assert [f"{choice.what}: {choice.value} | {choice.reason}" for choice in parts.choices] == snapshot
-
-
-def test_golden_docker_nvidia_runtime(snapshot: SnapshotAssertion) -> None:
-    assert golden(container(docker(nvidia_hook=True), H200S).container) == snapshot
-
-
-def test_golden_docker_cdi(snapshot: SnapshotAssertion) -> None:
-    assert golden(container(docker(cdi_devices=CDI_BY_UUID), H200S[:1]).container) == snapshot
-
-
-def test_golden_docker_device_nodes(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
-    """The layout of the H200 host that was measured: the driver in a folder of its own."""
+def test_golden(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
+    """The ways that need a GPU; tests/golden plans the others. The driver in a folder of its own: a measured host."""
     driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
     image = ImagePlan(tag="cuda", build=False, env={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:/usr/local/cuda/lib64"})
-    assert golden(container(docker(), H200S[:1], driver, image=image).container) == snapshot
-
-
-def test_golden_podman_rootless_cdi(snapshot: SnapshotAssertion) -> None:
-    assert golden(container(podman(cdi_devices=CDI_BY_UUID, selinux=True), H200S).container) == snapshot
+    plans = {
+        "docker, nvidia-runtime": container(docker(nvidia_hook=True), H200S),
+        "docker, cdi": container(docker(cdi_devices=CDI_BY_UUID), H200S[:1]),
+        "docker, device-nodes": container(docker(), H200S[:1], driver, image=image),
+        "podman rootless, cdi": container(podman(cdi_devices=CDI_BY_UUID, selinux=True), H200S),
+    }
+    for name, parts in plans.items():
+        assert json.dumps(parts.container.model_dump(mode="json", exclude_defaults=True), indent=1) == snapshot(
+            name=name
+        )
 
 
 @pytest.mark.parametrize(
@@ -99,15 +72,14 @@ def test_env_precedence_and_secrets(tmp_path: Path) -> None:
         environ={"FROM_HOST": "h", "HF_TOKEN": "t"},
     )
     env = parts.container.env
-    assert (env["A"], env["B"], env["HF_HOME"], env["FROM_HOST"], env["Q"]) == (
+    assert [env[name] for name in ("A", "B", "HF_HOME", "FROM_HOST", "Q")] == [
         "file",
         "flag",
         "/models/hf",
         "h",
         "'x y'",
-    )
-    assert "HF_TOKEN" not in env
-    assert "NOT_ON_HOST" not in env
+    ]
+    assert not {"HF_TOKEN", "NOT_ON_HOST"} & env.keys()
     assert "leaked" not in parts.container.model_dump_json()
     assert any("HF_TOKEN is a secret" in warning for warning in parts.warnings)
 

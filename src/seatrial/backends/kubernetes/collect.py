@@ -30,43 +30,6 @@ from seatrial.events import Event, HostPod, Note
 from seatrial.findings.finding import Finding, in_one_line
 from seatrial.job.in_container import EXIT_POD_STOPPED
 
-
-class PodLog:
-    """The log of a pod's container."""
-
-    def __init__(self, cluster: Cluster, namespace: str, pod: Pod, sink: Sink) -> None:
-        self._cluster, self._pod, self._sink = cluster, pod, sink
-        self._path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}/log"
-
-    async def read(self, *, follow: bool) -> None:
-        """Everything from the cursor on; with ``follow`` until the container ends."""
-        (self._sink.folder / "pods").mkdir(exist_ok=True)
-        path = self._sink.folder / "pods" / f"{self._pod.name}-{self._pod.restarts}.cursor"
-        cursor = Cursor(path, 2)  # the last line's time in nanoseconds, and how many lines have that time
-        decoder = frames.FrameDecoder()
-        params = {"timestamps": "true", **({"follow": "true"} if follow else {})}
-        if self._pod.container:  # must be named where the cluster has added a sidecar
-            params["container"] = self._pod.container
-        last_ns, lines = begin_ns, skip = cursor.numbers
-        if begin_ns:
-            params["sinceTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin_ns // 10**9))
-        try:
-            async for line in self._cluster.lines(self._path, **params):
-                stamp, _, text = line.partition(b" ")
-                at_ns = time_ns(stamp.decode("ascii", "replace"))
-                if at_ns is None or at_ns < begin_ns:  # None: a message of the kubelet in place of a log
-                    continue
-                if at_ns == begin_ns and skip:
-                    skip -= 1
-                    continue
-                self._sink.take(decoder, text, self._pod.node)
-                self._sink.flush()
-                last_ns, lines = at_ns, lines + 1 if at_ns == last_ns else 1
-                cursor.save(last_ns, lines)
-        finally:
-            cursor.close()
-
-
 #: Events by which a pod's progress is seen. Source: kubernetes pkg/kubelet/events/event.go.
 _STEPS = {
     "Scheduled": "is scheduled",
@@ -229,7 +192,7 @@ class Collector:
             if not pod.started:
                 continue
             with contextlib.suppress(SeatrialError):
-                await PodLog(self._cluster, self._namespace, pod, self._sink).read(follow=False)
+                await self._read(pod, follow=False)
         with contextlib.suppress(SeatrialError):  # without the right to read them
             for item in (await self._cluster.request("GET", self._path("events")))["items"]:
                 await self._event(item)
@@ -253,15 +216,9 @@ class Collector:
                 continue
             self._pods[pod.name] = pod
             await self._progress.pod(pod, item)
-            if (
-                pod.started
-                and (pod.name not in self._logs or self._logs[pod.name].done())
-                and not self._read_whole(pod)
-            ):
+            log = self._logs.get(pod.name)
+            if pod.started and (log is None or (log.done() and not pod.ended)):  # an ended one was read whole
                 self._logs[pod.name] = asyncio.ensure_future(self._follow(pod))
-
-    def _read_whole(self, pod: Pod) -> bool:
-        return pod.ended and pod.name in self._logs and self._logs[pod.name].done()
 
     async def _watch_events(self) -> None:
         async for _, item in self._watch("events"):
@@ -279,11 +236,37 @@ class Collector:
         """A pod's log until its end; again when the server cuts it while the pod goes on."""
         while True:
             with contextlib.suppress(SeatrialError):
-                await PodLog(self._cluster, self._namespace, pod, self._sink).read(follow=True)
+                await self._read(pod, follow=True)
             now = self._pods.get(pod.name)
             if now is None or now.ended or now.restarts != pod.restarts:
                 return
             await asyncio.sleep(RETRY_S)
+
+    async def _read(self, pod: Pod, *, follow: bool) -> None:
+        """Read the log of a pod's container from the cursor on; with ``follow`` until the container ends."""
+        (self._sink.folder / "pods").mkdir(exist_ok=True)
+        path = self._sink.folder / "pods" / f"{pod.name}-{pod.restarts}.cursor"
+        params = {"timestamps": "true", **({"follow": "true"} if follow else {})}
+        if pod.container:  # must be named where the cluster has added a sidecar
+            params["container"] = pod.container
+        cursor = Cursor(path, 2)  # the last line's time in nanoseconds, and how many lines have that time
+        decoder, (begin_ns, skip) = frames.FrameDecoder(), cursor.numbers
+        last_ns, lines = begin_ns, skip
+        if begin_ns:
+            params["sinceTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin_ns // 10**9))
+        with contextlib.closing(cursor):
+            async for line in self._cluster.lines(f"{self._path('pods')}/{pod.name}/log", **params):
+                stamp, _, text = line.partition(b" ")
+                at_ns = time_ns(stamp.decode("ascii", "replace"))
+                if at_ns is None or at_ns < begin_ns:  # None: a message of the kubelet in place of a log
+                    continue
+                if at_ns == begin_ns and skip:
+                    skip -= 1
+                    continue
+                self._sink.take(decoder, text, pod.node)
+                self._sink.flush()
+                last_ns, lines = at_ns, lines + 1 if at_ns == last_ns else 1
+                cursor.save(last_ns, lines)
 
     async def _watch(self, plural: str, **params: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """(type, object) of a list and then its changes, for ever."""
@@ -311,35 +294,29 @@ class Collector:
 @contextmanager
 def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Echo) -> Iterator[None]:
     """While open, the run is collected into its folder, by this process or another; then all that is there has come."""
-    turn = Turn(run_dir)
-    stopping = threading.Event()
-    thread = threading.Thread(
-        target=_collect,
-        args=(turn, stopping, Collector, (cluster, namespace, run_id, run_dir, nodes, echo)),
-        daemon=True,
-    )
+    turn, stopping = Turn(run_dir), threading.Event()
+
+    def collect() -> None:
+        """Wait for the turn, collect until stopped, then read the rest. A second collector finds little."""
+        while not turn.take() and not stopping.wait(TURN_S):
+            pass
+        deadline_s = time.monotonic() + 2 * DRAIN_S
+        while not turn.mine and time.monotonic() < deadline_s and not turn.take():
+            time.sleep(0.1)
+        try:
+            if turn.mine:
+                collector = Collector(cluster, namespace, run_id, run_dir, nodes, echo)
+                working = cluster.submit(collector.run())
+                stopping.wait()
+                working.cancel()
+                cluster.call(collector.finish())
+        finally:
+            turn.give_back()
+
+    thread = threading.Thread(target=collect, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stopping.set()
         thread.join()
-
-
-def _collect(turn: Turn, stopping: threading.Event, make: type[Collector], arguments: Any) -> None:
-    """Wait for the turn, collect until stopped, then read the rest. A second collector finds little."""
-    while not turn.take() and not stopping.wait(TURN_S):
-        pass
-    deadline_s = time.monotonic() + 2 * DRAIN_S
-    while not turn.mine and time.monotonic() < deadline_s and not turn.take():
-        time.sleep(0.1)
-    try:
-        if turn.mine:
-            collector = make(*arguments)
-            cluster: Cluster = arguments[0]
-            working = cluster.submit(collector.run())
-            stopping.wait()
-            working.cancel()
-            cluster.call(collector.finish())
-    finally:
-        turn.give_back()
