@@ -83,14 +83,9 @@ def test_a_run_is_a_record_out_of_the_project_and_a_place_in_it(store: RunStore,
         "events.jsonl", "home", "stderr.log", "stdout.log",
     ]  # fmt: skip
     assert (store.project / ".seatrial" / ".gitignore").read_text() == "*\n"
+    assert set(json.loads((run.folder / "agent.json").read_text())) == {"agent", "injection"}  # all that it is shown
     known = {"project": str(store.project), "inode": store.project.stat().st_ino}
     assert json.loads((store.record / "project.json").read_text()) == known
-
-
-def test_the_container_sees_the_agents_part_of_the_plan_alone(store: RunStore) -> None:
-    run = store.create(ID, None)
-    run.save_plan(a_plan())
-    assert set(json.loads((run.folder / "agent.json").read_text())) == {"agent", "injection"}
 
 
 @pytest.mark.parametrize("key", ["index_url", "find_links"])
