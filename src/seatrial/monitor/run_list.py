@@ -18,9 +18,8 @@ from seatrial.receipt.reported import headline_metrics
 from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, Summary, run_name
-from seatrial.runs.store import RunStore, is_run_id, project_key
+from seatrial.runs.store import RunStore, is_run_id, known_projects
 from seatrial.system.host import Host
-from seatrial.system.records import Folder
 
 #: Runs on one page of the list.
 PAGE = 50
@@ -138,16 +137,9 @@ def _line_of(run: Run) -> Line:
     return _line(run, so_far, ended=False)
 
 
-def _level(summary: Summary) -> str:
-    """Return the level of a summary; older ones have none, so their exit code decides."""
-    if summary.level in LEVELS:
-        return summary.level
-    return "none" if summary.cause == "stopped" else "good" if summary.exit_code == 0 else "bad"
-
-
 def _line(run: Run, summary: Summary, *, ended: bool) -> Line:
     """Return the line of a run, from its summary or the one that it would have now."""
-    last, level = summary.last, _level(summary) if ended else "none"
+    last, level = summary.last, summary.level if ended and summary.level in LEVELS else "none"
     shown = [(number(last.get(name)), name in summary.percent) for name in headline_metrics(last)]
     words = [None if at is None else figure(float(f"{at:.4g}")) + " %" * share for at, share in shown]
     loss, accuracy = (at if at is None or not share else at / 100 for at, share in shown)
@@ -206,9 +198,6 @@ def _with_age(line: Line) -> Line:
     return {**line, "ago": f"{' '.join(words[:2])} ago"}
 
 
-_MOST_PROJECT_BYTES = 64 * 1024
-
-
 class Projects:
     """The stores of one project, or of every project of this user, by keys that reveal nothing of them.
 
@@ -226,9 +215,8 @@ class Projects:
     def all(self) -> dict[str, RunStore]:
         """Return key → store, the first one first; new projects are found each time."""
         if self._host is not None:
-            for folder in sorted((self._host.state_folder / "projects").glob("*")):
-                if _key(folder) not in self._stores and (path := _path_of(folder)) is not None:
-                    self._stores[_key(folder)] = RunStore(path, self._host)
+            for store in (RunStore(path, self._host) for path in known_projects(self._host)):
+                self._stores.setdefault(_key(store.record), store)
         return dict(self._stores)
 
     def name_of(self, key: str) -> str:
@@ -247,9 +235,6 @@ class Projects:
                 run = store.run(run_id)
                 if run.folder.is_dir() and not run.folder.is_symlink():
                     return key, run
-            for key, run in self.runs():
-                if run.id == run_id:
-                    return key, run
         raise RunNotFoundError("Run not found")
 
     def runs(self) -> Iterator[tuple[str, Run]]:
@@ -262,10 +247,3 @@ class Projects:
 def _key(record: Path) -> str:
     """Return the digest at the end of the folder's name."""
     return record.name.rpartition("-")[2]
-
-
-def _path_of(folder: Path) -> Path | None:
-    """Return the project of a folder of records; None if it is unreadable or another's."""
-    content: dict[str, Any] | None = Folder(folder).read("project.json", dict, max_bytes=_MOST_PROJECT_BYTES)
-    path = content.get("project") if content else None
-    return Path(path) if isinstance(path, str) and project_key(Path(path)) == folder.name else None

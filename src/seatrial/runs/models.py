@@ -122,9 +122,7 @@ def of_recipe(name: str, models: Path) -> TrainedModel:
     path = models / WEIGHTS[name]
     if path.is_file():
         return TrainedModel("recipe", name, name, models, (path,))
-    older = path.with_suffix(".pth")
-    cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
-    raise DataError(f"No trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
+    raise DataError(f"No trained {name} model in {from_here(models)}", run=f"seatrial run {name}")
 
 
 def of_file(path: Path, verb: Verb) -> TrainedModel:

@@ -127,7 +127,8 @@ def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
 
 
 def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
-    """Args: so: the consequence of an end."""
+    """Args: so: the consequence of an end. Raises UsageError; SeatrialError: its plan cannot be read."""
+    run.plan()
     handle = handle_of(run, host)
     if run.is_starting():
         raise UsageError(

@@ -257,11 +257,19 @@ def project_key(project: Path) -> str:
     return f"{readable}-{hashlib.sha256(os.fsencode(project)).hexdigest()[:16]}"
 
 
+def known_projects(host: Host) -> list[Path]:
+    """Return the folder of each project that has a record on this machine, where its record names that one."""
+    found = []
+    for record in map(Folder, sorted((host.state_folder / "projects").glob("*"))):
+        path = record.read("project.json", lambda data: Path(data["project"]))
+        found += [path] if path is not None and project_key(path) == record.path.name else []
+    return found
+
+
 def other_projects(host: Host) -> list[Path]:
     """Return ``.seatrial`` of each project that has runs on this machine and still is there."""
-    records = map(Folder, (host.state_folder / "projects").glob("*"))
-    known = [record.read("project.json", lambda data: Path(data["project"], PLACE_FOLDER[0])) for record in records]
-    return [place for place in known if place is not None and place.is_dir() and not place.is_symlink()]
+    places = (path / PLACE_FOLDER[0] for path in known_projects(host))
+    return [place for place in places if place.is_dir() and not place.is_symlink()]
 
 
 def _folders(root: Path) -> list[str]:
@@ -300,6 +308,6 @@ def nearest_store(folder: Path, host: Host | None = None) -> RunStore:
     ends = next((place for place, each in enumerate(folders) if is_project(each, here)), len(folders)) + 1
     for store in (own, *(RunStore(each, host) for each in folders[:ends])):
         store.adopt()
-        if store.root.is_dir() or os.path.lexists(store.places):
+        if store.root.is_dir():
             return store
     return own
