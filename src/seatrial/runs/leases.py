@@ -24,6 +24,7 @@ from seatrial.errors import DiskError, EngineUnavailableError, SeatrialError, Un
 from seatrial.events import HostLaunched
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.job.value import Value
+from seatrial.planning.secrets import remove_secrets
 from seatrial.runs.run import Run
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process
@@ -245,6 +246,12 @@ def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, host: H
             image_bytes=image_bytes_of(plan, backend.images, host),
         )
     )
+
+
+def give_back(run: Run, host: Host) -> None:
+    """Give back what a run holds: its GPUs and its secrets."""
+    leases(host).release(run.id)
+    remove_secrets(run.id, host)
 
 
 def leases(host: Host) -> Leases:

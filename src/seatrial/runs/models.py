@@ -300,7 +300,9 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
         )
     if not run.ended:
         raise UsageError(f"{shown} has not ended", run=f"seatrial runs logs -f {run.id}")
-    receipt = _receipt(run)
+    from seatrial.receipt.store import load  # 35 ms, for words that mean runs alone
+
+    receipt = load(run.folder)
     if receipt.exit_code not in (0, 4):  # 4: it ended well, and a criterion was unmet
         raise UsageError(
             f"{shown} failed, so it has no trained model: {receipt.exit_cause.words}",
@@ -379,12 +381,6 @@ def _written_since(run: Run, receipt: Receipt, found: TrainedModel, verb: Verb) 
     if all(path.stat().st_mtime <= receipt.header.judged_at + _SLACK_S for path in found.files):
         return ()
     return (f"{from_here(found.files[0])} was written after run {run.id} had ended: it is {verb.done} as it is now",)
-
-
-def _receipt(run: Run) -> Receipt:
-    from seatrial.receipt.store import load  # 35 ms, for words that mean runs alone
-
-    return load(run.folder)
 
 
 def _folder_error(folder: Path, verb: Verb) -> SeatrialError:
