@@ -102,10 +102,9 @@ class Arena:
 
 
 def record(project: Project, run_id: str | None = None) -> Run:
-    """The host's record of a run, by default the last one that has one."""
+    """The host's record of a run, by default the last one."""
     store = RunStore(project.folder, Host(project.environ))
-    recorded = [run for run in store.all() if run.recorded]
-    return recorded[-1] if run_id is None else store.run(run_id)
+    return store.all()[-1] if run_id is None else store.run(run_id)
 
 
 def receipt(project: Project, run_id: str | None = None) -> dict[str, Any]:

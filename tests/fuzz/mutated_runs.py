@@ -22,7 +22,7 @@ from typing import Any
 from starlette.requests import Request
 
 from seatrial import cli
-from seatrial.monitor.api import Api
+from seatrial.monitor.app import Api
 from seatrial.monitor.feed import Feed
 from seatrial.monitor.prometheus import Exposition
 from seatrial.monitor.run_list import Projects

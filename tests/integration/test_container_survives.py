@@ -15,7 +15,7 @@ from planning_sites import a_host
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.env_file import proxy_env
 from seatrial.backends.containers.injection import InjectionPlan, choose
-from seatrial.backends.containers.mounts import host_files
+from seatrial.backends.containers.mounts import make_host_files
 from seatrial.backends.containers.run_options import run_options
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
@@ -104,7 +104,7 @@ def run_script(
     way_in = injection or choose(facts, (), DriverFiles(version=None))
     container = plan_container(job, site, ImagePlan(tag=IMAGE, build=False), way_in).container
     container = container.changed(command=("sh", "-c", "cd /workspace && exec python3 train.py"))
-    host_files(container).write(project)
+    make_host_files(container, project)
     if os.geteuid() == 0:
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, uid, uid)

@@ -1,4 +1,4 @@
-"""Backend and ImageStore: the protocols that a place to run implements, and the facts it reports.
+"""Backend: the protocol that a place to run implements, and the facts it reports.
 
 To add one: implement the protocol in a file of this folder and add it to the table in ``backends/table.py``.
 """
@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from seatrial import events
+from seatrial.errors import EngineUnavailableError
 from seatrial.job.plan import EngineAddress, Plan
-from seatrial.system.command import Completed
+from seatrial.system.records import Folder
+
+if TYPE_CHECKING:
+    from seatrial.backends.containers.images import ImageStore
 
 #: Prints a line of progress.
 Echo = Callable[[str], None]
@@ -83,6 +90,16 @@ class Handle(BaseModel):
     namespace: str | None = None
     engine: EngineAddress | None = None
 
+    @property
+    def folder(self) -> Path:
+        """The run's record."""
+        assert self.run_dir is not None, "a started run has a record"
+        return Path(self.run_dir)
+
+    def agent(self) -> dict[str, Any]:
+        """Read the agent's plan: a command in the run gets the target's working directory and variables."""
+        return Folder(self.folder).get("agent.json", lambda data: dict(data["agent"]))
+
 
 def this_machine() -> EngineAddress:
     """Return the address of a process, and of a Podman's storage.
@@ -95,6 +112,17 @@ def this_machine() -> EngineAddress:
     except OSError:
         machine = ""
     return EngineAddress(endpoint=name, id=hashlib.sha256(f"seatrial {machine or name}".encode()).hexdigest()[:16])
+
+
+def time_ns(stamp: str) -> int | None:
+    """Return an engine's time stamp, RFC 3339 with up to nine decimals, as Unix time in ns; None if it is none."""
+    match = re.fullmatch(r"(.{19})(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", stamp)
+    try:
+        # Python 3.10 reads neither nine decimals nor Z.
+        seconds = datetime.fromisoformat(match[1] + (match[3] or "Z").replace("Z", "+00:00")) if match else None
+    except ValueError:
+        return None
+    return int(seconds.timestamp()) * 10**9 + int((match[2] or "").ljust(9, "0")) if match and seconds else None
 
 
 @dataclass(frozen=True)
@@ -118,6 +146,30 @@ class State:
     @property
     def is_live(self) -> bool:
         return self.status in ("created", "running")
+
+
+def reported_end(folder: Path) -> State:
+    """Read the end of a run from its agents' last events: ``gone`` if one was killed, or the machine went down."""
+    written, _ = events.read(str(folder / "events.jsonl"))
+    codes = [event.get("exit_code") for event in events.of_type(written, events.AgentFinished)]
+    return State("exited", exit_code=next(filter(None, codes), codes[-1])) if codes else State("gone")
+
+
+def confirm(kind: str, recorded: EngineAddress | None, here: Callable[[], EngineAddress], run: str) -> None:
+    """Check that "not here" is the answer of the run's own engine, cluster or machine.
+
+    Args:
+        kind: of what has answered. recorded: where the run is. run: the command that shows what answers.
+
+    Raises EngineUnavailableError: another one has answered, or the run's is not recorded.
+    """
+    if recorded is None:
+        where, cause = "of the run not recorded", "An earlier version of seatrial started it, perhaps elsewhere"
+    elif (other := here()).id != recorded.id:
+        where, cause = f"at {recorded.endpoint} not reachable", f"{other.endpoint} has answered in its place"
+    else:
+        return
+    raise EngineUnavailableError(f"{kind} {where}: the one that answers has nothing of it", cause=cause, run=run)
 
 
 @dataclass(frozen=True)
@@ -202,70 +254,6 @@ class Freed:
     images: int
     steps: int
     bytes: int
-
-
-class ImageStore(Protocol):
-    """The images of an engine on this machine; ``call`` is its program and global options."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def call(self) -> Sequence[str]: ...
-
-    def image(self, reference: str) -> ImageFacts | None:
-        """Look into the store. Raises EngineUnavailableError."""
-
-    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        """Pull an image; ``progress`` gets the engine's lines. Raises ImageError."""
-
-    def push(self, reference: str) -> str:
-        """Push to the registry in the name; return the image by digest. Raises UsageError without one, ImageError."""
-
-    def find_python(self, reference: str) -> str | None:
-        """Return the path of a Python >= 3.8 inside, found by running the image."""
-
-    def run_once(
-        self,
-        reference: str,
-        argv: Sequence[str],
-        *,
-        timeout_s: float,
-        options: Sequence[str] = (),
-        input: str | None = None,
-    ) -> Completed:
-        """Run a command in a container without a network that is removed afterwards."""
-
-    def save(self, reference: str) -> Iterator[bytes]:
-        """Yield the image as a tar archive. Raises EngineError."""
-
-    def tag(self, reference: str, name: str) -> None: ...
-
-    def remove(self, reference: str) -> None:
-        """Remove a name, and the image with its last one. No error if there is none."""
-
-    def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
-        """Remove images of our builds without a container, and their cached steps without an image.
-
-        Args:
-            repository: images of this name alone, the newest kept; None: of every name, the newest, too.
-            idle_s: seconds for which no build has used a cached step.
-        """
-
-    def storage_root(self) -> Path | None:
-        """Return the folder of the layers; None if it is not on this machine's disk."""
-
-    def check_builder(self) -> None:
-        """Raises EngineUnavailableError: it lacks bind mounts and secrets, which images/ writes."""
-
-    def build(
-        self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]
-    ) -> Iterator[str]:
-        """Build the Dockerfile in a folder; yield the lines of output. Raises ImageError.
-
-        Args:
-            network: for RUN instructions; None is the engine's default. secrets: ``id=NAME,src=PATH`` each.
-        """
 
 
 class Backend(Protocol):

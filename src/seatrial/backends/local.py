@@ -14,16 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from seatrial import events
-from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, this_machine
-from seatrial.errors import DiskError, EngineError, EngineUnavailableError
+from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, confirm, reported_end, this_machine
+from seatrial.errors import DiskError, EngineError
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.probe import processes
 from seatrial.system import agent_archive, command
-from seatrial.system.records import Folder
 from seatrial.system.typed_path import as_typed
 
 #: venv alone takes seconds; a slow disk may need more.
@@ -162,12 +159,10 @@ class Local:
         """Return ``gone`` if the agent has ended without its last event: killed, or the machine went down."""
         if _is_running(handle):
             return State("running")
-        written, _ = events.read(str(_run_dir(handle) / "events.jsonl"))
-        finished = list(events.of_type(written, events.AgentFinished))
-        if finished:
-            return State("exited", exit_code=finished[-1].get("exit_code"))
-        _confirm(handle.engine)
-        return State("gone")
+        state = reported_end(handle.folder)
+        if state.status == "gone":
+            _confirm(handle.engine)
+        return state
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         if not _is_running(handle):
@@ -208,7 +203,7 @@ class Local:
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         if not _is_running(handle):
             raise EngineError("The run has ended: commands need a running run", run="seatrial runs ls")
-        agent: dict[str, Any] = Folder(_run_dir(handle)).get("agent.json", lambda data: dict(data["agent"]))
+        agent = handle.agent()
         env = {**os.environ, **agent["env"]}
         return command.call_interactive(argv, env=env, cwd=Path(agent["workdir"])).exit_code
 
@@ -234,17 +229,8 @@ def _handle(process: processes.GpuProcess, run_id: str, run_dir: Path) -> Handle
 
 def _confirm(machine: EngineAddress | None) -> None:
     """Raises EngineUnavailableError: a process that is not here runs on another machine, which shares the folder."""
-    if machine is not None and machine.id != this_machine().id:
-        raise EngineUnavailableError(
-            f"Machine {machine.endpoint} not reachable: this is {this_machine().endpoint}",
-            cause="The run is a process of that machine",
-            run=f"ssh {machine.endpoint} seatrial runs ls",
-        )
-
-
-def _run_dir(handle: Handle) -> Path:
-    assert handle.run_dir is not None, "a local handle knows its run folder"
-    return Path(handle.run_dir)
+    if machine is not None:
+        confirm("Machine", machine, this_machine, f"ssh {machine.endpoint} seatrial runs ls")
 
 
 def _is_running(handle: Handle) -> bool:

@@ -24,6 +24,9 @@ INDEX = "output.idx"
 #: A number of more digits no agent has counted to, and Python refuses to read one of thousands.
 _SEQ_DIGITS = 18
 
+#: Bytes of a cursor's record.
+_WIDTH = 96
+
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -177,6 +180,25 @@ def _mark(event: Mapping[str, Any]) -> str:
     return json.dumps(
         {key: value for key, value in event.items() if key not in ("t", "source", "_chain")}, sort_keys=True
     )
+
+
+class Cursor:
+    """Keeps how far a log has been read as a few numbers: one record in a file, one write.
+
+    A reader that is killed loses its place by one write at most.
+    """
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fields = [int(field) for field in os.pread(self._descriptor, _WIDTH, 0).split() if field.isdigit()]
+        self.numbers = fields if len(fields) == count else [0] * count
+
+    def save(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+        os.pwrite(self._descriptor, b" ".join(b"%d" % number for number in numbers).ljust(_WIDTH), 0)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 class Turn:

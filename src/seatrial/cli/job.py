@@ -74,12 +74,12 @@ def read_job(
     earlier = run_to_resume(RunStore(project.absolute()) if anew else store_of(named), resume)
     if anew:
         return _load(project, {**flags, "resume": earlier.id}, leave_out)
-    if (serving := earlier.trusted_plan().job.serve) is not None:
+    if (serving := earlier.plan().job.serve) is not None:
         raise UsageError(
             f"Run {earlier.id} was a server: it has nothing to resume", run=f"seatrial serve {serving.typed}"
         )
     update: dict[str, Any] = {"resume": earlier.id, **({"criteria": Criteria()} if leave_out else {})}
-    return _again(earlier.trusted_plan().job, flags, update)
+    return _again(earlier.plan().job, flags, update)
 
 
 def _too_many(words: list[str], arguments: list[str], project: Path, module: str | None) -> TargetError:

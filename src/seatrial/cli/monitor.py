@@ -98,8 +98,7 @@ def dashboard(
         return _print_config(print_config)
     try:
         with importing():
-            from seatrial.monitor.api import Api
-            from seatrial.monitor.app import Housekeeping, dashboard_app, metrics_app
+            from seatrial.monitor.app import Api, Housekeeping, dashboard_app, metrics_app
             from seatrial.monitor.feed import Feed
             from seatrial.monitor.prometheus import Exposition
             from seatrial.monitor.run_list import Projects

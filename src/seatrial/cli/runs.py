@@ -154,8 +154,6 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     run = _find(store, reference)
     receipt = finalise(run, this_host())
     screen = Screen(json=as_json, whole=True)
-    if not run.recorded:
-        screen.note(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
     if receipt is None:
         screen.plan(run.plan(), []) if as_json else _show_live(run, screen)
         return EXIT_DONE

@@ -220,7 +220,7 @@ class Screen:
             self.end_line()
             show(receipt, self._out)
         self._quiet = False
-        self.note(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
+        self.note(f"receipt: {as_typed(run.place / 'receipt.html')}")
 
     def plan(self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False) -> None:
         """Print a plan: target, warnings, and each choice with its reason; those that are as usual in one line.

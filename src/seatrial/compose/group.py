@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
 from seatrial.probe import processes
+from seatrial.runs.run import Summary
 from seatrial.runs.store import CLAIMS, RunStore, is_run_id, new_run_id
-from seatrial.runs.summary import Summary
 from seatrial.system import nofollow
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, typed

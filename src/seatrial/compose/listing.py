@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,11 +59,9 @@ def listed(store: RunStore, host: Host, *, limit: int | None = None) -> list[Lis
             lines += _group(groups, found[top], ids, host)
         elif top in sweeps:
             name, trials = sweeps[top]
-            lines += _sweep(
-                name, trials, [line_of(store.known(run, recorded=ids[run]), host) for run in trials.values()]
-            )
+            lines += _sweep(name, trials, [line_of(store.run(run), host) for run in trials.values()])
         else:
-            lines.append(Listed(line_of(store.known(top, recorded=ids[top]), host)))
+            lines.append(Listed(line_of(store.run(top), host)))
     return lines
 
 
@@ -77,7 +75,7 @@ def as_json(lines: list[Listed], store: RunStore) -> list[dict[str, Any]]:
     ]
 
 
-def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], host: Host) -> list[Listed]:
+def _group(groups: GroupStore, group: Group, ids: Collection[str], host: Host) -> list[Listed]:
     if any(member.state == "running" for member in group.members):
         from seatrial.compose.commands import refresh  # a group that lives; most have ended
 
@@ -85,14 +83,14 @@ def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], host: Host
     lines = []
     for member in group.members:
         if member.run is not None and member.run in ids:
-            line = line_of(groups.runs.known(member.run, recorded=ids[member.run]), host)
+            line = line_of(groups.runs.run(member.run), host)
         else:
             line = _without_run(member)
         lines.append(Listed(line, group.id, member.name))
     return [Listed(_head(group), group.id), *lines]
 
 
-def _sweeps(store: RunStore, ids: Mapping[str, bool]) -> dict[str, dict[int, str]]:
+def _sweeps(store: RunStore, ids: Collection[str]) -> dict[str, dict[int, str]]:
     """Return study → number of each trial that has a run → the run's ID."""
     found = {}
     for journal in (store.record / "sweeps").glob("*/study.journal"):

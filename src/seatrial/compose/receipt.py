@@ -15,9 +15,8 @@ from seatrial.errors import SeatrialError
 from seatrial.job.loading import read_notify
 from seatrial.job.units import format_seconds
 from seatrial.runs import notify
-from seatrial.runs.run import Run
+from seatrial.runs.run import SUMMARY, Run, Summary
 from seatrial.runs.store import RunStore
-from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.containers.mounts import held_sources, host_files, real_source
+from seatrial.backends.containers.mounts import held_sources, make_host_files, real_source
 from seatrial.compose.client import Compose, containers
 from seatrial.compose.group import Group, GroupStore, Member
 from seatrial.compose.override import override
@@ -327,7 +327,7 @@ def _save(planned: Planned, made: Mapping[str, Run], store: RunStore, context: C
         if planned.file.services[name].user not in ("root", "0", str(os.getuid())):
             store.let_any_user_write(run)
     for container in planned.containers:
-        host_files(container).write(context.job.project)
+        make_host_files(container, context.job.project)
 
 
 def _print_runs(planned: Planned, console: Console) -> None:

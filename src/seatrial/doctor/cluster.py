@@ -13,8 +13,8 @@ from typing import Any
 
 from seatrial.backends.kubernetes import client
 from seatrial.backends.kubernetes.client import read_kubeconfig
-from seatrial.backends.kubernetes.manifests import JOB_CONTAINER, config_maps, metadata
-from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, pod_spec
+from seatrial.backends.kubernetes.manifests import JOB_CONTAINER
+from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, config_maps, described, pod_spec
 from seatrial.backends.kubernetes.pods import read_pod
 from seatrial.errors import EngineUnavailableError, SeatrialError, printable
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
@@ -182,7 +182,7 @@ def try_pod(path: str, image: str, models: Volume) -> str:
     )
     [config] = config_maps(plan, {}, token)
     spec = {"restartPolicy": "Never", "activeDeadlineSeconds": round(2 * TRY_S), **pod_spec(plan, JOB_CONTAINER)}
-    item = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata(plan, plan.name), "spec": spec}
+    item = described(plan, "Pod", plan.name, spec=spec)
     folder = f"/api/v1/namespaces/{plan.namespace}"
     try:
         door.create(f"{folder}/configmaps", config)

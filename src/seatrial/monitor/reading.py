@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from seatrial.errors import EngineError
+from seatrial.job.in_container import NAME_LABEL, RUN_LABEL
 from seatrial.probe import container, machine, nvml, processes
 from seatrial.probe.container import Cgroup
 from seatrial.probe.machine import Owner
@@ -128,8 +130,8 @@ class Reader:
             "pod_uid": owner.pod_uid,
             "name": named.name if named else owner.container_id[:12],
             "image": named.image if named else None,
-            "run_id": labels.get("seatrial.run"),
-            "run_name": labels.get("seatrial.name") or None,
+            "run_id": labels.get(RUN_LABEL) or None,
+            "run_name": labels.get(NAME_LABEL) or None,
             "cpu_cores": self._cores(owner, cgroup.cpu_seconds()),
             "cpu_quota_cores": cgroup.cpu_quota_cores(),
             "memory_bytes": cgroup.memory_bytes(),
@@ -184,6 +186,9 @@ def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dic
 Read = Callable[[], dict[str, Any]]
 
 
+#: Labels by which a container shows its run.
+_LABELS = (RUN_LABEL, NAME_LABEL)
+
 #: Seconds between queries for unknown IDs: a container of an engine that we cannot query stays unknown.
 _ASK_AGAIN_S = 5.0
 _TIMEOUT_S = 10.0
@@ -199,14 +204,10 @@ class Named:
 
 
 class ContainerNames:
-    """Asks the engines in the background: one that hangs must not stop the clock of a view.
-
-    Args:
-        environ: SEATRIAL_DOCKER and SEATRIAL_PODMAN change how the engines are called.
-    """
+    """Asks the engines in the background: one that hangs must not stop the clock of a view."""
 
     def __init__(self, host: Host) -> None:
-        self._calls = {engine: host.client_call(engine) for engine in ("docker", "podman")}
+        self._host = host
         self._known: dict[str, Named] = {}
         self._problems: list[str] = []
         self._looked_up_s = float("-inf")
@@ -234,7 +235,7 @@ class ContainerNames:
     def _ask(self) -> None:
         known: dict[str, Named] = {}
         problems = []
-        for ask in (self._docker, self._podman, self._containerd):
+        for ask in (partial(self._engine, "docker"), partial(self._engine, "podman"), self._containerd):
             try:
                 known.update(ask())
             except EngineError as error:
@@ -243,37 +244,29 @@ class ContainerNames:
         self._known = {**self._known, **known}
         self._problems = problems
 
-    def _docker(self) -> dict[str, Named]:
-        found = {}
-        argv = [*self._calls["docker"], "ps", "--no-trunc", "--format", "{{json .}}"]
-        text = command.check(argv, timeout_s=_TIMEOUT_S).stdout
-        for line in (loaded for each in text.splitlines() if isinstance(loaded := _loads(each), dict)):
-            labels = dict(pair.partition("=")[::2] for pair in str(line.get("Labels") or "").split(","))
-            found[str(line.get("ID"))] = Named(str(line.get("Names")), line.get("Image"), labels)
-        return found
+    def _engine(self, name: str) -> dict[str, Named]:
+        from seatrial.backends import table  # with plans' models, which a first screen need not wait for
 
-    def _podman(self) -> dict[str, Named]:
-        found = {}
-        for entry in _json([*self._calls["podman"], "ps", "--format", "json"], []):
-            names = entry.get("Names") or [""]
-            found[str(entry.get("Id"))] = Named(names[0], entry.get("Image"), entry.get("Labels") or {})
-        return found
+        engine = table.engine(name, self._host)
+        labels = (engine.dialect.label_form % label for label in _LABELS)
+        form = "\t".join(("{{.ID}}", "{{.Names}}", "{{.Image}}", *labels))
+        argv = [*engine.call, "ps", "--no-trunc", "--format", form]
+        printed = command.check(argv, timeout_s=_TIMEOUT_S).stdout.splitlines()
+        rows = [row for row in (line.split("\t") for line in printed) if len(row) == 5]
+        return {
+            id: Named(called, image, dict(zip(_LABELS, values, strict=True))) for id, called, image, *values in rows
+        }
 
     def _containerd(self) -> dict[str, Named]:
         """Read crictl of a Kubernetes node; its containers carry the pod's name as labels."""
+        printed = _loads(command.check(["crictl", "ps", "-o", "json"], timeout_s=_TIMEOUT_S).stdout)
         found = {}
-        for entry in _json(["crictl", "ps", "-o", "json"], {}).get("containers", []):
+        for entry in printed.get("containers", []) if isinstance(printed, dict) else ():
             labels = entry.get("labels") or {}
             parts = [labels.get(f"io.kubernetes.{key}") for key in ("pod.namespace", "pod.name", "container.name")]
             name = "/".join(part for part in parts if part) or (entry.get("metadata") or {}).get("name", "?")
             found[str(entry.get("id"))] = Named(name, (entry.get("image") or {}).get("image"), labels)
         return found
-
-
-def _json(argv: Sequence[str], empty: Any) -> Any:
-    """Return a program's output, if it is JSON of that type."""
-    loaded = _loads(command.check(argv, timeout_s=_TIMEOUT_S).stdout)
-    return loaded if isinstance(loaded, type(empty)) else empty
 
 
 def _loads(text: str) -> Any:

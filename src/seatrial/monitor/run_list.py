@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from seatrial.receipt.render.pages import LEVELS, STATES
 from seatrial.receipt.reported import headline_metrics
 from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
-from seatrial.runs.run import Run, run_name
-from seatrial.runs.store import RunStore, is_run_id, project_key
-from seatrial.runs.summary import Summary
+from seatrial.runs.run import Run, Summary, run_name
+from seatrial.runs.store import RunStore, is_run_id, known_projects
 from seatrial.system.host import Host
-from seatrial.system.records import Folder
 
 #: Runs on one page of the list.
 PAGE = 50
@@ -94,7 +92,8 @@ class Listing:
         try:
             line = _line_of(run)
         except Exception as error:  # noqa: BLE001  a run's files may hold anything
-            line = _line(run, target="?", ended=False, outcome=f"cannot be read: {type(error).__name__}")
+            unreadable = Summary(exit_code=0, outcome=f"cannot be read: {type(error).__name__}")
+            line = _line(run, unreadable, ended=False)
         line["key"] = key
         with self._lock:
             if line["ended"]:
@@ -118,80 +117,47 @@ def _fits(line: Mapping[str, Any], wanted: Wanted) -> bool:
 
 def _line_of(run: Run) -> Line:
     """Read summary.json or, while the run goes on, its plan and the end of its evidence."""
-    summary = run.summary()
-    if summary is not None:
-        level = _level(summary)
-        return _line(
-            run,
-            target=summary.target,
-            backend=summary.backend,
-            gpus=summary.gpus,
-            ended=True,
-            level=level,
-            outcome=summary.outcome,
-            headline=summary.headline or summary.outcome or "?",
-            seconds=summary.seconds,
-            last=summary.last,
-            percent=summary.percent,
-        )
+    if (summary := run.summary()) is not None:
+        return _line(run, summary, ended=True)
     try:
         plan = run.plan()
     except SeatrialError as error:
-        return _line(run, target="?", ended=False, outcome=error.message)
-    now = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics)
-    begun = started_at(run.id)
-    return _line(
-        run,
+        return _line(run, Summary(exit_code=0, outcome=error.message), ended=False)
+    now, begun = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics), started_at(run.id)
+    so_far = Summary(
+        exit_code=0,
         target=plan.job.target.value or plan.job.image.ready or "",
         backend=plan.backend,
         gpus=plan.gpus_asked,
-        ended=False,
         outcome=now.progress,
         seconds=None if begun is None else max(0.0, time.time() - begun),
-        last=now.latest,
-        percent=now.percent,
+        metrics=dict(now.latest),
+        percent=tuple(now.percent),
     )
+    return _line(run, so_far, ended=False)
 
 
-def _level(summary: Summary) -> str:
-    """Return the level of a summary; older ones have none, so their exit code decides."""
-    if summary.level in LEVELS:
-        return summary.level
-    return "none" if summary.cause == "stopped" else "good" if summary.exit_code == 0 else "bad"
-
-
-# As many parameters as a line has columns, all of them named where it is called.
-def _line(
-    run: Run,
-    *,
-    target: str,
-    ended: bool,
-    backend: str = "?",
-    gpus: int | None = None,
-    level: str = "none",
-    outcome: str = "",
-    headline: str = "",
-    seconds: float | None = None,
-    last: Mapping[str, Any] | None = None,
-    percent: Collection[str] = (),
-) -> Line:
-    shown = [(number((last or {}).get(name)), name in percent) for name in headline_metrics(last or {})]
+def _line(run: Run, summary: Summary, *, ended: bool) -> Line:
+    """Return the line of a run, from its summary or the one that it would have now."""
+    last, level = summary.last, summary.level if ended and summary.level in LEVELS else "none"
+    shown = [(number(last.get(name)), name in summary.percent) for name in headline_metrics(last)]
     words = [None if at is None else figure(float(f"{at:.4g}")) + " %" * share for at, share in shown]
     loss, accuracy = (at if at is None or not share else at / 100 for at, share in shown)
-    name, began = run_name(run), started_at(run.id)
+    name, began, seconds = run_name(run), started_at(run.id), summary.seconds
     chip = LEVELS[level] if ended else STATES["running"]
-    chip_words, reason = _chip_words(headline, level) if ended else ("running", outcome)
+    headline = summary.headline or summary.outcome or "?"
+    chip_words, reason = _chip_words(headline, level) if ended else ("running", summary.outcome)
     return {
         "id": run.id,
         "name": name,
-        "target": target,
-        "backend": backend,
-        "gpus": gpus,
+        "target": summary.target,
+        "backend": summary.backend,
+        "gpus": summary.gpus,
         "ended": ended,
         "level": level,
         "chip": {"colour": chip.colour, "words": f"{chip.mark}{chip_words}"},
         "reason": reason,
-        "outcome": outcome,
+        "outcome": summary.outcome,
         "began": began,
         "started": "–" if began is None else time.strftime("%d %b %H:%M", time.localtime(began)),
         "time": None if seconds is None else format_seconds(seconds),
@@ -199,7 +165,7 @@ def _line(
         "by": {
             "started": began,
             "name": (name or run.id).lower(),
-            "target": target.lower(),
+            "target": summary.target.lower(),
             "seconds": seconds,
             "loss": loss,
             "accuracy": accuracy,
@@ -232,9 +198,6 @@ def _with_age(line: Line) -> Line:
     return {**line, "ago": f"{' '.join(words[:2])} ago"}
 
 
-_MOST_PROJECT_BYTES = 64 * 1024
-
-
 class Projects:
     """The stores of one project, or of every project of this user, by keys that reveal nothing of them.
 
@@ -242,7 +205,7 @@ class Projects:
 
     Args:
         first: the project where somebody stands, or that was named.
-        environ: where the others are found; None: there is only the first.
+        host: whose other projects are found; None: there is only the first.
     """
 
     def __init__(self, first: RunStore, host: Host | None = None) -> None:
@@ -252,9 +215,8 @@ class Projects:
     def all(self) -> dict[str, RunStore]:
         """Return key → store, the first one first; new projects are found each time."""
         if self._host is not None:
-            for folder in sorted((self._host.state_folder / "projects").glob("*")):
-                if _key(folder) not in self._stores and (path := _path_of(folder)) is not None:
-                    self._stores[_key(folder)] = RunStore(path, self._host)
+            for store in (RunStore(path, self._host) for path in known_projects(self._host)):
+                self._stores.setdefault(_key(store.record), store)
         return dict(self._stores)
 
     def name_of(self, key: str) -> str:
@@ -273,9 +235,6 @@ class Projects:
                 run = store.run(run_id)
                 if run.folder.is_dir() and not run.folder.is_symlink():
                     return key, run
-            for key, run in self.runs():
-                if run.id == run_id:
-                    return key, run
         raise RunNotFoundError("Run not found")
 
     def runs(self) -> Iterator[tuple[str, Run]]:
@@ -288,10 +247,3 @@ class Projects:
 def _key(record: Path) -> str:
     """Return the digest at the end of the folder's name."""
     return record.name.rpartition("-")[2]
-
-
-def _path_of(folder: Path) -> Path | None:
-    """Return the project of a folder of records; None if it is unreadable or another's."""
-    content: dict[str, Any] | None = Folder(folder).read("project.json", dict, max_bytes=_MOST_PROJECT_BYTES)
-    path = content.get("project") if content else None
-    return Path(path) if isinstance(path, str) and project_key(Path(path)) == folder.name else None

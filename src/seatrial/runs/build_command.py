@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends import table
-from seatrial.backends.base import Echo, ImageStore
+from seatrial.backends.base import Echo
+from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import ImageError, UsageError
 from seatrial.findings.catalogue import IN_RUN
 from seatrial.findings.match import first_in

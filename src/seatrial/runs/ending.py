@@ -8,23 +8,20 @@ from typing import Any
 
 from seatrial import events
 from seatrial.backends import table
-from seatrial.backends.base import Handle, State
+from seatrial.backends.base import State
 from seatrial.errors import DiskError
 from seatrial.events import AgentFinished, HostState, follow_chain, of_type
 from seatrial.job.plan import Gpu, Plan
-from seatrial.planning import secrets
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.receipt.store import JSON_NAME, write_receipt
 from seatrial.runs import notify
-from seatrial.runs.adopt import handle_of
-from seatrial.runs.leases import backend_of, leases, state_of
+from seatrial.runs.leases import backend_of, give_back, handle_of, leases, state_of
 from seatrial.runs.mlflow import URI
-from seatrial.runs.run import Run, run_name
+from seatrial.runs.run import SUMMARY, Run, Summary, run_name
 from seatrial.runs.seal import write_seal
-from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system.host import Host
 from seatrial.system.records import encoded
 from seatrial.system.text import without_login
@@ -74,7 +71,9 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
         write_receipt(run.folder, receipt)
         leases(host).release(run.id)
         judged(receipt)
-        _give_back(run, handle, host)
+        give_back(run, host)
+        if handle is not None and not handle.composed:
+            backend_of(handle, host).remove(handle)
         # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
         summary = encoded(_summary(run, plan, receipt))
         write_seal(run, summary)
@@ -89,13 +88,6 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     run.show_receipt()
     notify.begin(run.folder, notify.ended_run(run, receipt), host)
     return receipt
-
-
-def _give_back(run: Run, handle: Handle | None, host: Host) -> None:
-    leases(host).release(run.id)
-    secrets.remove_secrets(run.id, host)
-    if handle is not None and not handle.composed:
-        backend_of(handle, host).remove(handle)
 
 
 def _host_state(state: State) -> HostState:

@@ -29,8 +29,6 @@ def finalise(
     Raises:
         EngineUnavailableError: the engine does not answer, so nobody knows whether the run has ended.
     """
-    if not run.recorded:
-        return receipt_of(run)
     with run.lock("finalise"):
         if run.ended:
             return receipt_of(run)
@@ -43,7 +41,7 @@ def receipt_of(run: Run) -> Receipt:
     """Return the receipt of an ended run. Raises SeatrialError: it is none, or not the one that was written."""
     from seatrial.receipt.store import JSON_NAME, MOST_BYTES, load
 
-    receipt, summary = load(run.folder), run.summary() if run.recorded else None
+    receipt, summary = load(run.folder), run.summary()
     if summary is not None and summary.receipt not in (None, run.records.measure(JSON_NAME, max_bytes=MOST_BYTES)[1]):
         changed = f"{run.folder / JSON_NAME} was changed after it was written"
         raise UntrustedPathError(changed, run=f"seatrial runs verify {run.id}")

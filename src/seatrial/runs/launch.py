@@ -25,9 +25,8 @@ from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
-from seatrial.planning.site import ClusterSite, Site
-from seatrial.runs.adopt import record_start
-from seatrial.runs.leases import default_folder, leases
+from seatrial.planning.site import Site
+from seatrial.runs.leases import default_folder, give_back, leases, record_start
 from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
 from seatrial.runs.models import WEIGHTS, of_recipe
@@ -83,16 +82,12 @@ def plan_only(job: Job, host: Host) -> Plan:
     """Plan a run, here or on the machine that ``image.target`` describes: no folder, no lease, no pull, no build."""
     ground = _survey(job, host, offline=True)
     run = RunStore(job.project, host).run(new_run_id())
-    selection, another = None, None
-    if ground.backend.traits.on_this_host:
-        another = another_machine(ground.job, ground.host)
-        selection = (
-            another.selection()
-            if another
-            else select_gpus(
-                ground.job, ground.script, ground.host, leases(host).current(share=ground.job.gpus.share or 1.0)
-            )
-        )
+    here = ground.backend.traits.on_this_host
+    another = another_machine(ground.job, ground.host) if here else None
+    selection = another.selection() if another else None
+    if here and another is None:
+        held = leases(host).current(share=ground.job.gpus.share or 1.0)
+        selection = select_gpus(ground.job, ground.script, ground.host, held)
     plan = _plan(ground, run, selection, host, another=another, offline=True)
     _refuse_cut_down_image(plan)
     return plan
@@ -164,9 +159,9 @@ def prepare(
             mounted=any(mount.target == "/data" for mount in job.mounts),
         )
         _require_model(job)
-    refuse_taken_port(job, RunStore(job.project, host))
-    ground = _survey(job, host)
     store = RunStore(job.project, host)
+    refuse_taken_port(job, store)
+    ground = _survey(job, host)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         from seatrial.runs.finish import finalise  # rare, and it loads all that judges
 
@@ -245,8 +240,7 @@ def start(prepared: Prepared, host: Host, echo: Echo) -> None:
     except BaseException as error:
         if handle is not None:  # nobody could find it again, or its user has stopped it
             backend.stop(handle, 0)
-        leases(host).release(run.id)
-        secrets.remove_secrets(run.id, host)
+        give_back(run, host)
         run.give_up()
         if isinstance(error, (SeatrialError, KeyboardInterrupt)):
             run.record(_as_finding(error).event())
@@ -280,12 +274,6 @@ def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
     script = _with_keras(job, script, host, inherits=not backend.traits.isolates)
     made = tracked(with_defaults(job, backend.traits), backend, host)
     return _Ground(made.job, script, facts, backend, engine, why, made)
-
-
-def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
-    from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
-
-    return survey_cluster(job, host, offline=offline)
 
 
 def _require_model(job: Job) -> None:
@@ -326,27 +314,27 @@ def _plan(
     earlier = RunStore(job.project, host).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.changed(resume=earlier.id)
+    cluster = None
+    if on_a_cluster:
+        from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
+
+        cluster = survey_cluster(job, ground.host, offline=offline)
     site = replace(
         run_site(run, job.project, ground.backend, ground.engine, ground.host),
         secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         selection=selection,
         another=another,
-        cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
+        cluster=cluster,
         caller=caller,
     )
-    notify = []
-    if job.notify.requested:
-        reason = "notified when the run has ended; the run does not wait"
-        notify = [Choice(what="notify", value=job.notify.words, reason=reason)]
+    why_notify = "notified when the run has ended; the run does not wait"
+    notify = [Choice(what="notify", value=job.notify.words, reason=why_notify)] if job.notify.requested else []
+    anew = [] if on_a_cluster else _nothing_to_resume(job.resume, earlier)
     notes = Notes(
         first=(ground.why_backend,),
         last=(*ground.tracked.choices, *notify),
-        warnings=(
-            *(() if on_a_cluster else _nothing_to_resume(job.resume, earlier)),
-            *ground.tracked.warnings,
-            *warnings_of(job),
-        ),
+        warnings=(*anew, *ground.tracked.warnings, *warnings_of(job)),
     )
     return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 
@@ -376,6 +364,5 @@ def shell(prepared: Prepared, host: Host, building: Building) -> int:
             plan = make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
         return prepared.backend.shell(plan, prepared.run.folder)
     finally:
-        leases(host).release(prepared.run.id)
-        secrets.remove_secrets(prepared.run.id, host)
+        give_back(prepared.run, host)
         RunStore(prepared.plan.job.project, host).remove(prepared.run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +21,11 @@ from pydantic import ConfigDict, Field
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import DiskError, EngineUnavailableError, SeatrialError, UntrustedPathError
-from seatrial.job.plan import EngineAddress
+from seatrial.events import HostLaunched
+from seatrial.job.plan import EngineAddress, Plan
 from seatrial.job.value import Value
+from seatrial.planning.secrets import remove_secrets
+from seatrial.runs.run import Run
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process
 from seatrial.system.typed_path import as_typed
@@ -187,7 +191,7 @@ class Leases:
         return found is not None and self._is_live(found)
 
 
-# ----------------------------------------------------------------------------------------- whether a run is alive
+# --------------------------------------------------------------------------------------- a run and its engine
 
 
 def backend_of(handle: Handle, host: Host) -> Backend:
@@ -198,6 +202,56 @@ def backend_of(handle: Handle, host: Host) -> Backend:
 def state_of(handle: Handle, host: Host) -> State:
     """Return the answer of the run's own engine. Raises EngineUnavailableError."""
     return backend_of(handle, host).state(handle)
+
+
+def handle_of(run: Run, host: Host) -> Handle | None:
+    """Return a run's handle; None for one that never started. One that nobody wrote down is looked for by its label.
+
+    Raises EngineUnavailableError: no handle is written, and the engine that would know does not answer.
+    """
+    handle = run.handle()
+    if handle is not None or run.ended or run.given_up or run.is_starting():
+        return handle
+    try:
+        plan = run.plan()
+    except SeatrialError:  # it got no further than its folder
+        return None
+    backend = table.backend(plan.backend, host, plan.engine)
+    with run.lock("adopt"):
+        handle = run.handle()
+        if handle is None:
+            handle = backend.find(run.id, run.folder)
+            if handle is not None:
+                record_start(run, plan, backend, handle, host)
+    return handle
+
+
+def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, host: Host) -> None:
+    """Record that it runs: the handle first, by which everybody finds it."""
+    from seatrial.images.build.size import image_bytes_of
+
+    run.save_handle(handle)
+    leases(host).bind(run.id, handle)
+    if run.has(HostLaunched):
+        return
+    facts = backend.images.image(plan.image.tag) if backend.images and plan.image else None
+    run.record(
+        HostLaunched(
+            backend=backend.name,
+            host=platform.node(),
+            handle=handle.id,
+            image=plan.image.tag if plan.image else None,
+            image_id=facts.id if facts else None,
+            image_digest=facts.digest if facts else None,
+            image_bytes=image_bytes_of(plan, backend.images, host),
+        )
+    )
+
+
+def give_back(run: Run, host: Host) -> None:
+    """Give back what a run holds: its GPUs and its secrets."""
+    leases(host).release(run.id)
+    remove_secrets(run.id, host)
 
 
 def leases(host: Host) -> Leases:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.fields import number
-from seatrial.runs.run import Run, run_name
-from seatrial.runs.summary import SUMMARY, Summary
+from seatrial.runs.run import Run, Summary, run_name
 from seatrial.system.host import Host
 
 if TYPE_CHECKING:
@@ -66,8 +65,6 @@ def started_at(run_id: str) -> float | None:
 def line_of(run: Run, host: Host) -> RunLine:
     """Return one run's line, also of one that cannot be read; finalise it if it has ended meanwhile."""
     try:
-        if not run.recorded:
-            return _unrecorded(run)
         if (summary := run.summary()) is None:
             from seatrial.runs.finish import finalise  # most have ended, and need none of its models
 
@@ -130,12 +127,3 @@ def _status(summary: Summary) -> Status:
     if summary.cause == "stopped":
         return "stopped"
     return "done" if summary.exit_code == 0 else "failed"
-
-
-def _unrecorded(run: Run) -> RunLine:
-    """Return the line of a run without a record, from its own summary."""
-    claim = run.records.read(SUMMARY, Summary) or Summary(exit_code=0, outcome="nothing")
-    outcome = f"no record on this machine; it claims: {claim.outcome}"
-    return RunLine(
-        run.id, run_name(run), claim.target, claim.backend, claim.gpus, "unknown", outcome, seconds=claim.seconds
-    )

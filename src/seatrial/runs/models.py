@@ -122,9 +122,7 @@ def of_recipe(name: str, models: Path) -> TrainedModel:
     path = models / WEIGHTS[name]
     if path.is_file():
         return TrainedModel("recipe", name, name, models, (path,))
-    older = path.with_suffix(".pth")
-    cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
-    raise DataError(f"No trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
+    raise DataError(f"No trained {name} model in {from_here(models)}", run=f"seatrial run {name}")
 
 
 def of_file(path: Path, verb: Verb) -> TrainedModel:
@@ -302,7 +300,9 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
         )
     if not run.ended:
         raise UsageError(f"{shown} has not ended", run=f"seatrial runs logs -f {run.id}")
-    receipt = _receipt(run)
+    from seatrial.receipt.store import load  # 35 ms, for words that mean runs alone
+
+    receipt = load(run.folder)
     if receipt.exit_code not in (0, 4):  # 4: it ended well, and a criterion was unmet
         raise UsageError(
             f"{shown} failed, so it has no trained model: {receipt.exit_cause.words}",
@@ -381,12 +381,6 @@ def _written_since(run: Run, receipt: Receipt, found: TrainedModel, verb: Verb) 
     if all(path.stat().st_mtime <= receipt.header.judged_at + _SLACK_S for path in found.files):
         return ()
     return (f"{from_here(found.files[0])} was written after run {run.id} had ended: it is {verb.done} as it is now",)
-
-
-def _receipt(run: Run) -> Receipt:
-    from seatrial.receipt.store import load  # 35 ms, for words that mean runs alone
-
-    return load(run.folder)
 
 
 def _folder_error(folder: Path, verb: Verb) -> SeatrialError:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seatrial.backends import table
-from seatrial.backends.base import Backend, Echo, ImageStore
-from seatrial.backends.containers.mounts import host_files
+from seatrial.backends.base import Backend, Echo
+from seatrial.backends.containers.images import ImageStore
+from seatrial.backends.containers.mounts import make_host_files
 from seatrial.backends.local import ensure_venv
 from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.images.build.build import build
@@ -50,7 +51,7 @@ def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Echo) -
     if plan.agent.input is not None:
         os.mkfifo(run.input, mode=0o600)
     if plan.container is not None:
-        host_files(plan.container).write(plan.job.project)
+        make_host_files(plan.container, plan.job.project)
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
     secrets.write_secrets(plan.job, plan.run_id, host)

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.images.recipes import recipe
-from seatrial.job.in_container import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS
+from seatrial.job.in_container import CONTAINER_RESUME
 from seatrial.job.plan import Mount
 from seatrial.planning.site import Resumed
 from seatrial.runs.run import PLACE_FOLDER, Run
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
-from seatrial.system.typed_path import as_typed
 
 
 def run_to_resume(store: RunStore, reference: str) -> Run:
@@ -21,8 +20,7 @@ def run_to_resume(store: RunStore, reference: str) -> Run:
 
     Raises RunNotFoundError.
     """
-    by_trust = sorted(store.all(), key=lambda run: run.recorded)
-    trained = (run for run in reversed(by_trust) if _trains(run)) if reference == "last" else iter(())
+    trained = (run for run in reversed(store.all()) if _trains(run)) if reference == "last" else iter(())
     return next(trained, None) or store.find(reference)
 
 
@@ -40,13 +38,8 @@ def checkpoints_of(run: Run) -> Path:
     Raises UntrustedPathError when it, or a folder above it in the project, is a link: the target of that run could
     have put one there.
     """
-    try:
-        with nofollow.folder(_project(run), *_below(run), make=run.recorded):
-            return run.checkpoints
-    except FileNotFoundError:
-        raise UntrustedPathError(
-            f"Run {run.id} no longer has a checkpoint folder", run=f"ls -la {as_typed(run.place)}"
-        ) from None
+    with nofollow.folder(_project(run), *_below(run), make=True):
+        return run.checkpoints
 
 
 def resumed(run: Run, *, on_a_volume: bool) -> Resumed:
@@ -61,16 +54,14 @@ def resumed(run: Run, *, on_a_volume: bool) -> Resumed:
 
 
 def resume_mount(run: Run) -> Mount:
-    """The mount that shows a run's checkpoints at CONTAINER_RESUMED_CHECKPOINTS.
+    """The mount that shows a run's checkpoints below CONTAINER_RESUME.
 
     What is mounted is the folder above them, which no container can replace: should a target that still runs turn its
     checkpoints into a link, it leads to nothing but the new container's own files.
 
     Raises UntrustedPathError, as ``checkpoints_of``.
     """
-    checkpoints = checkpoints_of(run)
-    if not run.recorded:
-        return Mount(source=checkpoints, target=CONTAINER_RESUMED_CHECKPOINTS, read_only=True)
+    checkpoints_of(run)
     return Mount(source=run.outputs, target=CONTAINER_RESUME, read_only=True)
 
 

@@ -12,7 +12,6 @@ Its **record**, in the user's state folder, is the host's alone and the run's wh
 Its **place**, ``.seatrial/runs/<id>`` in the project, holds what the container writes (``outputs``) and, for people,
 copies of the receipt and links to the logs and to ``home``. Nothing in it is believed.
 
-Earlier versions kept no record: a run of theirs is shown from its folder in the project, and nothing more.
 The models of a plan are imported where one is read or written: listing ended runs needs none.
 """
 
@@ -20,16 +19,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial import events
-from seatrial.errors import SeatrialError, UntrustedPathError, UsageError
+from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
-from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system import nofollow
 from seatrial.system.records import Folder, Process
 from seatrial.system.typed_path import as_typed
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
 
 #: In a project: the folder of what its containers write, and of what people look at.
 PLACE_FOLDER = (".seatrial", "runs")
+
+#: The keys of listings, so that thousands of receipts need not be parsed.
+SUMMARY = "summary.json"
 
 #: Receipts that people look at in the project; the record has them first.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
@@ -54,19 +56,52 @@ _CLAIM = ("launcher.json", "name", HOME)
 _MOST_PAGE_BYTES = 32 << 20
 
 
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The end of a run. Its file is written last: a run that has one has ended.
+
+    Attributes:
+        outcome: the exit cause in words. headline: of its receipt, in a few words; None in older ones, as ``level``.
+        engine: its address, as its client reaches it.
+        metrics: last value of each metric by name. percent: names of those in percent.
+        receipt: digest of receipt.json. sealed: seal.json has one of every file.
+    """
+
+    exit_code: int
+    target: str = "?"
+    backend: str = "?"
+    gpus: int | None = None
+    outcome: str = ""
+    id: str | None = None
+    name: str | None = None
+    engine: str | None = None
+    cause: str | None = None
+    headline: str | None = None
+    level: str | None = None
+    seconds: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    percent: tuple[str, ...] = ()
+    receipt: str | None = None
+    sealed: bool = False
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """Return the last value of each metric; an older summary has only loss and accuracy."""
+        return self.metrics or {"loss": self.loss, "accuracy": self.accuracy}
+
+
 @dataclass(frozen=True)
 class Run:
     """One run.
 
     Attributes:
-        folder: its record; of a run without one, its folder in the project.
-        place: its folder in the project.
-        recorded: False for runs without a host-side record; those are read-only.
+        folder: its record. place: its folder in the project.
     """
 
     folder: Path
     place: Path
-    recorded: bool = True
 
     @property
     def records(self) -> Folder:
@@ -117,7 +152,7 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        return (self.outputs if self.recorded else self.place) / "checkpoints"
+        return self.outputs / "checkpoints"
 
     def plan(self) -> Plan:
         """Read the plan it was started with. Raises SeatrialError when plan.json is missing or of another version."""
@@ -129,27 +164,15 @@ class Run:
         except FileNotFoundError:
             raise SeatrialError(f"Run {self.id} has no plan.json: it was never started", run=forget) from None
 
-    def trusted_plan(self) -> Plan:
-        """Read the plan, to act on. Raises UsageError for a run without a record of this machine's."""
-        if not self.recorded:
-            raise UsageError(
-                f"Run {self.id} predates seatrial's own records: it can be shown but not controlled",
-                cause="Its plan is in the project, where any script could have changed it",
-                run=f"seatrial runs show {self.id}   # or start again: seatrial run TARGET --resume {self.id}",
-            )
-        return self.plan()
-
     def handle(self) -> Handle | None:
         """Read how to find it in its backend; None before it started, and if it cannot be read."""
         from seatrial.backends.base import Handle
 
-        return self.records.read("handle.json", Handle) if self.recorded else None
+        return self.records.read("handle.json", Handle)
 
     def is_starting(self) -> bool:
         """Return whether it has not started, and the process that should start it lives."""
-        if not self.recorded or self.handle() is not None:
-            return False
-        return self._launcher_lives()
+        return self.handle() is None and self._launcher_lives()
 
     def _launcher_lives(self) -> bool:
         launcher = self.records.read("launcher.json", Process)
@@ -199,7 +222,7 @@ class Run:
     @property
     def ended(self) -> bool:
         """True if it has been finalised; faster than reading the summary."""
-        return not self.recorded or self.records.has(SUMMARY)
+        return self.records.has(SUMMARY)
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold an exclusive lock of this run, so that two processes do not finalise it at once."""

@@ -12,13 +12,11 @@ from seatrial.backends.base import Backend, Freed, Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Chain, follow_chain
 from seatrial.images.plan import slug
-from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.watch import request_stop
-from seatrial.runs.leases import backend_of, leases, state_of
-from seatrial.runs.run import Run
+from seatrial.runs.leases import backend_of, handle_of, leases, state_of
+from seatrial.runs.run import Run, Summary
 from seatrial.runs.seal import SEAL, changes, not_covered, seal_of
 from seatrial.runs.store import RunStore
-from seatrial.runs.summary import Summary
 from seatrial.system.host import Host
 from seatrial.system.nofollow import tree_bytes
 from seatrial.system.typed_path import as_typed
@@ -118,7 +116,7 @@ def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
     ended = []
     for run in store.all():
         with contextlib.suppress(SeatrialError):
-            if run.recorded and not is_live(run, host):
+            if not is_live(run, host):
                 ended.append(run)
     doomed = ended[: max(0, len(ended) - keep)]
     size_bytes = sum(tree_bytes(folder) for run in doomed for folder in (run.folder, run.place))
@@ -129,8 +127,8 @@ def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
 
 
 def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
-    """Args: so: the consequence of an end."""
-    run.trusted_plan()
+    """Args: so: the consequence of an end. Raises UsageError; SeatrialError: its plan cannot be read."""
+    run.plan()
     handle = handle_of(run, host)
     if run.is_starting():
         raise UsageError(
@@ -145,12 +143,8 @@ def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
 def verify(run: Run) -> Verification:
     """Follow the chain, compare its end with the receipt's seal, and every file with its digest in seal.json.
 
-    Raises UsageError: the run has no record, or its evidence is not chained.
+    Raises UsageError: the run has no evidence.
     """
-    if not run.recorded:
-        raise UsageError(
-            f"Run {run.id} predates seatrial's own records: it cannot be verified", run=f"seatrial runs show {run.id}"
-        )
     try:
         return _verify(run, run.summary())
     except UntrustedPathError as error:  # a file that is none, or has other content

@@ -12,9 +12,8 @@ import os
 from typing import Any
 
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.run import COPIED, HOME, Run
+from seatrial.runs.run import COPIED, HOME, SUMMARY, Run
 from seatrial.runs.store import LINKED
-from seatrial.runs.summary import SUMMARY
 from seatrial.system.nofollow import files_below
 from seatrial.system.records import Folder
 

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -166,27 +166,20 @@ class RunStore:
             with nofollow.folder(self.project, *place, *inner) as descriptor:
                 os.fchmod(descriptor, mode)
 
-    def ids(self) -> dict[str, bool]:
-        """Return the ID of every run, in no order → whether this machine has its record."""
-        recorded = {name: True for name in _folders(self.root) if not self.run(name).is_abandoned()}
-        old = (name for name in _folders(self.places) if name not in recorded)
-        return {**{name: False for name in old if os.path.lexists(self.places / name / "plan.json")}, **recorded}
-
-    def known(self, run_id: str, *, recorded: bool) -> Run:
-        """Return a run that ``ids`` names."""
-        return self.run(run_id) if recorded else Run(self.places / run_id, self.places / run_id, recorded=False)
+    def ids(self) -> set[str]:
+        """Return the ID of every run that this machine has a record of."""
+        return {name for name in _folders(self.root) if not self.run(name).is_abandoned()}
 
     def all(self) -> list[Run]:
-        """Return every run, oldest first, also those without a record. Plans order the runs of one second."""
+        """Return every run, oldest first. Plans order the runs of one second."""
         return self._in_order(self.ids())
 
     def newest(self, count: int) -> list[Run]:
-        """Return the newest runs with a record, newest first. Only these are read: there may be thousands."""
-        recorded = sorted((name for name, recorded in self.ids().items() if recorded), reverse=True)
-        return self._in_order(dict.fromkeys(recorded[:count], True))[::-1]
+        """Return the newest runs, newest first. Only these are read: there may be thousands."""
+        return self._in_order(sorted(self.ids(), reverse=True)[:count])[::-1]
 
-    def _in_order(self, ids: Mapping[str, bool]) -> list[Run]:
-        runs = [self.known(name, recorded=recorded) for name, recorded in ids.items()]
+    def _in_order(self, ids: Iterable[str]) -> list[Run]:
+        runs = [self.run(name) for name in ids]
         in_second = Counter(run.id[:_STAMP] for run in runs)
         return sorted(runs, key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 
@@ -198,7 +191,7 @@ class RunStore:
         Args:
             also: further names, each with its run's ID; a run's own name counts before them.
         """
-        runs = sorted(self.all() if reference else [], key=lambda run: run.recorded)  # a planted folder comes after all
+        runs = self.all() if reference else []
         if reference == "last" and runs:
             return runs[-1]
         exact = [run for run in reversed(runs) if reference in (run.id, run_name(run))]
@@ -223,12 +216,11 @@ class RunStore:
     def remove(self, run: Run) -> None:
         """Delete a run's place and record, and never the targets of links in them.
 
-        Raises UsageError: the run has no record, so its folder may be anybody's. DiskError.
+        Raises UsageError: the run has no record here, so its folder may be anybody's. DiskError.
         """
-        if not run.recorded or run.folder.parent != self.root or not _ID.fullmatch(run.id):
+        if run.folder.parent != self.root or not _ID.fullmatch(run.id):
             raise UsageError(
                 f"Run {run.id} has no record on this machine, so seatrial does not delete its folder",
-                cause="It predates seatrial's own records, or someone else created it",
                 run=f"ls -la {as_typed(run.place)}   # yours? then: rm -r {as_typed(run.place)}",
             )
         try:
@@ -246,11 +238,11 @@ class RunStore:
 
     def newest_of(self, name: str) -> Run | None:
         """Return the run that is found by this name, if there is one."""
-        return next((run for run in reversed(self.all()) if run.recorded and run_name(run) == name), None)
+        return next((run for run in reversed(self.all()) if run_name(run) == name), None)
 
     def unfinalised(self, name: str) -> Run | None:
         """Return the newest run of this name without a summary: it lives, or nobody has finalised it."""
-        named = (run for run in reversed(self.all()) if run.recorded and run_name(run) == name)
+        named = (run for run in reversed(self.all()) if run_name(run) == name)
         return next((run for run in named if not run.ended and not run.is_abandoned()), None)
 
 
@@ -265,11 +257,19 @@ def project_key(project: Path) -> str:
     return f"{readable}-{hashlib.sha256(os.fsencode(project)).hexdigest()[:16]}"
 
 
+def known_projects(host: Host) -> list[Path]:
+    """Return the folder of each project that has a record on this machine, where its record names that one."""
+    found = []
+    for record in map(Folder, sorted((host.state_folder / "projects").glob("*"))):
+        path = record.read("project.json", lambda data: Path(data["project"]))
+        found += [path] if path is not None and project_key(path) == record.path.name else []
+    return found
+
+
 def other_projects(host: Host) -> list[Path]:
     """Return ``.seatrial`` of each project that has runs on this machine and still is there."""
-    records = map(Folder, (host.state_folder / "projects").glob("*"))
-    known = [record.read("project.json", lambda data: Path(data["project"], PLACE_FOLDER[0])) for record in records]
-    return [place for place in known if place is not None and place.is_dir() and not place.is_symlink()]
+    places = (path / PLACE_FOLDER[0] for path in known_projects(host))
+    return [place for place in places if place.is_dir() and not place.is_symlink()]
 
 
 def _folders(root: Path) -> list[str]:
@@ -308,6 +308,6 @@ def nearest_store(folder: Path, host: Host | None = None) -> RunStore:
     ends = next((place for place, each in enumerate(folders) if is_project(each, here)), len(folders)) + 1
     for store in (own, *(RunStore(each, host) for each in folders[:ends])):
         store.adopt()
-        if store.root.is_dir() or os.path.lexists(store.places):
+        if store.root.is_dir():
             return store
     return own

@@ -11,7 +11,6 @@ import json
 import lzma
 import marshal
 import os
-import tempfile
 import tokenize
 import zipfile
 from collections.abc import Callable, Collection, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import seatrial
 from seatrial.findings.catalogue import IN_RUN, catalog_json
+from seatrial.system.files import make_folder, write_atomically
 
 #: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
 _ROOMS = ("agent", "common", "compat", "events", "probe", "findings")
@@ -35,7 +35,7 @@ _UNPACK = resources.files("seatrial.system").joinpath("unpack.py.txt").read_text
 
 
 def build_for_pods(directory: Path, stand_ins: Collection[str]) -> Path:
-    """Make the archive that fits into a ConfigMap which ``kubectl apply`` takes. Raises OSError.
+    """Make the archive that fits into a ConfigMap which ``kubectl apply`` takes. Raises DiskError.
 
     It has no docstrings, comments, sources of known failures and layers that no program prints, and no driver of
     ``tune``. Lines keep their numbers.
@@ -99,7 +99,7 @@ def _without_prose(source: bytes) -> bytes:
 def build(directory: Path, *, compiled: bool = False) -> Path:
     """The archive ``agent-<hash of its content>.pyz`` in ``directory``; made only when it is not there yet.
 
-    It is written aside and renamed, so that a reader never meets half of it. Raises OSError.
+    It is written aside and renamed, so that a reader never meets half of it. Raises DiskError.
 
     Args:
         compiled: with each source what this Python makes of it, twice the size. A container's Python of the same
@@ -118,18 +118,9 @@ def _written(
         digest.update(b"%s\0%d\0" % (name.encode(), len(data)))
         digest.update(data)
     path = directory / f"agent-{digest.hexdigest()[:16]}.pyz"
-    if path.exists():
-        return path
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor, aside = tempfile.mkstemp(dir=directory, prefix=".agent-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(pack(contents))
-        Path(aside).chmod(0o644)  # mkstemp's 0600 would lock out a container that runs as another user
-        Path(aside).rename(path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    if not path.exists():
+        make_folder(directory)
+        write_atomically(path, pack(contents))
     return path
 
 

@@ -57,11 +57,16 @@ class Host:
         return os.getgid()
 
     @cached_property
-    def user_name(self) -> str:
+    def account(self) -> pwd.struct_passwd | None:
+        """The user's entry among the accounts; None without one, as in many containers."""
         try:
-            return pwd.getpwuid(self.uid).pw_name
+            return pwd.getpwuid(self.uid)
         except KeyError:
-            return self.env.get("USER") or "user"
+            return None
+
+    @property
+    def user_name(self) -> str:
+        return self.account.pw_name if self.account else self.env.get("USER") or "user"
 
     @cached_property
     def memory_bytes(self) -> int | None:
@@ -156,7 +161,9 @@ class Host:
         return [*found, Path(f"/var/tmp/seatrial-{os.getuid()}")]
 
     def _cache_candidates(self) -> list[Path]:
-        found = self._folders("XDG_CACHE_HOME", self.env.get("HOME") or _account_home(), ".cache")
+        found = self._folders(
+            "XDG_CACHE_HOME", self.env.get("HOME") or (self.account.pw_dir if self.account else ""), ".cache"
+        )
         return [*found, Path(f"/var/tmp/seatrial-cache-{os.getuid()}")]
 
     def _folders(self, variable: str, home: str, usual: str) -> list[Path]:
@@ -166,13 +173,6 @@ class Host:
         if home.startswith("/"):
             found.append(Path(home) / usual / "seatrial")
         return found
-
-
-def _account_home() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
 
 
 def _is_usable(folder: Path) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import pwd
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -112,12 +111,7 @@ def names_of(host: Host, *, secrets: Iterable[str] = (), hosts: Iterable[str] = 
     Args:
         secrets: names of further variables whose values are secret. hosts: further names of machines.
     """
-    uid = os.getuid()
-    try:
-        entry = pwd.getpwuid(uid)
-        users, homes = [entry.pw_name], [entry.pw_dir]
-    except KeyError:  # no entry for this uid, as in many containers
-        users, homes = [], []
+    users, homes = ([host.account.pw_name], [host.account.pw_dir]) if host.account else ([], [])
     users += [host.env.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")]
     users += [user.partition("@")[0].rpartition("\\")[2] for user in users]  # me@corp.example, CORP\me
     homes.append(host.env.get("HOME", ""))

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from seatrial.errors import UntrustedPathError
 from seatrial.system.host import Host
-from seatrial.system.records import NO_RECORD, Folder
+from seatrial.system.records import Folder
 
 FILE = "trust.json"
 
@@ -53,14 +54,12 @@ class TrustStore:
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
-            allowed = json.loads(self._folder.load(FILE, max_bytes=_MAX_BYTES))["allowed"]
-            return {key: value for key, value in allowed.items() if _is_entry(value)}
+            return self._folder.get(FILE, _entries, max_bytes=_MAX_BYTES)
         except FileNotFoundError:
-            pass
-        except NO_RECORD as error:
-            why = "nested too deep" if isinstance(error, RecursionError) else str(error)
-            self.problem = f"{self._folder.path / FILE} cannot be read ({why}): treated as empty"
-        return {}
+            return {}
+        except UntrustedPathError as error:
+            self.problem = f"{error.message}: treated as empty"
+            return {}
 
 
 def digest(project: Path, lines: Sequence[str]) -> str:
@@ -72,5 +71,7 @@ def _real(project: Path) -> str:
     return os.path.realpath(project)
 
 
-def _is_entry(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(word, str) for word in value.values())
+def _entries(data: Any) -> dict[str, dict[str, str]]:
+    """Return what the file allows; entries of another kind are left out."""
+    allowed = data["allowed"].items()
+    return {key: each for key, each in allowed if isinstance(each, dict) and {*map(type, each.values())} <= {str}}

@@ -2,14 +2,16 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from seatrial.backends.containers.mounts import HostFiles, host_files
+from fakes import a_container
+from seatrial.backends.containers.mounts import CACHE, make_host_files
 from seatrial.errors import DiskError, UntrustedPathError, UsageError
-from seatrial.job.model import DataMount
+from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.probe import driver_files
 from tables import cases, constant
@@ -20,50 +22,24 @@ from .planning_facts import CDI_BY_UUID, H200S, PLACE, RECORD, STATE, container,
 GIB = 2**30
 
 
-def golden(plan: ContainerPlan) -> str:
-    return json.dumps(plan.model_dump(mode="json", exclude_defaults=True), indent=1)
-
-
 def mounts(plan: ContainerPlan) -> dict[str, str]:
     return {mount.target: f"{mount.source}{':ro' if mount.read_only else ''}" for mount in plan.mounts}
 
 
-def test_golden_docker_cpu(snapshot: SnapshotAssertion) -> None:
-    data, models = Path("/data/mnist"), Path("/home/ada/mnist/models")
-    parts = container(
-        docker(),
-        name="first try",
-        data=DataMount(source=data, read_only=True),
-        models=DataMount(source=models, read_only=False),
-        secrets=("HF_TOKEN",),
-        secrets_folder=Path("/run/user/1000/seatrial/20261120-231501-k3f9"),
-        resumed=Mount(
-            source=Path("/home/ada/mnist/.seatrial/runs/20261119-101112-bcdf/outputs"),
-            target="/seatrial/resume",
-            read_only=True,
-        ),
-    )
-    assert golden(parts.container) == snapshot
-    assert [f"{choice.what}: {choice.value} | {choice.reason}" for choice in parts.choices] == snapshot
-
-
-def test_golden_docker_nvidia_runtime(snapshot: SnapshotAssertion) -> None:
-    assert golden(container(docker(nvidia_hook=True), H200S).container) == snapshot
-
-
-def test_golden_docker_cdi(snapshot: SnapshotAssertion) -> None:
-    assert golden(container(docker(cdi_devices=CDI_BY_UUID), H200S[:1]).container) == snapshot
-
-
-def test_golden_docker_device_nodes(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
-    """The layout of the H200 host that was measured: the driver in a folder of its own."""
+def test_golden(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
+    """The ways that need a GPU; tests/golden plans the others. The driver in a folder of its own: a measured host."""
     driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
     image = ImagePlan(tag="cuda", build=False, env={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:/usr/local/cuda/lib64"})
-    assert golden(container(docker(), H200S[:1], driver, image=image).container) == snapshot
-
-
-def test_golden_podman_rootless_cdi(snapshot: SnapshotAssertion) -> None:
-    assert golden(container(podman(cdi_devices=CDI_BY_UUID, selinux=True), H200S).container) == snapshot
+    plans = {
+        "docker, nvidia-runtime": container(docker(nvidia_hook=True), H200S),
+        "docker, cdi": container(docker(cdi_devices=CDI_BY_UUID), H200S[:1]),
+        "docker, device-nodes": container(docker(), H200S[:1], driver, image=image),
+        "podman rootless, cdi": container(podman(cdi_devices=CDI_BY_UUID, selinux=True), H200S),
+    }
+    for name, parts in plans.items():
+        assert json.dumps(parts.container.model_dump(mode="json", exclude_defaults=True), indent=1) == snapshot(
+            name=name
+        )
 
 
 @pytest.mark.parametrize(
@@ -96,15 +72,14 @@ def test_env_precedence_and_secrets(tmp_path: Path) -> None:
         environ={"FROM_HOST": "h", "HF_TOKEN": "t"},
     )
     env = parts.container.env
-    assert (env["A"], env["B"], env["HF_HOME"], env["FROM_HOST"], env["Q"]) == (
+    assert [env[name] for name in ("A", "B", "HF_HOME", "FROM_HOST", "Q")] == [
         "file",
         "flag",
         "/models/hf",
         "h",
         "'x y'",
-    )
-    assert "HF_TOKEN" not in env
-    assert "NOT_ON_HOST" not in env
+    ]
+    assert not {"HF_TOKEN", "NOT_ON_HOST"} & env.keys()
     assert "leaked" not in parts.container.model_dump_json()
     assert any("HF_TOKEN is a secret" in warning for warning in parts.warnings)
 
@@ -160,27 +135,28 @@ def test_gpus_come_through_the_request_alone(device: str) -> None:
     assert container(docker(), devices=("/dev/fuse",)).container.devices == ("/dev/fuse",)
 
 
+def _covering(project: Path, sources: Mapping[str, Path]) -> ContainerPlan:
+    """A project's container with further mounts in it: path below the project → source."""
+    covering = [Mount(source=source, target=f"/workspace/{path}") for path, source in sources.items()]
+    return a_container(mounts=(Mount(source=project, target="/workspace"), *covering))
+
+
 def test_mount_points_inside_mounts_are_made_by_the_caller(tmp_path: Path) -> None:
     """Docker would make them, owned by root: in the user's project, or in the cache of all later runs."""
     project, weights, token = tmp_path / "project", tmp_path / "weights", tmp_path / "token"
     project.mkdir()
     weights.mkdir()
     token.write_text("t")
-    targets = (f"{weights}:/workspace/a/weights", f"{token}:/workspace/a/token:ro", f"{weights}:/elsewhere")
-    plan = container(docker(), project=project, mounts=targets).container
-    files = host_files(plan)
-    assert files.mount_points[RECORD / "home" / ".cache"] == Path(
-        "/home/ada/.cache/seatrial/projects/mnist-0123456789abcdef"
-    )
-    HostFiles(
-        (), {point: source for point, source in files.mount_points.items() if tmp_path in point.parents}, {}
-    ).write(project)
+    make_host_files(_covering(project, {"a/weights": weights, "a/token": token, "/elsewhere": weights}), project)
     assert (project / "a" / "weights").is_dir()
     assert (project / "a" / "token").read_bytes() == b""
-    assert not (project / "elsewhere").exists()
+    home = (Mount(source=tmp_path / "home", target=CONTAINER_HOME), Mount(source=weights, target=CACHE))
+    make_host_files(a_container(mounts=home), project)
+    assert (tmp_path / "home" / ".cache").is_dir()
 
 
-def test_mount_points_are_not_made_through_a_link(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["a/models", "a/file", "token"])
+def test_mount_points_are_not_made_through_a_link(tmp_path: Path, path: str) -> None:
     """A script left a link in the project where the next run needs a folder or a file."""
     project, outside = tmp_path / "project", tmp_path / "outside"
     project.mkdir()
@@ -188,22 +164,16 @@ def test_mount_points_are_not_made_through_a_link(tmp_path: Path) -> None:
     (project / "a").symlink_to(outside)
     (project / "token").symlink_to(outside / "token")
     source = tmp_path / "source"
-    source.touch()
-    for files in (
-        HostFiles((project / "a" / "models",), {}, {}),
-        HostFiles((), {project / "a" / "weights": outside}, {}),
-        HostFiles((), {project / "a" / "file": source}, {}),
-        HostFiles((), {project / "token": source}, {}),
-    ):
-        with pytest.raises((UntrustedPathError, DiskError)):
-            files.write(project)
+    source.mkdir() if path == "a/models" else source.touch()
+    with pytest.raises((UntrustedPathError, DiskError)):
+        make_host_files(_covering(project, {path: source}), project)
     assert list(outside.iterdir()) == []
 
 
 def test_a_pipe_in_place_of_a_mount_point_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "point")
     (tmp_path / "source").touch()
-    HostFiles((), {tmp_path / "point": tmp_path / "source"}, {}).write(tmp_path)
+    make_host_files(_covering(tmp_path, {"point": tmp_path / "source"}), tmp_path)
 
 
 @cases("host_gib", "keys", "facts", "gib")

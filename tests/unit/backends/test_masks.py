@@ -1,6 +1,9 @@
 """Private folders are masked wherever a mount would show them."""
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from seatrial.backends.containers.mounts import shielded
 from seatrial.job.plan import Mount
@@ -16,21 +19,24 @@ def pinned(mounts: list[Mount], hidden: list[Path]) -> dict[str, Path]:
     return {mount.target: mount.source for mount in shielded(mounts, hidden)[0] if mount not in mounts}
 
 
-def test_it_is_covered_in_every_mount_that_shows_it() -> None:
-    project = Path("/home/ada/mnist")
-    mounts = [(project, "/workspace"), (Path("/home"), "/data"), (Path("/"), "/mnt/host"), (Path("/srv"), "/srv")]
-    assert covered(mounts, [project / ".seatrial"]) == [
-        "/data/ada/mnist/.seatrial",
-        "/mnt/host/home/ada/mnist/.seatrial",
-        "/workspace/.seatrial",
-    ]
+RUNS = Path("/home/ada/mnist/.seatrial/runs/1/outputs")
 
 
-def test_what_is_itself_mounted_is_intended_and_what_lies_around_is_not_touched() -> None:
-    run = Path("/home/ada/mnist/.seatrial/runs/1/outputs")
-    assert covered([(run, "/seatrial/run")], [Path("/home/ada/mnist/.seatrial")]) == []
-    assert covered([(run, "/seatrial/run")], [run]) == []
-    assert covered([(Path("/home/ada/mnist2"), "/a")], [Path("/home/ada/mnist/.seatrial")]) == []
+@pytest.mark.parametrize(
+    ("mounts", "hidden", "masks"),
+    [
+        (
+            [("/home/ada/mnist", "/workspace"), ("/home", "/data"), ("/", "/mnt/host"), ("/srv", "/srv")],
+            "/home/ada/mnist/.seatrial",
+            ["/data/ada/mnist/.seatrial", "/mnt/host/home/ada/mnist/.seatrial", "/workspace/.seatrial"],
+        ),
+        ([(RUNS, "/seatrial/run")], "/home/ada/mnist/.seatrial", []),  # a part of it is mounted on purpose
+        ([(RUNS, "/seatrial/run")], RUNS, []),
+        ([("/home/ada/mnist2", "/a")], "/home/ada/mnist/.seatrial", []),
+    ],
+)
+def test_it_is_covered_in_every_mount_that_shows_it(mounts: list[Any], hidden: Any, masks: list[str]) -> None:
+    assert covered([(Path(source), target) for source, target in mounts], [Path(hidden)]) == masks
 
 
 def test_a_link_does_not_lead_past_it(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from seatrial.compose.group import Group, GroupStore, Member, State, ended
 from seatrial.compose.listing import as_json, listed
 from seatrial.compose.output import find_run
 from seatrial.errors import NameInUseError, RunNotFoundError
+from seatrial.runs.run import Summary
 from seatrial.runs.store import RunStore, new_run_id
-from seatrial.runs.summary import Summary
 from seatrial.system.host import Host
 from tables import cases
 

@@ -17,8 +17,11 @@ for needed in ("starlette", "uvicorn"):
 
 from fakes import a_plan  # noqa: E402
 from pace import within  # noqa: E402
-from seatrial.monitor.api import Api  # noqa: E402
-from seatrial.monitor.app import dashboard_app, metrics_app  # noqa: E402
+from seatrial.monitor.app import (  # noqa: E402
+    Api,
+    dashboard_app,
+    metrics_app,
+)
 from seatrial.monitor.feed import Feed  # noqa: E402
 from seatrial.monitor.prometheus import Exposition  # noqa: E402
 from seatrial.monitor.reading import unread  # noqa: E402

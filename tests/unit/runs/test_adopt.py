@@ -16,9 +16,9 @@ from seatrial import events
 from seatrial.backends.local import Local
 from seatrial.job.model import Job, Target
 from seatrial.runs import leases, run_actions
-from seatrial.runs.adopt import handle_of
 from seatrial.runs.finish import finalise
 from seatrial.runs.launch import prepare
+from seatrial.runs.leases import handle_of
 from seatrial.runs.listing import line_of
 from seatrial.runs.ready import make_ready
 from seatrial.runs.run import Run
@@ -116,7 +116,7 @@ def test_two_who_look_at_once_write_it_down_once(killed: Killed) -> None:
     program = """
 import sys
 from pathlib import Path
-from seatrial.runs.adopt import handle_of
+from seatrial.runs.leases import handle_of
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 run = RunStore(Path(sys.argv[1]), Host()).find("last")

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from planning_sites import a_site
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import DataMount
 from seatrial.job.model import Job, Target
-from seatrial.job.script import script_facts
-from seatrial.job.tables import CONTAINER_PORT, TOKEN
-from seatrial.planning.plan import make_plan, with_defaults
 from seatrial.runs.model_jobs import ServeOptions, refuse_taken_port, serving_job
 from seatrial.runs.models import SERVE, find_model
 from seatrial.runs.store import RunStore
@@ -80,38 +76,6 @@ def test_what_a_file_reports_of_its_training_is_no_servers(project: Path, store:
     assert made.models is not None and made.models.read_only
     with pytest.raises(UsageError, match="computes on one GPU"):
         serving_job(plain, found("digits", project, store), ServeOptions(typed="digits"), {"gpus"})
-
-
-@pytest.mark.parametrize("backend", ["docker", "podman", "local"])
-@pytest.mark.parametrize("word", ["digits", "net.onnx", "my serve.py:Model"])
-def test_the_server_is_found_by_its_port(
-    project: Path, store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, word: str
-) -> None:
-    monkeypatch.chdir(project)
-    options = ServeOptions(port=8123, token=True, program=("--max-batch", "8"), typed=f"{word} --port 8123")
-    requested = job(project, word, store, options, backend=backend, gpus="none")
-    site = a_site(backend, tmp_path, project)
-    if backend == "local":
-        site = site.__class__(**{**vars(site), "secrets_folder": tmp_path / "secrets"})
-    planned = with_defaults(requested, site.backend.traits)
-    args = list(planned.target.args)
-    listens = (
-        ["--host", "127.0.0.1", "--port", "8123"] if backend == "local" else ["--host", "0.0.0.0", "--port", "8000"]
-    )
-    assert args[4:8] == listens and args[-2:] == ["--max-batch", "8"]
-    assert planned.publish == (() if backend == "local" else (f"127.0.0.1:8123:{CONTAINER_PORT}",))
-    models = {"local": str(project)}.get(backend, "/models")
-    expected = {"digits": "digits", "net.onnx": f"{models}/net.onnx"}.get(word, word)
-    assert args[:2] == ["--model", expected]
-    assert TOKEN in planned.secrets and not any(TOKEN in word for word in args)
-    if backend != "local":  # a managed environment is not this test's
-        plan = make_plan(planned, site, script_facts(planned.source, project))
-        assert plan.image is not None and plan.container is not None and plan.agent.hang_after_s is None
-        assert plan.container.publish == planned.publish and plan.image.own_wheel is not None
-        needed = " ".join(plan.image.context_texts.values())
-        assert "uvicorn" in needed and ("onnxruntime" in needed) == (word == "net.onnx")
-        assert "torch" in needed, "which the server asks for the GPU"
-        assert plan.target_line == f"serve {word} --port 8123"
 
 
 def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,40 +26,44 @@ esac
 """
 
 
-@cases("endpoint", "id", "held", "called")
-def test_lease_is_void_only_by_the_answer_of_its_own_local_engine(
-    tmp_path: Path, endpoint: str, id: str, held: bool, called: bool
-) -> None:
-    """Anybody writes leases: no client is led to another machine by one."""
-    program, calls = tmp_path / "docker", tmp_path / "called"
-    program.write_text(CLIENT.format(called=calls))
-    program.chmod(0o755)
-    environ = {"SEATRIAL_DOCKER": str(program), "SEATRIAL_LEASES": str(tmp_path / "l"), "SEATRIAL_STATE": str(tmp_path)}
-    engine = EngineAddress(endpoint=endpoint.format(socket=tmp_path / "s"), id=id)
-    found = leases(Host(environ))
+class Leased:
+    """A GPU leased to a run whose engine is a stand-in that has no container, and the calls made to it."""
+
+    def __init__(self, folder: Path, engine: EngineAddress, record: Path | None = None) -> None:
+        program, self.calls = folder / "docker", folder / "called"
+        program.write_text(CLIENT.format(called=self.calls))
+        program.chmod(0o755)
+        names = {"SEATRIAL_DOCKER": "docker", "SEATRIAL_LEASES": "l", "SEATRIAL_STATE": "."}
+        self.leases = leases(Host({variable: str(folder / name) for variable, name in names.items()}))
+        with self.leases.locked():
+            self.leases.take(["GPU-1"], "run-1", "docker", record, engine)
+
+
+@pytest.fixture
+def socket_path(tmp_path: Path) -> Iterator[Path]:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
-        with found.locked():
-            found.take(["GPU-1"], "run-1", "docker", engine=engine)
-        assert '"engine":{"endpoint":' in next((tmp_path / "l").glob("*.json")).read_text()
-        found.bind("run-1", Handle(backend="docker", id="a" * 64, engine=engine))
-        assert bool(found.current()) is held
-    assert calls.exists() is called
+        yield tmp_path / "s"
+
+
+@cases("endpoint", "id", "held", "called")
+def test_lease_is_void_only_by_the_answer_of_its_own_local_engine(
+    tmp_path: Path, socket_path: Path, endpoint: str, id: str, held: bool, called: bool
+) -> None:
+    """Anybody writes leases: no client is led to another machine by one."""
+    engine = EngineAddress(endpoint=endpoint.format(socket=socket_path), id=id)
+    leased = Leased(tmp_path, engine)
+    assert '"engine":{"endpoint":' in next((tmp_path / "l").glob("*.json")).read_text()
+    leased.leases.bind("run-1", Handle(backend="docker", id="a" * 64, engine=engine))
+    assert bool(leased.leases.current()) is held and leased.calls.exists() is called
 
 
 @pytest.mark.parametrize(("id", "held"), [("another", True), ("7c2e /var/lib/docker", False)])
-def test_lease_of_a_killed_launcher_is_held_while_another_engine_answers(tmp_path: Path, id: str, held: bool) -> None:
-    program = tmp_path / "docker"
-    program.write_text(CLIENT.format(called=tmp_path / "called"))
-    program.chmod(0o755)
-    environ = {"SEATRIAL_DOCKER": str(program), "SEATRIAL_LEASES": str(tmp_path / "l"), "SEATRIAL_STATE": str(tmp_path)}
+def test_lease_of_a_killed_launcher_is_held_while_another_engine_answers(
+    tmp_path: Path, socket_path: Path, id: str, held: bool
+) -> None:
     record = tmp_path / "projects" / "p" / "runs" / "run-1"
     record.mkdir(parents=True)
-    found = leases(Host(environ))
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "s"))
-        engine = EngineAddress(endpoint=f"unix://{tmp_path / 's'}", id=id)
-        with found.locked():
-            found.take(["GPU-1"], "run-1", "docker", record, engine)
-        found.hand_over("run-1", Process(pid=1, started_ticks=1))
-        assert bool(found.current()) is held
+    leased = Leased(tmp_path, EngineAddress(endpoint=f"unix://{socket_path}", id=id), record)
+    leased.leases.hand_over("run-1", Process(pid=1, started_ticks=1))
+    assert bool(leased.leases.current()) is held

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.common.contract.agent_plan import AgentPlan
+from fakes import a_plan
 from seatrial.events import EvidenceLog, TargetStarted
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import Plan
 from seatrial.runs.listing import line_of
 from seatrial.runs.store import RunStore, nearest_store, store_of
 from seatrial.system.host import Host
@@ -57,17 +56,8 @@ def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
 ) -> None:
     monkeypatch.setattr("seatrial.runs.finish.finalise", lambda run, environ: None)  # it lives
     run = RunStore(project, Host(environ)).run(RUN)
-    run.save_plan(
-        Plan(
-            run_id=RUN,
-            created_at="",
-            job=Job(project=project, target=Target(kind="script", value="a b.py", args=("--lr", "0.1"))),
-            backend="local",
-            injection="none",
-            gpus=(),
-            agent=AgentPlan(run_id=RUN, argv=("python3",), workdir="/", run_dir="/"),
-        )
-    )
+    target = Target(kind="script", value="a b.py", args=("--lr", "0.1"))
+    run.save_plan(a_plan(job=Job(project=project, target=target), backend="local", image=None, container=None))
     [line] = [line_of(run, Host(environ)) for run in RunStore(project, Host(environ)).all()]
     assert (line.target, line.seconds, line.status) == ("'a b.py' -- --lr 0.1", None, "starting")
     with EvidenceLog(str(run.events_path), "agent") as log:

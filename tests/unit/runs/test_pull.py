@@ -14,8 +14,7 @@ from seatrial.backends import table
 from seatrial.errors import GpuContractError, ImageError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import Gpu, ImagePlan
-from seatrial.runs.launch import _nothing_to_resume, _refuse_cut_down_image, prepare
-from seatrial.runs.run import Run
+from seatrial.runs.launch import _refuse_cut_down_image, prepare
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 
@@ -85,24 +84,9 @@ def test_a_pull_that_fails_leaves_no_run(
     assert RunStore(job.project, Host(environ)).all() == []
 
 
-# ----------------------------------------------------------------- messages
-
-
 L40S = Gpu(index=0, uuid="GPU-1", name="NVIDIA L40S", memory_bytes=48 * 10**9, minor=0, compute_capability="8.9")
 BUILT = ImagePlan(tag="seatrial/x:1", build=True, architectures=("9.0",))
 READY = ImagePlan(tag="x:1", build=False, env={"SEATRIAL_ARCHITECTURES": "9.0"})
-
-
-def an_earlier_run(project: Path) -> Run:
-    run = Run(project.parent / "record", project / ".seatrial" / "runs" / "20261120-231501-k3f9")
-    run.checkpoints.mkdir(parents=True)
-    return run
-
-
-def test_resuming_a_run_without_checkpoints_reports_that_it_begins_anew(tmp_path: Path) -> None:
-    (warning,) = _nothing_to_resume("worker1", an_earlier_run(tmp_path))
-    assert "worker1" in warning
-    assert "$SEATRIAL_RESUME_DIR" in warning
 
 
 @pytest.mark.parametrize("image", [BUILT, READY])

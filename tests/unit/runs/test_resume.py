@@ -65,16 +65,3 @@ def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: 
             what(run)
     assert not has_checkpoint(run)
     assert [file.name for file in secrets.iterdir()] == ["id_rsa"]
-
-
-def test_a_run_of_before_there_were_records_is_gone_on_from(run: Run, secrets: Path) -> None:
-    old = Run(run.place, run.place, recorded=False)
-    with pytest.raises(UntrustedPathError, match="no longer has a checkpoint folder"):
-        resume_mount(old)
-    (run.place / "checkpoints").mkdir()
-    mount = resume_mount(old)
-    assert (mount.source, mount.target) == (run.place / "checkpoints", "/seatrial/resume/checkpoints")
-    (run.place / "checkpoints").rmdir()
-    (run.place / "checkpoints").symlink_to(secrets)
-    with pytest.raises(UntrustedPathError, match="is a symlink"):
-        resume_mount(old)

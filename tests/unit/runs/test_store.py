@@ -33,16 +33,6 @@ def store(tmp_path: Path, environ: dict[str, str]) -> RunStore:
     return RunStore(tmp_path / "project", Host(environ))
 
 
-def planted(store: RunStore, run_id: str = "20261121-000000-bcdf", **files: str) -> Path:
-    """Make a run's folder without a record, as a script could."""
-    folder = store.places / run_id
-    folder.mkdir(parents=True)
-    (folder / "plan.json").write_text(a_plan().model_dump_json())
-    for name, text in files.items():
-        (folder / f"{name}.json").write_text(text)
-    return folder
-
-
 # ---------------------------------------------------------------------- names
 
 
@@ -93,14 +83,9 @@ def test_a_run_is_a_record_out_of_the_project_and_a_place_in_it(store: RunStore,
         "events.jsonl", "home", "stderr.log", "stdout.log",
     ]  # fmt: skip
     assert (store.project / ".seatrial" / ".gitignore").read_text() == "*\n"
+    assert set(json.loads((run.folder / "agent.json").read_text())) == {"agent", "injection"}  # all that it is shown
     known = {"project": str(store.project), "inode": store.project.stat().st_ino}
     assert json.loads((store.record / "project.json").read_text()) == known
-
-
-def test_the_container_sees_the_agents_part_of_the_plan_alone(store: RunStore) -> None:
-    run = store.create(ID, None)
-    run.save_plan(a_plan())
-    assert set(json.loads((run.folder / "agent.json").read_text())) == {"agent", "injection"}
 
 
 @pytest.mark.parametrize("key", ["index_url", "find_links"])
@@ -117,9 +102,9 @@ def test_a_renamed_project_keeps_its_runs_and_a_copy_of_it_gets_none(store: RunS
     host = Host({"SEATRIAL_STATE": str(store.record.parents[1])})
     shutil.copytree(store.project, tmp_path / "copy", symlinks=True)
     renamed = store.project.rename(tmp_path / "renamed")
-    assert not any(run.recorded for run in nearest_store(tmp_path / "copy", host).all())
+    assert nearest_store(tmp_path / "copy", host).all() == []
     [run] = nearest_store(renamed, host).all()
-    assert run.recorded and run.ended and not store.record.exists()
+    assert run.ended and not store.record.exists()
     assert run.place.parent.parent.parent == renamed and (run.place / "home").is_dir()
 
 
@@ -157,20 +142,14 @@ def test_a_link_put_there_later_is_deleted_and_not_followed(
     assert (below / "precious").exists()
 
 
-# ------------------------------------------------------- runs without a record
-
-
-def test_a_run_without_a_record_is_shown_and_not_acted_on(store: RunStore, environ: dict[str, str]) -> None:
-    folder = planted(store, handle='{"backend":"docker","id":"db"}', summary='{"target":"x","exit_code":0}')
-    [run] = store.all()
-    assert not run.recorded and run.plan().run_id and run.handle() is None and run.ended
-    with pytest.raises(UsageError, match="shown but not controlled"):
-        run.trusted_plan()
-    with pytest.raises(UsageError, match="does not delete"):
-        store.remove(run)
-    assert folder.exists()
-    [line] = [line_of(run, Host(environ)) for run in store.all()]
-    assert (line.status, line.exit_code) == ("unknown", None) and "no record" in line.outcome
+def test_a_folder_in_the_project_is_no_run(store: RunStore) -> None:
+    """A script, or whoever sent the project, could have put it there."""
+    folder = store.places / ID
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(a_plan().model_dump_json())
+    assert store.all() == []
+    with pytest.raises(RunNotFoundError):
+        store.find(ID)
 
 
 def odd(path: Path, kind: str) -> None:

@@ -32,12 +32,6 @@ def test_it_holds_the_agents_spaces_and_nothing_of_the_host(tmp_path):
     assert folders == {"agent", "common", "compat", "events", "probe", "findings"} and "pynvml.py" in names
 
 
-def test_it_runs_without_anything_installed(tmp_path):
-    archive = agent_archive.build(tmp_path)
-    done = subprocess.run([sys.executable, "-I", "-S", str(archive)], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "usage: agent.pyz PLAN_JSON" in done.stderr
-
-
 #: Of all annotations of an object together; `kubectl apply` keeps the whole manifest in one of them.
 #: Source: kubernetes apimachinery pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB.
 ANNOTATIONS_BYTES = 256 * 1024
@@ -68,11 +62,11 @@ def test_kubectl_apply_takes_the_manifests_of_a_run_of_several_nodes(tmp_path, o
 @pytest.mark.parametrize(
     "python", [sys.executable, pytest.param(FLOOR, marks=pytest.mark.skipif(FLOOR is None, reason="no Python 3.8"))]
 )
-def test_the_archive_of_pods_runs_without_anything_installed(of_pods, tmp_path, python):
-    done = subprocess.run(
-        [python, "-I", "-S", str(of_pods)], capture_output=True, text=True, check=False, env={"TMPDIR": str(tmp_path)}
-    )
-    assert done.returncode == 2 and "usage: agent.pyz PLAN_JSON" in done.stderr, done.stderr
+def test_an_archive_runs_without_anything_installed(of_pods, tmp_path, python):
+    for archive in (of_pods, agent_archive.build(tmp_path)):
+        argv, env = [python, "-I", "-S", str(archive)], {"TMPDIR": str(tmp_path)}
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+        assert done.returncode == 2 and "usage: agent.pyz PLAN_JSON" in done.stderr, done.stderr
 
 
 def test_the_archive_of_pods_has_the_same_code_on_the_same_lines(of_pods, tmp_path):

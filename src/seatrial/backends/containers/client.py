@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from seatrial.backends.base import State, Status, this_machine
+from seatrial.backends.base import State, Status, confirm, this_machine, time_ns
 from seatrial.backends.containers.errors import as_addressed, unavailable_error
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
 from seatrial.job.plan import EngineAddress
@@ -128,14 +126,8 @@ def container_state(inspected: dict[str, Any]) -> State:
 
 
 def _seconds(started_at: str, finished_at: str) -> float:
-    """Return the time between two stamps: RFC 3339 with nanoseconds, which Python 3.10 does not read."""
-    begin, end = (
-        datetime.fromisoformat(
-            re.sub(r"(\.\d{1,6})\d*", lambda part: part[1].ljust(7, "0"), time).replace("Z", "+00:00")
-        )
-        for time in (started_at, finished_at)
-    )
-    return max(0.0, (end - begin).total_seconds())
+    begin_ns, end_ns = time_ns(started_at) or 0, time_ns(finished_at) or 0
+    return max(0.0, (end_ns - begin_ns) / 1e9)
 
 
 INFO_TIMEOUT_S = 5.0
@@ -210,23 +202,8 @@ class EngineClient:
         return docker_address(info, json.loads(ended.stdout))
 
     def confirm(self, engine: EngineAddress | None) -> None:
-        """Check that "no such container" is the answer of the run's own engine.
-
-        Raises EngineUnavailableError: another engine has answered, or the run's is not recorded.
-        """
-        name = self.dialect.name.capitalize()
-        if engine is None:
-            raise EngineUnavailableError(
-                f"Engine of the run not recorded; the current {name} has no container of it",
-                cause="An earlier version of seatrial started it, perhaps on another engine",
-                run="seatrial runs ls   # where DOCKER_HOST, DOCKER_CONTEXT or CONTAINER_HOST are as they were then",
-            )
-        if (other := self.address()).id != engine.id:
-            raise EngineUnavailableError(
-                f"Engine at {engine.endpoint} not reachable: another {name} answers",
-                cause=f"The run is on {engine.id}; {other.id} at {other.endpoint} has answered",
-                run=shlex.join([*self.call, "info"]),
-            )
+        """Check that "no such container" is the answer of the run's own engine. Raises EngineUnavailableError."""
+        confirm("Engine", engine, self.address, shlex.join([*self.call, "info"]))
 
     def unavailable(self, stderr: str) -> EngineUnavailableError:
         return unavailable_error(self.dialect.name, stderr, at=self.at)

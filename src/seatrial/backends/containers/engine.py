@@ -25,7 +25,7 @@ from seatrial.backends.containers.client import (
     is_unknown,
 )
 from seatrial.backends.containers.errors import start_error
-from seatrial.backends.containers.images import EngineImages
+from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.mounts import held_sources
 from seatrial.backends.containers.run_options import RunOptions, run_options
@@ -71,7 +71,7 @@ class ContainerEngine(ABC):
         self.name: str = self.dialect.name
         self.client = EngineClient(self.dialect, client_call, at)
         self.call = self.client.typed
-        self.images = EngineImages(self.client)
+        self.images = ImageStore(self.client)
 
     def bound_to(self, engine: EngineAddress) -> Self:
         return type(self)(self.call, engine)
@@ -195,7 +195,7 @@ class ContainerEngine(ABC):
         flags = ["--interactive"] if interactive else []
         if interactive and sys.stdin.isatty():
             flags.append("--tty")
-        agent = _agent_plan(handle)
+        agent = handle.agent()
         flags += ["--workdir", agent["workdir"]]
         flags += [word for name, value in agent["env"].items() for word in ("--env", f"{name}={value}")]
         call = [*self.client.call, "container", "exec", *flags, handle.id, *argv]
@@ -246,13 +246,6 @@ class ContainerEngine(ABC):
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:
     assert plan.container is not None and plan.image is not None, "a plan for an engine has a container and an image"
     return plan.container, plan.image.tag
-
-
-def _agent_plan(handle: Handle) -> dict[str, Any]:
-    """Read the agent's plan: a command in the container gets the target's working directory and variables."""
-    assert handle.run_dir is not None, "a started run has a record"
-    agent: dict[str, Any] = Folder(Path(handle.run_dir)).get("agent.json", lambda data: dict(data["agent"]))
-    return agent
 
 
 def _labels(inspected: dict[str, Any]) -> dict[str, str]:

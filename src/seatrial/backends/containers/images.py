@@ -71,32 +71,6 @@ class CacheStep:
     idle_s: float
 
 
-def free(client: EngineClient, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
-    """Remove images that nothing uses, then the cached steps that only they had, and those long unused.
-
-    Args:
-        repository: only images of this name, and of those not the newest; None: of every name, the newest, too.
-        idle_s: seconds for which no build has used a step.
-    """
-    doomed = unused_images(own_images(client), repository)
-    unused = own_steps(client)
-    idle = {step.id for step in unused if step.idle_s >= idle_s}
-    unique = _unique_bytes(client) if doomed else {}
-    if dry_run:
-        size = sum(unique.get(image.id, 0.0) for image in doomed)
-        return Freed(len(doomed), len(idle), round(size + sum(step.size_bytes for step in unused if step.id in idle)))
-    before = _disk_bytes(client) if doomed and not client.dialect.buildkit else 0.0
-    # Without force: the engine itself refuses to remove an image in use.
-    removed = [image for image in doomed if client.ask("rmi", *image.names).exit_code == 0]
-    if not client.dialect.buildkit:
-        return Freed(len(removed), 0, max(0, round(before - _disk_bytes(client))) if removed else 0)
-    orphaned = [step for step in own_steps(client) if step.id not in {each.id for each in unused}] if removed else []
-    dropped = _drop_steps(client, [*orphaned, *(step for step in unused if step.id in idle)])
-    # The removed images' layers are among the orphaned steps, but for those that the cache no longer had.
-    uncached = sum(unique.get(image.id, 0.0) for image in removed) - sum(step.size_bytes for step in orphaned)
-    return Freed(len(removed), len(dropped), round(sum(step.size_bytes for step in dropped) + max(0.0, uncached)))
-
-
 def own_images(client: EngineClient) -> list[OwnImage]:
     """List every finished image of ours, the oldest first."""
     row = "{{.ID}}\t{{.Repository}}:{{.Tag}}\t{{.CreatedAt}}"
@@ -211,8 +185,8 @@ PYTHON_CANDIDATES = (
 FIND_PYTHON = "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 8))"
 
 
-class EngineImages:
-    """The ImageStore of an engine (backends/base.py)."""
+class ImageStore:
+    """The images of an engine on this machine; ``call`` is its program and global options."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
@@ -220,6 +194,7 @@ class EngineImages:
         self.call = client.call
 
     def image(self, reference: str) -> ImageFacts | None:
+        """Look into the store. Raises EngineUnavailableError."""
         question = ("image", *self.call, reference)
         inspected = remembered(
             question, lambda: self._client.inspect("image", reference), lambda found: found is not None
@@ -227,6 +202,7 @@ class EngineImages:
         return image_facts(inspected) if inspected is not None else None
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+        """Pull an image; ``progress`` gets the engine's lines. Raises ImageError."""
         try:
             for line in command.lines([*self.call, "image", "pull", reference]):
                 if progress is not None:
@@ -239,6 +215,7 @@ class EngineImages:
         return facts
 
     def push(self, reference: str) -> str:
+        """Push to the registry in the name; return the image by digest. Raises UsageError without one, ImageError."""
         registry = registry_host(reference)
         if registry is None:
             raise UsageError(
@@ -258,6 +235,7 @@ class EngineImages:
         return next((one for one in digests if one.startswith(f"{reference.rpartition(':')[0]}@")), reference)
 
     def find_python(self, reference: str) -> str | None:
+        """Return the path of a Python >= 3.8 inside, found by running the image."""
         for candidate in PYTHON_CANDIDATES:
             options = {"cap_drop": ["ALL"], "entrypoint": candidate, "networks": ["none"], "pull": "never"}
             safe = RunOptions(reference, ("-c", FIND_PYTHON), {**options, "read_only": True, "remove": True})
@@ -277,6 +255,7 @@ class EngineImages:
         options: Sequence[str] = (),
         input: str | None = None,
     ) -> command.Completed:
+        """Run a command in a container without a network that is removed afterwards."""
         name = f"seatrial-once-{token_hex(6)}"
         words = [*self.call, "run", "--rm", "--name", name, "--interactive", "--pull", "never", "--network", "none"]
         words += [*options, "--entrypoint", argv[0], reference, *argv[1:]]
@@ -287,6 +266,7 @@ class EngineImages:
             raise
 
     def save(self, reference: str) -> Iterator[bytes]:
+        """Yield the image as a tar archive. Raises EngineError."""
         with contextlib.closing(command.piped([*self.call, "image", "save", reference])) as archive:
             while data := os.read(archive.stdout, _CHUNK_BYTES):
                 yield data
@@ -297,16 +277,41 @@ class EngineImages:
         command.check([*self.call, "tag", reference, name], timeout_s=ANSWER_TIMEOUT_S)
 
     def remove(self, reference: str) -> None:
+        """Remove a name, and the image with its last one. No error if there is none."""
         self._client.ask("rmi", reference)
 
     def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
-        return free(self._client, repository=repository, idle_s=idle_s, dry_run=dry_run)
+        """Remove images of our builds without a container, then the cached steps that only they had or nobody uses.
+
+        Args:
+            repository: images of this name alone, the newest kept; None: of every name, the newest, too.
+            idle_s: seconds for which no build has used a cached step.
+        """
+        client = self._client
+        doomed, unused = unused_images(own_images(client), repository), own_steps(client)
+        idle, known = [step for step in unused if step.idle_s >= idle_s], {step.id for step in unused}
+        unique = _unique_bytes(client) if doomed else {}
+        if dry_run:
+            size = sum(unique.get(image.id, 0.0) for image in doomed) + sum(step.size_bytes for step in idle)
+            return Freed(len(doomed), len(idle), round(size))
+        before = _disk_bytes(client) if doomed and not client.dialect.buildkit else 0.0
+        # Without force: the engine itself refuses to remove an image in use.
+        removed = [image for image in doomed if client.ask("rmi", *image.names).exit_code == 0]
+        if not client.dialect.buildkit:
+            return Freed(len(removed), 0, max(0, round(before - _disk_bytes(client))) if removed else 0)
+        orphaned = [step for step in own_steps(client) if step.id not in known] if removed else []
+        dropped = _drop_steps(client, [*orphaned, *idle])
+        # The removed images' layers are among the orphaned steps, but for those that the cache no longer had.
+        uncached = sum(unique.get(image.id, 0.0) for image in removed) - sum(step.size_bytes for step in orphaned)
+        return Freed(len(removed), len(dropped), round(sum(step.size_bytes for step in dropped) + max(0.0, uncached)))
 
     def storage_root(self) -> Path | None:
+        """Return the folder of the layers; None if it is not on this machine's disk."""
         root = self._client.ask("info", "--format", self._client.dialect.storage_root).stdout.strip()
         return Path(root) if root and Path(root).is_dir() else None
 
     def check_builder(self) -> None:
+        """Raises EngineUnavailableError: it lacks bind mounts and secrets, which images/ writes."""
         if shutil.which(self.call[0]) is None:
             raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.dialect.install)
         if not self._client.dialect.buildkit:
@@ -322,6 +327,11 @@ class EngineImages:
     def build(
         self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]
     ) -> Iterator[str]:
+        """Build the Dockerfile in a folder; yield the lines of output. Raises ImageError.
+
+        Args:
+            network: for RUN instructions; None is the engine's default. secrets: ``id=NAME,src=PATH`` each.
+        """
         words = ["buildx", "build", "--progress", "plain", "--load"] if self._client.dialect.buildkit else ["build"]
         words += ["--network", network] if network else []
         words += [word for secret in secrets for word in ("--secret", secret)]

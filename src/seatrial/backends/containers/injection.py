@@ -80,9 +80,11 @@ def choose(
     # NVIDIA_VISIBLE_DEVICES=all: "void" is its word for "leave this container alone".
     env["NVIDIA_VISIBLE_DEVICES"] = "void"
     names = _cdi_names(facts, gpus, driver)
-    if names is not None:
-        return _cdi(facts, gpus, names, driver, env)
-    return _device_nodes(facts, gpus, driver, env, capabilities)
+    if names is None:
+        return _device_nodes(facts, gpus, driver, env, capabilities)
+    why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
+    groups = _groups(facts, _nodes(gpus, driver) or ())
+    return InjectionPlan("cdi", f"{why}; its CDI specs list the GPUs", devices=names, env=env, groups=groups)
 
 
 def on_another_machine(
@@ -120,9 +122,15 @@ def without_gpus() -> InjectionPlan:
 
 
 def _toolkit(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
-    """Use the toolkit's hook through ``--gpus``, or its runtime by name."""
-    uuids = ",".join(gpu.uuid for gpu in gpus)
-    devices, groups = _nodes_for_systemd(facts, gpus, driver), _node_groups(facts, gpus, driver)
+    """Use the toolkit's hook through ``--gpus``, or its runtime by name.
+
+    With the systemd cgroup driver any ``systemctl daemon-reload`` resets a container's device rules to those the
+    engine knows of, and the hook's are not among them: CUDA then dies with "Failed to initialize NVML: Unknown
+    Error" hours into a run. So the device nodes are named on top of the hook's.
+    Source: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
+    """
+    uuids, nodes = ",".join(gpu.uuid for gpu in gpus), _nodes(gpus, driver) or ()
+    is_reset = facts.cgroup_driver == "systemd" and not facts.rootless and not driver.wsl
     how: dict[str, Any] = {"gpus_flag": "all" if driver.wsl else f'"device={uuids}"', "env": env}
     if facts.desktop:
         why = "Docker Desktop's own GPU support"
@@ -131,20 +139,8 @@ def _toolkit(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: 
     else:
         why = "Docker has the nvidia runtime but no hook for --gpus: GPUs through NVIDIA_VISIBLE_DEVICES"
         how = {"runtime": "nvidia", "env": {**env, "NVIDIA_VISIBLE_DEVICES": "all" if driver.wsl else uuids}}
-    return InjectionPlan("nvidia-runtime", why, devices=devices, groups=groups, **how)
-
-
-def _nodes_for_systemd(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
-    """Return the device nodes to name on top of the hook's.
-
-    With the systemd cgroup driver any ``systemctl daemon-reload`` resets a container's device rules to those the
-    engine knows of, and the hook's are not among them: CUDA then dies with "Failed to initialize NVML: Unknown
-    Error" hours into a run. Source: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
-    """
-    if facts.cgroup_driver != "systemd" or facts.rootless or driver.wsl:
-        return ()
-    nodes = _nodes(gpus, driver)
-    return tuple(node.path for node in nodes) if nodes else ()
+    devices = tuple(node.path for node in nodes) if is_reset else ()
+    return InjectionPlan("nvidia-runtime", why, devices=devices, groups=_groups(facts, nodes), **how)
 
 
 def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...] | None:
@@ -161,20 +157,6 @@ def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> 
             return None
         names.append(name)
     return tuple(names)
-
-
-def _cdi(
-    facts: EngineFacts, gpus: Sequence[Gpu], names: tuple[str, ...], driver: DriverFiles, env: dict[str, str]
-) -> InjectionPlan:
-    why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
-    return InjectionPlan(
-        "cdi", f"{why}; its CDI specs list the GPUs", devices=names, env=env, groups=_node_groups(facts, gpus, driver)
-    )
-
-
-def _node_groups(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
-    nodes = _nodes(gpus, driver)
-    return _groups(facts, nodes) if nodes else ()
 
 
 def _device_nodes(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from seatrial import frames
 from seatrial.backends.base import Echo
-from seatrial.backends.log_sink import Sink, Turn
+from seatrial.backends.log_sink import Cursor, Sink, Turn
 from seatrial.errors import DiskError
 from seatrial.system import command
 from seatrial.system.typed_path import as_typed
@@ -86,7 +86,6 @@ DRAIN_S = 10.0
 #: How often a process that is not the collector asks whether it may be; and at the end, when it must.
 _TURN_S = 1.0
 _LAST_TURN_S = 0.05
-_WIDTH = 96
 
 
 @contextmanager
@@ -202,11 +201,12 @@ class _Collector:
 
     def _read(self, log: command.Piped | K8sFile) -> None:
         """Read from where the last reader stopped to the end of the log. Raises OSError when the disk is full."""
-        cursor = _Cursor(self._folder / "log.cursor")
+        cursor = Cursor(self._folder / "log.cursor", 4)  # bytes of the log, and of the three files of the record
         sink = Sink(self._folder, again=True)
         try:
-            sink.cut(cursor.sizes)
-            decoder, skip, done, held = frames.FrameDecoder(), cursor.bytes, cursor.bytes, b""
+            done, *sizes = cursor.numbers
+            sink.cut(sizes)
+            decoder, skip, held = frames.FrameDecoder(), done, b""
             read = log.read if isinstance(log, K8sFile) else partial(os.read, log.stdout, _CHUNK_BYTES)
             while data := read():
                 if skip:
@@ -218,25 +218,8 @@ class _Collector:
                 if lines:
                     sink.flush()
                 if lines and not decoder.waiting:
-                    cursor.save(done, sink.sizes())
+                    cursor.save(done, *sink.sizes())
         finally:
             cursor.close()
             with contextlib.suppress(OSError):  # what could not be written comes again
                 sink.close()
-
-
-class _Cursor:
-    """Keeps how far a log has been read, in bytes, and how large the run's logs were then: one record, one write."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fields = [int(field) for field in os.pread(self._descriptor, _WIDTH, 0).split() if field.isdigit()]
-        self.bytes, self.sizes = (fields[0], fields[1:]) if len(fields) == 4 else (0, [0, 0, 0])
-
-    def save(self, count: int, sizes: list[int]) -> None:
-        record = b" ".join(b"%d" % number for number in (count, *sizes))
-        os.pwrite(self._descriptor, record.ljust(_WIDTH), 0)
-        self.bytes, self.sizes = count, sizes
-
-    def close(self) -> None:
-        os.close(self._descriptor)

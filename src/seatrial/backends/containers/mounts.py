@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import DataError, DiskError, UsageError
@@ -39,7 +38,7 @@ def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = Fals
     """Resolve the links in a mount's source; a relative source is the project's.
 
     Args:
-        made: a missing folder of the project is made before the start (``host_files``).
+        made: a missing folder of the project is made before the start (``make_host_files``).
 
     Raises UsageError: the source is missing or a link out of the project, or the target is not absolute. DataError.
     """
@@ -189,29 +188,36 @@ def home_mounts(record: Path, cache_folder: Path, *, named_user: bool) -> list[M
     return mounts
 
 
-@dataclass(frozen=True)
-class HostFiles:
-    """Files that the host needs before a container starts; an engine would create them as root, or refuse.
+def user_files(name: str, uid: str, gid: str) -> tuple[str, str]:
+    """Return the texts of passwd and group that give a container's user a name."""
+    nobody = "nobody:x:65534:65534:nobody:/nonexistent:/bin/false"
+    passwd = f"root:x:0:0:root:/root:/bin/sh\n{name}:x:{uid}:{gid}::{CONTAINER_HOME}:/bin/sh\n{nobody}\n"
+    return passwd, f"root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n"
 
-    Attributes:
-        folders: to make. sources: of writable mounts; those of the project are made if missing.
-        mount_points: host path that shows through a mount → the source mounted over it there; of the same kind.
-        texts: file → its text.
+
+def make_host_files(container: ContainerPlan, project: Path) -> None:
+    """Make what a container's mounts need on the host; an engine would make it as root, or refuse.
+
+    These are folders of ours, missing sources in the project, the places in a mount that another mount or a mask
+    covers, and a name for the user. In the project they are made through no link.
+
+    Raises DiskError, UntrustedPathError.
     """
-
-    folders: tuple[Path, ...]
-    mount_points: dict[Path, Path]
-    texts: dict[Path, str]
-    sources: tuple[Path, ...] = ()
-
-    def write(self, project: Path) -> None:
-        """Make what is missing, in the project through no link. Raises DiskError, UntrustedPathError."""
-        missing = [path for path in self.sources if path.is_relative_to(project) and not path.exists()]
-        for folder in (*self.folders, *missing):
-            _make_point(folder, project, folder=True)
-        for point, source in self.mount_points.items():
-            _make_point(point, project, folder=source.is_dir())
-        for path, text in self.texts.items():
+    sources = {mount.target: mount.source for mount in container.mounts}
+    masks = [Mount(source=Path(each.target), target=each.target) for each in container.tmpfs if each.options == OPTIONS]
+    covered = _mount_points((*container.mounts, *masks))
+    written = (mount.source for mount in container.mounts if not mount.read_only)
+    for folder in (
+        *(sources[target] for target in _MADE if target in sources),
+        *(point for point, source in covered.items() if source in {mask.source for mask in masks}),
+        *(source for source in written if source.is_relative_to(project) and not source.exists()),
+    ):
+        _make_point(folder, project, folder=True)
+    for point, source in _mount_points(container.mounts).items():
+        _make_point(point, project, folder=source.is_dir())
+    if PASSWD in sources and container.user:
+        texts = user_files(container.env["USER"], *container.user.split(":"))
+        for path, text in zip((sources[PASSWD], sources[GROUP]), texts, strict=True):
             write_atomically(path, text.encode())
 
 
@@ -233,22 +239,6 @@ def _make_point(path: Path, project: Path, *, folder: bool) -> None:
         raise DiskError(f"Cannot create {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}") from error
 
 
-def host_files(container: ContainerPlan) -> HostFiles:
-    """Read the host's side of a container's mounts from its plan. Pure; ``write`` acts."""
-    sources = {mount.target: mount.source for mount in container.mounts}
-    folders = tuple(sources[target] for target in _MADE if target in sources) + _masked(container)
-    texts = {}
-    if PASSWD in sources and container.user:
-        uid, gid = container.user.split(":")
-        name = container.env["USER"]
-        user = f"{name}:x:{uid}:{gid}::{CONTAINER_HOME}:/bin/sh"
-        nobody = "nobody:x:65534:65534:nobody:/nonexistent:/bin/false"
-        texts[sources[PASSWD]] = f"root:x:0:0:root:/root:/bin/sh\n{user}\n{nobody}\n"
-        texts[sources[GROUP]] = f"root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n"
-    written = tuple(mount.source for mount in container.mounts if not mount.read_only)
-    return HostFiles(folders, _mount_points(container.mounts), texts, written)
-
-
 def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
     """Return, for each mount inside another, e.g. HOME/.cache inside HOME, the path on the host that it covers."""
     points = {}
@@ -259,15 +249,6 @@ def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
             if not nearest.read_only:
                 points[nearest.source / PurePosixPath(mount.target).relative_to(nearest.target)] = mount.source
     return points
-
-
-def _masked(container: ContainerPlan) -> tuple[Path, ...]:
-    """Return the folders under the masks: an engine would make those that are missing, as root."""
-    places = [
-        Mount(source=Path(mask.target), target=mask.target) for mask in container.tmpfs if mask.options == OPTIONS
-    ]
-    points = _mount_points((*container.mounts, *places))
-    return tuple(point for point, source in points.items() if source in {mask.source for mask in places})
 
 
 #: Nothing can be written into it, and it takes no memory.

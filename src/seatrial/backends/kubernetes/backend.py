@@ -11,15 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, State, Traits
+from seatrial.backends.base import EngineFacts, Handle, State, Traits, confirm, reported_end
 from seatrial.backends.kubernetes.client import configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
-from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, secret_manifest, submit
+from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
-from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest
+from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, secret
 from seatrial.backends.kubernetes.pods import Pod, end_of, newest, state_of, workload_state
-from seatrial.errors import EngineError, EngineUnavailableError, SeatrialError
+from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import MAX_BYTES, EngineAddress, Plan
 from seatrial.system import agent_archive, command
@@ -87,7 +86,7 @@ class Kubernetes:
         manifests = cluster_manifests(plan, agent, run_dir / RECIPES)
         if cluster_plan.secrets:
             values = {name: self._host.secret(name) for name in cluster_plan.secrets}
-            manifests.insert(0, secret_manifest(cluster_plan, values))
+            manifests.insert(0, secret(cluster_plan, values))
         made = submit(self._cluster(cluster_plan.context, cluster_plan.namespace), manifests)
         workload = next(manifest for manifest in made if manifest["kind"] in OWNERS)
         return self._handle(cluster_plan, workload, plan.run_id, run_dir, plan.engine)
@@ -128,7 +127,7 @@ class Kubernetes:
         workloads = self._workloads(cluster, plan)
         pods = pods_of(cluster, plan)
         if not workloads and not pods:
-            state = _reported_by_agents(_run_dir(handle))
+            state = reported_end(handle.folder)
             if state.status == "gone":
                 _confirm(cluster, handle.engine)
             return state
@@ -188,7 +187,7 @@ class Kubernetes:
         return _connection(tuple(sorted(self._host.env.items())), context, namespace)
 
     def _of(self, handle: Handle) -> tuple[Cluster, ClusterPlan]:
-        return self._cluster(handle.context, handle.namespace), _cluster_plan(_read_plan(_run_dir(handle)))
+        return self._cluster(handle.context, handle.namespace), _cluster_plan(_read_plan(handle.folder))
 
     def _workloads(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
         """Those that are not being deleted."""
@@ -205,7 +204,7 @@ class Kubernetes:
     def _end(self, handle: Handle, grace_s: int) -> None:
         """Collect the pods' last output while they end."""
         cluster, plan = self._of(handle)
-        with self.collect(handle, _run_dir(handle), lambda line: None):
+        with self.collect(handle, handle.folder, lambda line: None):
             end(cluster, plan, list(self._own(cluster, plan)), grace_s)
 
 
@@ -218,16 +217,7 @@ def _connection(variables: tuple[tuple[str, str], ...], context: str | None, nam
 
 
 def _confirm(cluster: Cluster, engine: EngineAddress | None) -> None:
-    """Raises EngineUnavailableError: not the run's cluster has answered, or nobody knows which one it is on."""
-    if engine is None:
-        where, cause = "of the run not recorded", "An earlier version of seatrial submitted it"
-    elif (here := cluster.address()).id != engine.id:
-        where, cause = f"at {engine.endpoint} not reachable", f"The kubeconfig's context leads to {here.endpoint}"
-    else:
-        return
-    raise EngineUnavailableError(
-        f"Cluster {where}: this one has nothing of it", cause=cause, run="kubectl cluster-info"
-    )
+    confirm("Cluster", engine, cluster.address, "kubectl cluster-info")
 
 
 def _cluster_plan(plan: Plan) -> ClusterPlan:
@@ -235,22 +225,7 @@ def _cluster_plan(plan: Plan) -> ClusterPlan:
     return plan.cluster
 
 
-def _run_dir(handle: Handle) -> Path:
-    assert handle.run_dir is not None, "a handle of k8s knows its run folder"
-    return Path(handle.run_dir)
-
-
 def _read_plan(run_dir: Path) -> Plan:
     """Raises EngineError for a plan of another version of seatrial."""
     delete = f"kubectl delete job,configmap,service -l {RUN_LABEL}={run_dir.name}"
     return Folder(run_dir).get("plan.json", Plan, max_bytes=MAX_BYTES, run=delete)
-
-
-def _reported_by_agents(run_dir: Path) -> State:
-    """Read the end from the agents' evidence, when the cluster has forgotten the run."""
-    written, _ = events.read(str(run_dir / "events.jsonl"))
-    finished = list(events.of_type(written, events.AgentFinished))
-    if not finished:
-        return State("gone")
-    codes = [event.get("exit_code") for event in finished]
-    return State("exited", exit_code=next((code for code in codes if code), 0))

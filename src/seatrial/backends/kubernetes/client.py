@@ -267,34 +267,25 @@ class Cluster:
     @cached_property
     def namespace(self) -> str:
         """The requested one, or the context's."""
-        return self.call(self.its_namespace())
+        return self._namespace or str(self.call(self._api()).auth.namespace)
 
     @cached_property
     def context(self) -> str | None:
         """The context in use; None inside a pod."""
-        return self.call(self.its_context())
+        return self.call(self._api()).auth.active_context or None
 
     def address(self) -> EngineAddress:
-        return self.call(self.its_address())
-
-    async def its_address(self) -> EngineAddress:
         """Return the cluster's address. Its ID is that of the namespace kube-system, or else its server.
 
         Source: the practice of cluster-api and OpenTelemetry's k8s.cluster.uid.
         """
-        server = str((await self._api()).auth.server)
+        server = str(self.call(self._api()).auth.server)
         try:
-            identity = (await self.request("GET", "/api/v1/namespaces/kube-system"))["metadata"].get("uid")
+            identity = self.get("/api/v1/namespaces/kube-system")["metadata"].get("uid")
         except ApiError:
             identity = None
         files = os.pathsep.join(str(path.absolute()) for path in kubeconfigs(self._host))
         return EngineAddress(endpoint=server, id=identity or server, credentials=files or None)
-
-    async def its_namespace(self) -> str:
-        return self._namespace or str((await self._api()).auth.namespace)
-
-    async def its_context(self) -> str | None:
-        return (await self._api()).auth.active_context or None
 
     # --------------------------------------------------------------- the parts
 

@@ -6,106 +6,144 @@ followed by one request, pods and their events by one watch each."""
 from __future__ import annotations
 
 import asyncio
-import calendar
 import contextlib
 import json
-import os
+import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seatrial import frames
-from seatrial.backends.base import Echo
+from seatrial.backends.base import Echo, time_ns
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.pending import PodProgress, is_of_run
+from seatrial.backends.kubernetes.pending import Surroundings, explain, explain_workload, gpu_holders, is_of_run
 from seatrial.backends.kubernetes.pod import selector
 from seatrial.backends.kubernetes.pods import Pod, read_pod
-from seatrial.backends.log_sink import Sink, Turn
+from seatrial.backends.kubernetes.survey import read_node
+from seatrial.backends.log_sink import Cursor, Sink, Turn
 from seatrial.errors import SeatrialError
+from seatrial.events import Event, HostPod, Note
+from seatrial.findings.finding import Finding, in_one_line
+from seatrial.job.in_container import EXIT_POD_STOPPED
 
-_WIDTH = 48
+#: Events by which a pod's progress is seen. Source: kubernetes pkg/kubelet/events/event.go.
+_STEPS = {
+    "Scheduled": "is scheduled",
+    "Pulling": "is pulling its image",
+    "Pulled": "pulled its image",
+    "Preempted": "was preempted",
+}
+
+#: Commands of the catalogue that look into a namespace; nodes and the like have none.
+_LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
 
 
-class Cursor:
-    """Keeps how far a pod's log has been read: the last line's time in nanoseconds, and how many lines of that time.
+def _in_namespace(fix: str | None, namespace: str) -> str | None:
+    """Add the run's namespace to a command; kubectl looks into ``default`` by itself, as a rule."""
+    if fix is None or namespace == "default" or "--all-namespaces" in fix:
+        return fix
+    return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
 
-    One write a line into a file of one record: a reader that is killed loses its place by one line at most.
+
+class PodProgress:
+    """Reports what happens to pods.
+
+    Args:
+        echo: a line for people.
+        record: writes a host event of the run.
+        namespace: of the run.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fields = os.pread(self._descriptor, _WIDTH, 0).split()
-        self.time_ns, self.lines = (int(fields[0]), int(fields[1])) if len(fields) == 2 else (0, 0)
+    def __init__(
+        self, cluster: Cluster, echo: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
+    ) -> None:
+        self._cluster, self._echo, self._record, self._namespace = cluster, echo, record, namespace
+        self._reported: set[str] = set()
+        self._items: dict[str, dict[str, Any]] = {}
 
-    @classmethod
-    def of(cls, folder: Path, pod: Pod) -> Cursor:
-        """A pod's, in the run's record."""
-        (folder / "pods").mkdir(exist_ok=True)
-        return cls(folder / "pods" / f"{pod.name}-{pod.restarts}.cursor")
+    async def pod(self, pod: Pod, item: dict[str, Any]) -> None:
+        """Report on a pod that is new or has changed."""
+        self._items[pod.name] = item
+        if pod.waiting and pod.waiting[0] not in ("ContainerCreating", "PodInitializing"):
+            await self._trouble(pod, *pod.waiting)
+        if pod.started and not pod.ended:
+            self._once(f"{pod.name} is running" + (f" on {pod.host}" if pod.host else ""))
+        if pod.started and pod.image_id:
+            # ``docker-pullable://r/i@sha256:…``, ``docker://sha256:…`` or the bare digest.
+            image = pod.image_id.rpartition("@")[2].rpartition("/")[2]
+            self._record(HostPod(name=pod.name, node=pod.node, host=pod.host, image=image))
+        if pod.unreachable:
+            await self._trouble(pod, "NodeNotReady", "Node is not ready")
+        if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
+            await self._trouble(pod, pod.reason, pod.message or "")
+        for condition in item.get("status", {}).get("conditions") or []:
+            if condition.get("reason") == "Unschedulable":
+                await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
+        if pod.deleted and pod.started and not pod.ended:
+            self._once(f"{pod.name} is being deleted; its target received SIGTERM and may save")
+        if pod.ended and pod.exit_code == EXIT_POD_STOPPED:
+            self._once(f"{pod.name} received SIGTERM before it had finished: drained, preempted or deleted")
+        elif pod.ended and pod.exit_code:
+            self._once(f"{pod.name} has ended with exit code {pod.exit_code}")
+        if pod.outlived_by:
+            self._once(f"{pod.name} has ended, but its {', '.join(pod.outlived_by)} runs on until the run is removed")
 
-    def advance(self, time_ns: int) -> None:
-        self.time_ns, self.lines = time_ns, self.lines + 1 if time_ns == self.time_ns else 1
-        os.pwrite(self._descriptor, b"%d %d" % (self.time_ns, self.lines) + b" " * 8, 0)
+    async def event(self, pod: Pod, item: Mapping[str, Any]) -> None:
+        """Report an event of the cluster about a pod."""
+        reason, message = item.get("reason", ""), item.get("message", "")
+        if reason in _STEPS and not pod.started:
+            self._once(f"{pod.name} {_STEPS[reason]}")
+        elif item.get("type") == "Warning" and not pod.started:
+            await self._trouble(pod, reason, message)
 
-    def close(self) -> None:
-        os.close(self._descriptor)
+    def workload_event(self, item: Mapping[str, Any]) -> None:
+        """Report an event about what makes the pods; each trouble once, however often the controller tries."""
+        finding = explain_workload(item)
+        if finding is not None and self._is_new(f"workload {finding.id}"):
+            self._report(finding)
 
+    def trouble(self, error: SeatrialError) -> None:
+        """Report that the cluster cannot be watched."""
+        self._once(f"{error.message}; trying again")
 
-class PodLog:
-    """The log of a pod's container."""
+    async def _trouble(self, pod: Pod, reason: str, message: str) -> None:
+        if not self._is_new(f"{pod.name} {reason} {message}"):
+            return
+        finding = explain(pod, reason, message, await self._surroundings(pod, message))
+        if finding is not None and self._is_new(f"{pod.node} {finding.id} {finding.message}"):
+            self._report(finding)
 
-    def __init__(self, cluster: Cluster, namespace: str, pod: Pod, sink: Sink) -> None:
-        self._cluster, self._pod, self._sink = cluster, pod, sink
-        self._path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}/log"
+    async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
+        """Request nodes and holders only where the answer needs them; leave out what may not be read."""
+        around = Surroundings(self._items.get(pod.name, {}), pods=max(1, len(self._items)))
+        if "Insufficient" in message or "node(s)" in message:
+            resource = around.gpu_resource
+            with contextlib.suppress(SeatrialError):  # a namespaced Role cannot read them: the explanation reports it
+                listing = await self._cluster.request("GET", "/api/v1/nodes")
+                around = replace(around, nodes=tuple(read_node(node, resource) for node in listing["items"]))
+                listing = await self._cluster.request("GET", "/api/v1/pods")
+                around = replace(around, holders=gpu_holders(listing["items"], resource))
+        return around
 
-    async def read(self, *, follow: bool) -> None:
-        """Everything from the cursor on; with ``follow`` until the container ends."""
-        cursor = Cursor.of(self._sink.folder, self._pod)
-        decoder = frames.FrameDecoder()
-        params = {"timestamps": "true", **({"follow": "true"} if follow else {})}
-        if self._pod.container:  # must be named where the cluster has added a sidecar
-            params["container"] = self._pod.container
-        begin_ns, skip = cursor.time_ns, cursor.lines
-        if begin_ns:
-            params["sinceTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin_ns // 10**9))
-        try:
-            async for line in self._cluster.lines(self._path, **params):
-                stamp, _, text = line.partition(b" ")
-                time_ns = parse_time_ns(stamp)
-                if time_ns is None:
-                    continue  # a message of the kubelet in place of a log
-                if time_ns < begin_ns:
-                    continue
-                if time_ns == begin_ns and skip:
-                    skip -= 1
-                    continue
-                self._sink.take(decoder, text, self._pod.node)
-                self._sink.flush()
-                cursor.advance(time_ns)
-        finally:
-            cursor.close()
+    def _report(self, finding: Finding) -> None:
+        finding.fix = _in_namespace(finding.fix, self._namespace)
+        self._echo(in_one_line(finding.message, finding.cause, finding.fix))
+        self._record(finding.event())
 
+    def _once(self, line: str) -> None:
+        if self._is_new(line):
+            self._echo(line)
+            self._record(Note(message=line))
 
-def parse_time_ns(stamp: bytes) -> int | None:
-    """RFC 3339 with up to nine decimals, in UTC or with an offset, as Unix time in ns; None when it is none."""
-    text = stamp.decode("ascii", "replace")
-    try:
-        seconds = calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return None
-    rest = text[19:]
-    fraction = 0
-    if rest.startswith("."):
-        digits = rest[1:].rstrip("Z").split("+")[0].split("-")[0]
-        fraction = int(digits.ljust(9, "0")[:9]) if digits.isdigit() else 0
-        rest = rest[1 + len(digits) :]
-    if rest not in ("Z", ""):
-        hours, _, minutes = rest[1:].partition(":")
-        seconds -= (1 if rest[0] == "+" else -1) * (int(hours) * 3600 + int(minutes or 0) * 60)
-    return seconds * 10**9 + fraction
+    def _is_new(self, key: str) -> bool:
+        """Return whether this is the first time that ``key`` comes up."""
+        is_new = key not in self._reported
+        self._reported.add(key)
+        return is_new
 
 
 #: Between two tries after the server has ended a watch or a log: it does so every few minutes by design.
@@ -154,7 +192,7 @@ class Collector:
             if not pod.started:
                 continue
             with contextlib.suppress(SeatrialError):
-                await PodLog(self._cluster, self._namespace, pod, self._sink).read(follow=False)
+                await self._read(pod, follow=False)
         with contextlib.suppress(SeatrialError):  # without the right to read them
             for item in (await self._cluster.request("GET", self._path("events")))["items"]:
                 await self._event(item)
@@ -178,15 +216,9 @@ class Collector:
                 continue
             self._pods[pod.name] = pod
             await self._progress.pod(pod, item)
-            if (
-                pod.started
-                and (pod.name not in self._logs or self._logs[pod.name].done())
-                and not self._read_whole(pod)
-            ):
+            log = self._logs.get(pod.name)
+            if pod.started and (log is None or (log.done() and not pod.ended)):  # an ended one was read whole
                 self._logs[pod.name] = asyncio.ensure_future(self._follow(pod))
-
-    def _read_whole(self, pod: Pod) -> bool:
-        return pod.ended and pod.name in self._logs and self._logs[pod.name].done()
 
     async def _watch_events(self) -> None:
         async for _, item in self._watch("events"):
@@ -204,11 +236,37 @@ class Collector:
         """A pod's log until its end; again when the server cuts it while the pod goes on."""
         while True:
             with contextlib.suppress(SeatrialError):
-                await PodLog(self._cluster, self._namespace, pod, self._sink).read(follow=True)
+                await self._read(pod, follow=True)
             now = self._pods.get(pod.name)
             if now is None or now.ended or now.restarts != pod.restarts:
                 return
             await asyncio.sleep(RETRY_S)
+
+    async def _read(self, pod: Pod, *, follow: bool) -> None:
+        """Read the log of a pod's container from the cursor on; with ``follow`` until the container ends."""
+        (self._sink.folder / "pods").mkdir(exist_ok=True)
+        path = self._sink.folder / "pods" / f"{pod.name}-{pod.restarts}.cursor"
+        params = {"timestamps": "true", **({"follow": "true"} if follow else {})}
+        if pod.container:  # must be named where the cluster has added a sidecar
+            params["container"] = pod.container
+        cursor = Cursor(path, 2)  # the last line's time in nanoseconds, and how many lines have that time
+        decoder, (begin_ns, skip) = frames.FrameDecoder(), cursor.numbers
+        last_ns, lines = begin_ns, skip
+        if begin_ns:
+            params["sinceTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin_ns // 10**9))
+        with contextlib.closing(cursor):
+            async for line in self._cluster.lines(f"{self._path('pods')}/{pod.name}/log", **params):
+                stamp, _, text = line.partition(b" ")
+                at_ns = time_ns(stamp.decode("ascii", "replace"))
+                if at_ns is None or at_ns < begin_ns:  # None: a message of the kubelet in place of a log
+                    continue
+                if at_ns == begin_ns and skip:
+                    skip -= 1
+                    continue
+                self._sink.take(decoder, text, pod.node)
+                self._sink.flush()
+                last_ns, lines = at_ns, lines + 1 if at_ns == last_ns else 1
+                cursor.save(last_ns, lines)
 
     async def _watch(self, plural: str, **params: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """(type, object) of a list and then its changes, for ever."""
@@ -236,35 +294,29 @@ class Collector:
 @contextmanager
 def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Echo) -> Iterator[None]:
     """While open, the run is collected into its folder, by this process or another; then all that is there has come."""
-    turn = Turn(run_dir)
-    stopping = threading.Event()
-    thread = threading.Thread(
-        target=_collect,
-        args=(turn, stopping, Collector, (cluster, namespace, run_id, run_dir, nodes, echo)),
-        daemon=True,
-    )
+    turn, stopping = Turn(run_dir), threading.Event()
+
+    def collect() -> None:
+        """Wait for the turn, collect until stopped, then read the rest. A second collector finds little."""
+        while not turn.take() and not stopping.wait(TURN_S):
+            pass
+        deadline_s = time.monotonic() + 2 * DRAIN_S
+        while not turn.mine and time.monotonic() < deadline_s and not turn.take():
+            time.sleep(0.1)
+        try:
+            if turn.mine:
+                collector = Collector(cluster, namespace, run_id, run_dir, nodes, echo)
+                working = cluster.submit(collector.run())
+                stopping.wait()
+                working.cancel()
+                cluster.call(collector.finish())
+        finally:
+            turn.give_back()
+
+    thread = threading.Thread(target=collect, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stopping.set()
         thread.join()
-
-
-def _collect(turn: Turn, stopping: threading.Event, make: type[Collector], arguments: Any) -> None:
-    """Wait for the turn, collect until stopped, then read the rest. A second collector finds little."""
-    while not turn.take() and not stopping.wait(TURN_S):
-        pass
-    deadline_s = time.monotonic() + 2 * DRAIN_S
-    while not turn.mine and time.monotonic() < deadline_s and not turn.take():
-        time.sleep(0.1)
-    try:
-        if turn.mine:
-            collector = make(*arguments)
-            cluster: Cluster = arguments[0]
-            working = cluster.submit(collector.run())
-            stopping.wait()
-            working.cancel()
-            cluster.call(collector.finish())
-    finally:
-        turn.give_back()

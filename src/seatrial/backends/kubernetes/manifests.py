@@ -1,15 +1,14 @@
-"""Manifests of a run: the four kinds of workload, the Service, the ConfigMaps and the GPU claim, and their YAML.
+"""Manifests of a run: the four kinds of workload, the Service, and their YAML.
 
 To add a kind: a function and a row of KINDS.
 """
 
 from __future__ import annotations
 
-import base64
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from seatrial.backends.kubernetes.pod import (
     RUN_LABEL,
     Manifest,
     agent_volumes,
-    config_key,
-    object_name,
-    pod_claims,
+    claim_template,
+    config_maps,
+    described,
     pod_spec,
 )
 from seatrial.errors import UsageError
-from seatrial.job.cluster import ClusterPlan, Kind, PodMount
-from seatrial.job.in_container import CONTAINER_HOME, EXIT_POD_STOPPED
+from seatrial.job.cluster import ClusterPlan, Kind
+from seatrial.job.in_container import EXIT_POD_STOPPED
 from seatrial.job.own_workload import own_container_of, replicas
 from seatrial.job.plan import Plan
 
@@ -48,9 +47,6 @@ MAX_CONFIG_MAP_BYTES = 1 << 20
 
 #: 128 + SIGKILL: out of memory, or a lost node; the agent could not report its end.
 _KILLED = 137
-
-#: NVIDIA's driver for Dynamic Resource Allocation, before the names of its devices' attributes.
-_DRA_DRIVER = "gpu.nvidia.com"
 
 #: Keys of a pod's spec, and of its container, that a patch of a TrainJob's runtime can set.
 _PATCHED_POD = (
@@ -96,17 +92,13 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
     workloads = _own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster)
     for workload in workloads:
         admission.check(workload, plan.job.own.file if plan.job.own else None)
-    return [*maps, *_claim_template(cluster), *workloads]
+    return [*maps, *claim_template(cluster), *workloads]
 
 
 def agent_plan(plan: Plan) -> str:
     """Return the part of plan.json that the agent reads: the rest describes the submitter's machine."""
     whole: dict[str, Any] = plan.model_dump(mode="json", include={"schema_version", "run_id", "injection", "agent"})
     return json.dumps(whole, indent=1)
-
-
-def metadata(cluster: ClusterPlan, name: str, **labels: str) -> Manifest:
-    return {"name": name, "namespace": cluster.namespace, "labels": {**cluster.labels, **labels}}
 
 
 def rendezvous(cluster: ClusterPlan) -> str:
@@ -121,16 +113,6 @@ def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
 
 def _address(cluster: ClusterPlan, node: int) -> str:
     return f"{KINDS[cluster.kind].host.format(name=cluster.name, node=node)}:{cluster.port}"
-
-
-def mounted_twice(mounts: Sequence[PodMount]) -> str | None:
-    """Return the claim that several of these mounts need; None if there is none.
-
-    A kubelet mounts a claim for one volume of a pod and waits for the other without end, so a second volume of the same
-    claim does not help. Source: github.com/kubernetes/kubernetes/issues/132921.
-    """
-    claims = [mount.volume.value for mount in mounts if mount.volume.kind == "pvc"]
-    return next((claim for claim in claims if claims.count(claim) > 1), None)
 
 
 # ------------------------------------------------------------------------------------------------- the kinds
@@ -157,17 +139,13 @@ def _own(cluster: ClusterPlan) -> list[Manifest]:
 def _job(cluster: ClusterPlan) -> list[Manifest]:
     """Render an Indexed Job and, for several pods, the headless Service through which they find each other."""
     service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(cluster, cluster.name),
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,  # ranks meet before any of them is ready
-            "selector": {RUN_LABEL: cluster.labels[RUN_LABEL]},
-            "ports": [{"name": "rendezvous", "port": cluster.port}],
-        },
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,  # ranks meet before any of them is ready
+        "selector": {RUN_LABEL: cluster.labels[RUN_LABEL]},
+        "ports": [{"name": "rendezvous", "port": cluster.port}],
     }
-    return [*([service] if cluster.nodes > 1 else []), _workload(cluster, "job", _indexed_spec(cluster))]
+    services = [described(cluster, "Service", cluster.name, spec=service)] if cluster.nodes > 1 else []
+    return [*services, _workload(cluster, "job", _indexed_spec(cluster))]
 
 
 def _jobset(cluster: ClusterPlan) -> list[Manifest]:
@@ -308,10 +286,8 @@ KINDS: dict[Kind, Workload] = {
 
 
 def _workload(cluster: ClusterPlan, kind: Kind, spec: Manifest) -> Manifest:
-    queue = {QUEUE_LABEL: cluster.queue} if cluster.queue else {}
-    row = KINDS[kind]
-    named = metadata(cluster, cluster.name, **queue)
-    return {"apiVersion": row.api_version, "kind": row.api_kind, "metadata": named, "spec": spec}
+    queue, row = {QUEUE_LABEL: cluster.queue} if cluster.queue else {}, KINDS[kind]
+    return described(cluster, row.api_kind, cluster.name, row.api_version, queue, spec=spec)
 
 
 # ------------------------------------------------------------------------------------------------- their parts
@@ -368,23 +344,22 @@ def _replica(cluster: ClusterPlan, count: int) -> Manifest:
 
 def _refuse_beyond_a_patch(cluster: ClusterPlan) -> None:
     """Raise UsageError for settings that the patches of a TrainJob do not have."""
-    for flag, value in (("priority_class", cluster.priority_class), ("runtime_class", cluster.runtime_class)):
-        if value:
-            raise UsageError(
-                f"A TrainJob cannot set {flag}: its runtime does",
-                cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {flag}",
-                run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
-            )
-    if cluster.claim is not None:
+    beyond = (
+        ("set priority_class", "priority_class", cluster.priority_class),
+        ("set runtime_class", "runtime_class", cluster.runtime_class),
+        ("claim GPUs", "resourceClaims", cluster.claim),
+    )
+    for act, field in ((act, field) for act, field, value in beyond if value):
         raise UsageError(
-            "A TrainJob cannot claim GPUs: its runtime does",
-            cause="runtimePatches of trainer.kubeflow.org/v1alpha1 have no resourceClaims",
-            run="seatrial run … --kind job",
+            f"A TrainJob cannot {act}: its runtime does",
+            cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {field}",
+            run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
         )
-    if twice := mounted_twice(cluster.mounts):
+    claims = [mount.volume.value for mount in cluster.mounts if mount.volume.kind == "pvc"]
+    if twice := next((claim for claim in claims if claims.count(claim) > 1), None):
         raise UsageError(
             f"A TrainJob can mount pvc:{twice} once, but both data and models lie on it",
-            cause="a patch names a volume once, and a pod with two volumes of one claim never starts",
+            cause="a patch names a volume once, and a kubelet mounts a claim for one volume of a pod alone",
             run="seatrial run … --kind job   # or put data and models on claims of their own",
         )
 
@@ -404,52 +379,6 @@ def _one_volume_a_mount(volumes: list[Manifest], mounts: list[Manifest]) -> tupl
         made.append({**sources[name], "name": copy})
         renamed.append({**mount, "name": copy})
     return made, renamed
-
-
-def _claim_template(cluster: ClusterPlan) -> list[Manifest]:
-    """Return the ResourceClaimTemplate of which the cluster makes a claim for each pod; [] without a claim.
-
-    Source: resource.k8s.io/v1 in the API's OpenAPI document.
-    """
-    claim = cluster.claim
-    if claim is None:
-        return []
-    wanted: Manifest = {"deviceClassName": claim.device_class, "allocationMode": "ExactCount", "count": cluster.gpus}
-    if claim.profile is not None:
-        expression = f"device.attributes['{_DRA_DRIVER}'].profile == '{claim.profile}'"
-        wanted["selectors"] = [{"cel": {"expression": expression}}]
-    request = {"name": pod_claims(cluster)[0]["name"], "exactly": wanted}
-    return [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": metadata(cluster, object_name(cluster, "gpus")),
-            "spec": {"spec": {"devices": {"requests": [request]}}},
-        }
-    ]
-
-
-def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
-    """Return the ConfigMap of the agent, its plan and a name for the pod's user; and one of the code, if it has any."""
-    user = f"seatrial:x:{cluster.uid}:{cluster.uid}::{CONTAINER_HOME}:/bin/sh"
-    texts = {
-        "plan.json": plan,
-        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
-        "group": f"root:x:0:\nseatrial:x:{cluster.uid}:\nnogroup:x:65534:\n",
-    }
-    binary = {name: base64.b64encode(content).decode() for name, content in binaries.items()}
-    maps = [_config_map(cluster, "config", texts) | {"binaryData": binary}]
-    if cluster.code == "configmap":
-        maps.append(_config_map(cluster, "code", {config_key(path): text for path, text in cluster.files.items()}))
-    return maps
-
-
-def _config_map(cluster: ClusterPlan, part: str, texts: dict[str, str]) -> Manifest:
-    named = metadata(cluster, object_name(cluster, part))
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": texts}
-
-
-# ------------------------------------------------------------------------------------------------- YAML
 
 
 def as_yaml(manifests: list[Manifest], *, whole: bool = True) -> str:

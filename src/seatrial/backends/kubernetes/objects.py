@@ -6,13 +6,13 @@ import contextlib
 import tarfile
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.backends.kubernetes.client import ApiError
-from seatrial.backends.kubernetes.manifests import KINDS, metadata
-from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, Manifest, object_name, pod_spec, selector
+from seatrial.backends.kubernetes.manifests import KINDS
+from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, Manifest, pod_spec, selector
 from seatrial.backends.kubernetes.pods import Pod, read_pod
 from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError
 from seatrial.job.cluster import ClusterPlan
@@ -34,16 +34,6 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "ResourceClaimTemplate": ("/apis/resource.k8s.io/v1", "resourceclaimtemplates"),
     **{kind: (f"/apis/{row.api_version}", row.plural) for kind, row in OWNERS.items()},
 }
-
-
-def secret_manifest(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest:
-    """Render the run's secrets: at the last moment, and never printed."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": metadata(cluster, object_name(cluster, "secrets")),
-        "stringData": dict(values),
-    }
 
 
 def path_of(manifest: Manifest, *, named: bool = True) -> str:

@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from seatrial.backends.kubernetes.manifests import KINDS as WORKLOADS
 from seatrial.backends.kubernetes.pods import OURS, Pod, newest, own_container
-from seatrial.backends.kubernetes.survey import Node, read_node
-from seatrial.errors import SeatrialError
-from seatrial.events import Event, HostPod, Note
+from seatrial.backends.kubernetes.survey import Node
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.finding import Finding, in_one_line
+from seatrial.findings.finding import Finding
 from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import Match, first_in
-from seatrial.job.in_container import EXIT_POD_STOPPED
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.client import Cluster
+    pass
 
 Object = Mapping[str, Any]
 
@@ -37,7 +35,6 @@ class Surroundings:
     """
 
     item: dict[str, Any]
-    gpu_resource: str
     nodes: tuple[Node, ...] | None = None
     holders: tuple[tuple[str, int], ...] | None = None
     pods: int = 1
@@ -49,6 +46,12 @@ class Surroundings:
     @property
     def selector(self) -> dict[str, str]:
         return self.item.get("spec", {}).get("nodeSelector") or {}
+
+    @property
+    def gpu_resource(self) -> str:
+        """The name of the GPUs that the pod requests."""
+        limits = self.container.get("resources", {}).get("limits", {})
+        return next((key for key in limits if "/" in key), "nvidia.com/gpu")
 
     @property
     def wanted_gpus(self) -> int:
@@ -242,13 +245,13 @@ _ABOUT_THE_IMAGE = (
     "k8s-node-disk-full",
 )
 
-#: Kinds that make pods, or hold them back. Source: batch/v1, kubeflow.org, jobset.x-k8s.io, kueue.x-k8s.io.
-KINDS = ("Job", "PyTorchJob", "TrainJob", "JobSet", "Workload")
+#: Kinds that make pods, or hold them back, as Kueue's Workload does.
+KINDS = (*(row.api_kind for row in WORKLOADS.values()), "Workload")
 
 #: Reasons of normal events by which no pod is made for now; any other that matters is a warning. Sources: kubernetes
 #: pkg/controller/job; kubeflow/training-operator pkg/util/status.go; kubernetes-sigs/kueue pkg/scheduler;
 #: kubernetes-sigs/jobset pkg/constants.
-_HELD = ("Suspended", *(f"{kind}Suspended" for kind in KINDS[:3]), "SuspendedJobs", "Pending", "Inadmissible")
+_HELD = ("Suspended", *(f"{kind}Suspended" for kind in KINDS), "SuspendedJobs", "Pending", "Inadmissible")
 
 #: Entry of the catalogue → its word in `runs ls`, where that is not the entry's own name.
 _WAITS_FOR = {
@@ -339,123 +342,3 @@ def _is_suspended(spec: Object) -> bool:
 
 def _word(match: Match) -> str:
     return _WAITS_FOR.get(match.known.id, match.known.id.replace("k8s-", "").replace("-", " "))
-
-
-#: Events by which a pod's progress is seen. Source: kubernetes pkg/kubelet/events/event.go.
-_STEPS = {
-    "Scheduled": "is scheduled",
-    "Pulling": "is pulling its image",
-    "Pulled": "pulled its image",
-    "Preempted": "was preempted",
-}
-
-#: Commands of the catalogue that look into a namespace; nodes and the like have none.
-_LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
-
-
-def in_namespace(fix: str | None, namespace: str) -> str | None:
-    """Add the run's namespace to a command; kubectl looks into ``default`` by itself, as a rule."""
-    if fix is None or namespace == "default" or "--all-namespaces" in fix:
-        return fix
-    return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
-
-
-class PodProgress:
-    """Reports what happens to pods.
-
-    Args:
-        echo: a line for people.
-        record: writes a host event of the run.
-        namespace: of the run.
-    """
-
-    def __init__(
-        self, cluster: Cluster, echo: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
-    ) -> None:
-        self._cluster, self._echo, self._record, self._namespace = cluster, echo, record, namespace
-        self._reported: set[str] = set()
-        self._items: dict[str, dict[str, Any]] = {}
-
-    async def pod(self, pod: Pod, item: dict[str, Any]) -> None:
-        """Report on a pod that is new or has changed."""
-        self._items[pod.name] = item
-        if pod.waiting and pod.waiting[0] not in ("ContainerCreating", "PodInitializing"):
-            await self._trouble(pod, *pod.waiting)
-        if pod.started and not pod.ended:
-            self._once(f"{pod.name} is running" + (f" on {pod.host}" if pod.host else ""))
-        if pod.started and pod.image_id:
-            # ``docker-pullable://r/i@sha256:…``, ``docker://sha256:…`` or the bare digest.
-            image = pod.image_id.rpartition("@")[2].rpartition("/")[2]
-            self._record(HostPod(name=pod.name, node=pod.node, host=pod.host, image=image))
-        if pod.unreachable:
-            await self._trouble(pod, "NodeNotReady", "Node is not ready")
-        if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
-            await self._trouble(pod, pod.reason, pod.message or "")
-        for condition in item.get("status", {}).get("conditions") or []:
-            if condition.get("reason") == "Unschedulable":
-                await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
-        if pod.deleted and pod.started and not pod.ended:
-            self._once(f"{pod.name} is being deleted; its target received SIGTERM and may save")
-        if pod.ended and pod.exit_code == EXIT_POD_STOPPED:
-            self._once(f"{pod.name} received SIGTERM before it had finished: drained, preempted or deleted")
-        elif pod.ended and pod.exit_code:
-            self._once(f"{pod.name} has ended with exit code {pod.exit_code}")
-        if pod.outlived_by:
-            self._once(f"{pod.name} has ended, but its {', '.join(pod.outlived_by)} runs on until the run is removed")
-
-    async def event(self, pod: Pod, item: Object) -> None:
-        """Report an event of the cluster about a pod."""
-        reason, message = item.get("reason", ""), item.get("message", "")
-        if reason in _STEPS and not pod.started:
-            self._once(f"{pod.name} {_STEPS[reason]}")
-        elif item.get("type") == "Warning" and not pod.started:
-            await self._trouble(pod, reason, message)
-
-    def workload_event(self, item: Object) -> None:
-        """Report an event about what makes the pods; each trouble once, however often the controller tries."""
-        finding = explain_workload(item)
-        if finding is not None and self._is_new(f"workload {finding.id}"):
-            self._report(finding)
-
-    def trouble(self, error: SeatrialError) -> None:
-        """Report that the cluster cannot be watched."""
-        self._once(f"{error.message}; trying again")
-
-    async def _trouble(self, pod: Pod, reason: str, message: str) -> None:
-        if not self._is_new(f"{pod.name} {reason} {message}"):
-            return
-        finding = explain(pod, reason, message, await self._surroundings(pod, message))
-        if finding is not None and self._is_new(f"{pod.node} {finding.id} {finding.message}"):
-            self._report(finding)
-
-    async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
-        """Request nodes and holders only where the answer needs them; leave out what may not be read."""
-        item = self._items.get(pod.name, {})
-        container = own_container(item, item.get("spec", {}).get("containers"))
-        limits = container.get("resources", {}).get("limits", {})
-        resource = next((key for key in limits if "/" in key), "nvidia.com/gpu")
-        nodes = holders = None
-        if "Insufficient" in message or "node(s)" in message:
-            try:
-                listing = await self._cluster.request("GET", "/api/v1/nodes")
-                nodes = tuple(read_node(node, resource) for node in listing["items"])
-                holders = gpu_holders((await self._cluster.request("GET", "/api/v1/pods"))["items"], resource)
-            except SeatrialError:
-                pass  # a namespaced Role cannot read them: the explanation reports it
-        return Surroundings(item, resource, nodes, holders, max(1, len(self._items)))
-
-    def _report(self, finding: Finding) -> None:
-        finding.fix = in_namespace(finding.fix, self._namespace)
-        self._echo(in_one_line(finding.message, finding.cause, finding.fix))
-        self._record(finding.event())
-
-    def _once(self, line: str) -> None:
-        if self._is_new(line):
-            self._echo(line)
-            self._record(Note(message=line))
-
-    def _is_new(self, key: str) -> bool:
-        """Return whether this is the first time that ``key`` comes up."""
-        is_new = key not in self._reported
-        self._reported.add(key)
-        return is_new

@@ -1,15 +1,21 @@
-"""The pod that every kind of workload shares: names, limits, volumes, shared memory, security, GPUs."""
+"""The pod that every kind of workload shares: limits, volumes, security, GPUs, and the objects that it mounts."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from seatrial.backends.containers.mounts import home_env
+from seatrial.backends.containers.mounts import home_env, user_files
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
 from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 RUN_LABEL = "seatrial.run"
+
+#: NVIDIA's driver for Dynamic Resource Allocation, before the names of its devices' attributes.
+_DRA_DRIVER = "gpu.nvidia.com"
 
 #: Name of a pod's GPU claim, and of the one request in it.
 _CLAIM = "gpus"
@@ -146,6 +152,53 @@ def object_name(cluster: ClusterPlan, part: str) -> str:
 def selector(run_id: str) -> str:
     """Label selector of everything of one run."""
     return f"{RUN_LABEL}={run_id}"
+
+
+def described(
+    cluster: ClusterPlan,
+    kind: str,
+    name: str,
+    api_version: str = "v1",
+    labels: Mapping[str, str] = MappingProxyType({}),
+    **content: Any,
+) -> Manifest:
+    """Return an object of the run: its kind, its name, the run's labels and more, and what it holds."""
+    named = {"name": name, "namespace": cluster.namespace, "labels": {**cluster.labels, **labels}}
+    return {"apiVersion": api_version, "kind": kind, "metadata": named, **content}
+
+
+def secret(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest:
+    """Return the Secret of the run's secrets: at the last moment, and never printed."""
+    return described(cluster, "Secret", object_name(cluster, "secrets"), stringData=dict(values))
+
+
+def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
+    """Return the ConfigMap of the agent, its plan and a name for the pod's user; and one of the code, if it has any."""
+    passwd, group = user_files("seatrial", str(cluster.uid), str(cluster.uid))
+    texts = {"plan.json": plan, "passwd": passwd, "group": group}
+    binary = {name: base64.b64encode(content).decode() for name, content in binaries.items()}
+    maps = [described(cluster, "ConfigMap", object_name(cluster, "config"), data=texts, binaryData=binary)]
+    if cluster.code == "configmap":
+        code = {config_key(path): text for path, text in cluster.files.items()}
+        maps.append(described(cluster, "ConfigMap", object_name(cluster, "code"), data=code))
+    return maps
+
+
+def claim_template(cluster: ClusterPlan) -> list[Manifest]:
+    """Return the ResourceClaimTemplate of which the cluster makes a claim for each pod; [] without a claim.
+
+    Source: resource.k8s.io/v1 in the API's OpenAPI document.
+    """
+    claim = cluster.claim
+    if claim is None:
+        return []
+    wanted: Manifest = {"deviceClassName": claim.device_class, "allocationMode": "ExactCount", "count": cluster.gpus}
+    if claim.profile is not None:
+        expression = f"device.attributes['{_DRA_DRIVER}'].profile == '{claim.profile}'"
+        wanted["selectors"] = [{"cel": {"expression": expression}}]
+    request = {"name": pod_claims(cluster)[0]["name"], "exactly": wanted}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    return [described(cluster, "ResourceClaimTemplate", object_name(cluster, "gpus"), "resource.k8s.io/v1", spec=spec)]
 
 
 def config_key(path: str) -> str:

@@ -74,20 +74,21 @@ class ClusterFacts:
 
 def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu") -> ClusterFacts:
     """Read the cluster's facts. Raises EngineUnavailableError if it does not answer."""
-    return cluster.call(_survey(cluster, gpu_resource))
-
-
-async def _survey(cluster: Cluster, gpu_resource: str) -> ClusterFacts:
     # One after the other: kr8s signs in again after a 403, and parallel requests then have no address (kr8s 0.20).
-    version = await cluster.request("GET", "/version")
-    nodes, unread = await _nodes(cluster, gpu_resource)
+    version = cluster.get("/version")
+    nodes: tuple[Node, ...] | None = None
+    unread: tuple[str, ...] = ()
+    try:
+        nodes = tuple(read_node(item, gpu_resource) for item in cluster.get("/api/v1/nodes")["items"])
+    except ApiError as error:
+        unread = (f"no permission to list nodes, so free GPUs are unknown ({error.message})",)
     return ClusterFacts(
         version=read_version(version),
         git_version=version["gitVersion"],
-        namespace=await cluster.its_namespace(),
-        context=await cluster.its_context(),
-        address=await cluster.its_address(),
-        kueue=await _has_kueue(cluster),
+        namespace=cluster.namespace,
+        context=cluster.context,
+        address=cluster.address(),
+        kueue=_has_kueue(cluster),
         nodes=nodes,
         unread=unread,
     )
@@ -97,15 +98,6 @@ def read_version(reported: Mapping[str, str]) -> tuple[int, int]:
     """Read the answer of ``/version``: builds without a stamp leave ``major`` and ``minor`` empty."""
     named = re.match(r"v(\d+)\.(\d+)", reported.get("gitVersion", ""))
     return (int(named[1]), int(named[2])) if named else (_number(reported["major"]), _number(reported["minor"]))
-
-
-async def _nodes(cluster: Cluster, gpu_resource: str) -> tuple[tuple[Node, ...] | None, tuple[str, ...]]:
-    """Return the nodes, or None and the reason."""
-    try:
-        listing = await cluster.request("GET", "/api/v1/nodes")
-    except ApiError as error:
-        return None, (f"no permission to list nodes, so free GPUs are unknown ({error.message})",)
-    return tuple(read_node(item, gpu_resource) for item in listing["items"]), ()
 
 
 def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
@@ -127,10 +119,10 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
     )
 
 
-async def _has_kueue(cluster: Cluster) -> bool:
+def _has_kueue(cluster: Cluster) -> bool:
     """Look in discovery, which everybody may read; Kueue's version differs from cluster to cluster."""
     try:
-        return bool((await cluster.request("GET", "/apis/kueue.x-k8s.io")).get("versions"))
+        return bool(cluster.get("/apis/kueue.x-k8s.io").get("versions"))
     except SeatrialError:
         return False
 

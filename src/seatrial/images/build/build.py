@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from seatrial.backends.base import ImageStore
+from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import DiskError, ImageError
 from seatrial.images.build.checks import check_stack, without_cuda
 from seatrial.images.build.failure import explain, readable

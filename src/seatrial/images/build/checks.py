@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from seatrial.backends.base import ImageStore
+from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import EngineError, ImageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding

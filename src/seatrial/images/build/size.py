@@ -10,7 +10,8 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from seatrial.backends.base import ImageFacts, ImageStore
+from seatrial.backends.base import ImageFacts
+from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import DiskError, SeatrialError
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import Choice, ImagePlan, Plan

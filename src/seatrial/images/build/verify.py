@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.base import ImageStore
+from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import ImageError
 from seatrial.findings.device_code import covers
 from seatrial.images.slim.options import slimmer_bytes

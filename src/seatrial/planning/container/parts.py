@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from seatrial.backends.base import ImageFacts, ImageStore
+from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers import injection
+from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.build.build import ready_image
 from seatrial.images.dockerfile.context import write_wheel

@@ -25,9 +25,8 @@ from seatrial.probe.machine import Attribution
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.fields import clean
-from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.streams import OfRank, OutputReader, Stream
-from seatrial.runs.leases import backend_of
+from seatrial.runs.leases import backend_of, handle_of
 from seatrial.runs.run import Run
 from seatrial.system.command import own_program, spawn_detached
 from seatrial.system.host import Host

@@ -43,30 +43,18 @@ def test_docker_context_with_certificates_is_reached_with_them(tmp_path: Path) -
     assert docker_address(INFO, context("tcp://gpu:2376"), Host(variables)) == at
 
 
-def podman_info(store: str, *, remote: bool = False) -> dict[str, Any]:
-    return {"host": {"serviceIsRemote": remote, "hostname": "gpu"}, "store": {"graphRoot": store}}
-
-
 def never(*words: str) -> Completed:
     raise AssertionError(words)
 
 
 def test_podman_service_is_reached_at_the_url_it_was_requested_at() -> None:
-    info = podman_info("/var/lib/containers/storage", remote=True)
-    at = podman_address(
-        info, never, Host({"CONTAINER_HOST": "ssh://ada@gpu/run/podman.sock", "CONTAINER_SSHKEY": "/k"})
-    )
-    assert addressed(["podman"], at, tls=False) == [
-        "podman",
-        "--url",
-        "ssh://ada@gpu/run/podman.sock",
-        "--identity",
-        "/k",
-    ]
+    info = {"host": {"serviceIsRemote": True, "hostname": "gpu"}, "store": {"graphRoot": "/var/lib/containers/storage"}}
+    host = Host({"CONTAINER_HOST": "ssh://ada@gpu/run/podman.sock", "CONTAINER_SSHKEY": "/k"})
+    words = ["podman", "--url", "ssh://ada@gpu/run/podman.sock", "--identity", "/k"]
+    assert addressed(["podman"], podman_address(info, never, host), tls=False) == words
     listing = '[{"Name": "gpu", "URI": "ssh://ada@gpu/p.sock", "Identity": "", "Default": true}]'
-    assert (
-        podman_address(info, lambda *words: Completed(words, 0, listing), Host({})).endpoint == "ssh://ada@gpu/p.sock"
-    )
+    found = podman_address(info, lambda *words: Completed(words, 0, listing), Host({}))
+    assert found.endpoint == "ssh://ada@gpu/p.sock"
 
 
 @pytest.mark.parametrize("endpoint", ["--config=/tmp/evil", "-H", "", "unix:///a b"])

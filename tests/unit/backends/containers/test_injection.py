@@ -92,14 +92,6 @@ def test_nodes_of_a_group(tmp_path: Path) -> None:
     assert choose(podman(rootless=False), H200S[:1], driver).groups == (gid,)
 
 
-def test_rootless_podman_without_access_to_the_nodes(tmp_path: Path) -> None:
-    driver = driver_files.find(str(trees.ubuntu(tmp_path)), {})
-    closed = driver._replace(gpus={0: driver.gpus[0]._replace(accessible=False, world=False)})
-    with pytest.raises(GpuContractError, match="Rootless Podman cannot open /dev/nvidia0") as caught:
-        choose(podman(), H200S[:1], closed)
-    assert caught.value.run == "sudo chmod a+rw /dev/nvidia0"
-
-
 def test_no_way_in_reports_what_is_missing(tmp_path: Path) -> None:
     tree = trees.ubuntu(tmp_path)
     (tree / "dev/nvidia-uvm").unlink()
@@ -127,6 +119,14 @@ def test_gpus_that_cannot_be_passed_are_refused(name: str, tmp_path: Path) -> No
     with pytest.raises(GpuContractError, match=message) as caught:
         choose(engine, gpus, driver)
     assert run in (None, caught.value.run)
+
+
+def test_rootless_podman_without_access_to_the_nodes(tmp_path: Path) -> None:
+    driver = driver_files.find(str(trees.ubuntu(tmp_path)), {})
+    closed = driver._replace(gpus={0: driver.gpus[0]._replace(accessible=False, world=False)})
+    with pytest.raises(GpuContractError, match="Rootless Podman cannot open /dev/nvidia0") as caught:
+        choose(podman(), H200S[:1], closed)
+    assert caught.value.run == "sudo chmod a+rw /dev/nvidia0"
 
 
 def test_a_slice_is_passed_by_the_toolkit() -> None:

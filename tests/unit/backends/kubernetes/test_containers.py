@@ -62,7 +62,7 @@ def test_a_container_that_is_started_again_in_place_has_not_ended() -> None:
 def test_the_image_that_cannot_be_pulled_is_named(reason: str, message: str, image: str) -> None:
     waiting = {"waiting": {"reason": reason, "message": message}}
     item = _item("Pending", _both(INITIALIZING, INITIALIZING), (_status("init-pytorch", INIT, waiting),))
-    finding = explain(read_pod(item), reason, message, Surroundings(item, "nvidia.com/gpu"))
+    finding = explain(read_pod(item), reason, message, Surroundings(item))
     assert finding is not None and finding.message.endswith(image)
 
 
@@ -79,7 +79,7 @@ def test_a_native_sidecar_that_runs_is_no_trouble() -> None:
 def test_an_init_container_that_keeps_failing_is_reported_and_ours_is_not() -> None:
     crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
     item = _item("Pending", _both(INITIALIZING, INITIALIZING), (_status("istio-init", INIT, crashing),), "OnFailure")
-    pod, around = read_pod(item), Surroundings(item, "nvidia.com/gpu")
+    pod, around = read_pod(item), Surroundings(item)
     assert pod.waiting is not None
     finding = explain(pod, *pod.waiting, around)
     assert finding is not None and finding.message.endswith("keeps failing: istio-init")

@@ -20,7 +20,7 @@ ITEM = {
     }
 }
 NODES = (Node("a", 8, 7, ready=True, labels={"nvidia.com/gpu.product": "NVIDIA-H200"}), Node("b", 2, 2, ready=True))
-AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/third", 2)))
+AROUND = Surroundings(ITEM, NODES, (("team/other", 6), ("team/third", 2)))
 
 
 @cases("reason", "message", "id", "prints")
@@ -41,7 +41,7 @@ def test_a_lost_node_is_reported_with_what_gives_it_up() -> None:
 def test_more_gpus_than_any_node_has(gpus: int, pods: int, allocatable: tuple[int, ...], cause: str, fix: str) -> None:
     wide = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]}}
     nodes = tuple(Node(name, count, count, ready=True) for name, count in zip("abc", allocatable, strict=False))
-    around = Surroundings(wide, "nvidia.com/gpu", nodes, (), pods)
+    around = Surroundings(wide, nodes, (), pods)
     finding = explain(POD, "FailedScheduling", "Insufficient nvidia.com/gpu", around)
     assert finding is not None and cause in str(finding.cause) and str(finding.fix) == f"seatrial run … {fix}"
 
@@ -54,14 +54,14 @@ def test_taints_are_read_from_the_nodes(
     pod = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}], "tolerations": tolerations}}
     raw = {"metadata": {"name": "g"}, "spec": {"taints": taints}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
     nodes = None if taints is None else (read_node(raw, "nvidia.com/gpu"), Node("cpu", 0, 0, ready=True))
-    finding = explain(POD, "FailedScheduling", message, Surroundings(pod, "nvidia.com/gpu", nodes))
+    finding = explain(POD, "FailedScheduling", message, Surroundings(pod, nodes))
     assert finding is not None and finding.id == id and finding.message.endswith(detail)
     assert fix in str(finding.fix) and "<" not in str(finding.fix)
 
 
 @cases("resources", "message", "id", "fix")
 def test_whose_request_it_is(resources: dict[str, dict[str, str]], message: str, id: str, fix: str) -> None:
-    around = Surroundings({"spec": {"containers": [{"resources": resources}]}}, "nvidia.com/gpu", NODES)
+    around = Surroundings({"spec": {"containers": [{"resources": resources}]}}, NODES)
     finding = explain(POD, "FailedScheduling", f"0/2 nodes are available: {message}", around)
     assert finding is not None and finding.id == id and fix in str(finding.fix)
 

@@ -15,7 +15,8 @@ from syrupy.assertion import SnapshotAssertion
 from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
 from manifest_rules import CRDS, CUSTOM, VERSIONS, violations
 from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES, as_yaml
-from seatrial.backends.kubernetes.objects import copy_pod, secret_manifest
+from seatrial.backends.kubernetes.objects import copy_pod
+from seatrial.backends.kubernetes.pod import secret
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
 from tables import cases, constant
@@ -91,7 +92,7 @@ def test_valid_for_the_operators(manifests: list[dict[str, Any]]) -> None:
 def test_what_is_made_next_to_the_workload_is_valid(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, gpus="1", secrets=["HF_TOKEN"], kubernetes={"models": "pvc:models/alice"}).cluster
     assert plan is not None
-    for manifest in (secret_manifest(plan, {"HF_TOKEN": "x"}), copy_pod(plan, "seatrial-x-cp-1")):
+    for manifest in (secret(plan, {"HF_TOKEN": "x"}), copy_pod(plan, "seatrial-x-cp-1")):
         for version in VERSIONS:
             assert violations(manifest, version) == []
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from seatrial.backends.kubernetes.pending import PodProgress, explain_workload, reported_exit_code, waiting_for
+from seatrial.backends.kubernetes.collect import PodProgress
+from seatrial.backends.kubernetes.pending import explain_workload, reported_exit_code, waiting_for
 from seatrial.backends.kubernetes.pods import read_pod
 from tables import cases, constant
 

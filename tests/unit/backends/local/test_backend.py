@@ -1,6 +1,8 @@
-"""The local backend, with real processes: a small agent of the test's own stands in for seatrial's."""
+"""The local backend, with real processes: a small agent of the test's own stands in for seatrial's.
 
-import sys
+Stops, commands in a run and runs whose handle nobody wrote: tests/integration/test_lifecycle.py, tests/unit/runs.
+"""
+
 import time
 import zipfile
 
@@ -41,7 +43,7 @@ def launch(tmp_path, monkeypatch):
     """Starts a run whose agent is the given program, waits until it is ready, and cleans up after the test."""
     started = []
 
-    def start(program, **agent):
+    def start(program):
         def build(directory):
             path = directory / "agent-test.pyz"
             with zipfile.ZipFile(path, "w") as archive:
@@ -49,19 +51,8 @@ def launch(tmp_path, monkeypatch):
             return path
 
         monkeypatch.setattr(agent_archive, "build", build)
-        plan = a_plan(backend="local", image=None, container=None)
-        plan = plan.model_copy(
-            update={
-                "agent": plan.agent._replace(
-                    **{
-                        "run_dir": str(tmp_path / "outputs"),
-                        "evidence_dir": str(tmp_path),
-                        "workdir": str(tmp_path),
-                        **agent,
-                    }
-                )
-            }
-        )
+        plan = a_plan(tmp_path, backend="local", image=None, container=None)
+        plan = plan.changed(agent=plan.agent._replace(evidence_dir=str(tmp_path), workdir=str(tmp_path)))
         (tmp_path / "agent.json").write_text(plan.model_dump_json(include={"agent", "injection"}))
         handle = Local().start(plan, tmp_path)
         started.append(handle)
@@ -81,15 +72,6 @@ def wait_until(condition, timeout_s=60):
         time.sleep(0.02)
 
 
-def test_stop_kills_after_the_grace(launch):
-    handle = launch(STUBBORN)
-    began = time.monotonic()
-    Local().stop(handle, grace_s=0.5)
-    assert 0.4 < time.monotonic() - began < 20
-    assert Local().state(handle).status == "gone"
-    Local().stop(handle, grace_s=0.5)  # one that has ended: nothing to do
-
-
 def test_kill_reaches_what_left_the_session(launch):
     handle = launch(FAMILY + STUBBORN)
     family = {process.pid for process in processes.descendants(int(handle.id))}
@@ -107,24 +89,9 @@ def test_a_reused_process_id_is_not_mistaken(launch):
     assert Local().state(handle).status == "running"
 
 
-def test_exec_has_the_plans_environment_and_folder(launch, tmp_path, capfd):
-    handle = launch(OBEDIENT, env={"MARK": "here"})
-    program = "import os; print(os.environ['MARK'], os.getcwd()); raise SystemExit(7)"
-    assert Local().exec(handle, [sys.executable, "-c", program], interactive=False) == 7
-    assert capfd.readouterr().out == f"here {tmp_path}\n"
-
-
 def test_the_projects_modules_do_not_shadow_the_agents(launch, tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     handle = launch("finish(0)")
     wait_until(lambda: Local().state(handle).status != "running")
     assert Local().state(handle).exit_code == 0
-
-
-def test_a_run_whose_handle_was_never_written_is_found(launch, tmp_path):
-    handle = launch(OBEDIENT)
-    assert Local().find(handle.run_id, tmp_path) == handle
-    assert Local().find(handle.run_id, tmp_path / "another") is None
-    Local().kill(handle)
-    assert Local().find(handle.run_id, tmp_path) is None
