@@ -128,7 +128,7 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     import shlex
 
     from seatrial.findings.finding import FIX
-    from seatrial.job.retired import replaced_command
+    from seatrial.job.flags import replaced_command
 
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
     close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]

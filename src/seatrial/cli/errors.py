@@ -34,7 +34,7 @@ from seatrial.errors import (
 )
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.findings.own_words import SHARE_WORDS, with_own_words
-from seatrial.job.retired import replaced_option
+from seatrial.job.flags import replaced_option
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
 from seatrial.system.typed_path import as_typed as typed_path

@@ -19,7 +19,7 @@ from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, Sea
 
 if TYPE_CHECKING:
     from seatrial.cli.trials import SearchScreen
-    from seatrial.job.notify import Notify
+    from seatrial.job.tables import Notify
     from seatrial.search.search import Search
     from seatrial.search.trial import Trial
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError
-from seatrial.job.notify import Notify, host_of, program_of
+from seatrial.job.tables import Notify, host_of, program_of
 from seatrial.job.value import Value
 from seatrial.system.project_files import read_bytes
 

@@ -19,14 +19,12 @@ from pydantic_core import ErrorDetails
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import Ask, mounted, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
-from seatrial.job.flags import FLAGS
+from seatrial.job.flags import FLAGS, replaced_key
 from seatrial.job.host_paths import host_paths
 from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, WatchOptions, file_keys
-from seatrial.job.notify import Notify, from_flags
 from seatrial.job.reading.modules import is_file
-from seatrial.job.retired import replaced_key
-from seatrial.job.tables import Changes, SweepTable
+from seatrial.job.tables import Changes, Notify, SweepTable, from_flags
 from seatrial.job.target import resolve_target
 from seatrial.system.project_files import is_there, real_project
 from seatrial.system.text import shown

@@ -9,8 +9,8 @@ import pytest
 
 from seatrial.cli import VERBS, main
 from seatrial.errors import ConfigError
+from seatrial.job.flags import COMMANDS, KEYS, OPTIONS, replaced_key
 from seatrial.job.loading import read_sweep
-from seatrial.job.retired import COMMANDS, KEYS, OPTIONS, replaced_key
 
 
 def _answer(words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:

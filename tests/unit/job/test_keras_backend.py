@@ -8,7 +8,7 @@ import pytest
 
 from planning_sites import facts_of
 from seatrial.errors import UsageError
-from seatrial.job.keras_backend import with_keras_backend
+from seatrial.job.script import with_keras_backend
 from tables import cases
 
 SETS = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n'

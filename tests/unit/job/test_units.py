@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from seatrial.backends.containers.mounts import parse_mount
 from seatrial.errors import UsageError
 from seatrial.job.keys import Mount
-from seatrial.job.notify import Notify, from_flags
+from seatrial.job.tables import Notify, from_flags
 from seatrial.job.units import format_bytes, parse_bytes, parse_seconds
 from tables import cases
 

@@ -10,7 +10,7 @@ from seatrial.cli import sweep
 from seatrial.cli.trials import SearchScreen
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job, Target
-from seatrial.job.notify import Notify
+from seatrial.job.tables import Notify
 from seatrial.search.request import Request
 from seatrial.search.search import Search, open_search, place_of
 from seatrial.search.space import parse_space
