@@ -167,9 +167,9 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
             return _with_own_options(advice, argv)
         return command if error.first is None else f"{error.first} && {command}"
     if isinstance(error, RunNotFoundError) and error.instead:
-        typed, name = error.instead
+        typed, names = error.instead
         if argv.count(typed) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
-            return shlex.join(["seatrial", *(name if word == typed else word for word in argv)])
+            return _with_words(argv, argv.index(typed), names)
     return advice
 
 
@@ -201,7 +201,12 @@ def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | Non
     places = [at for at, word in enumerate(ours) if at and os.path.normpath(Path(word).absolute()) == path]
     if argv[0] not in ("run", *_LIKE_RUN) or len(places) != 1:
         return None
-    return shlex.join(["seatrial", *argv[: places[0]], *words, *argv[places[0] + 1 :]])
+    return _with_words(argv, places[0], words)
+
+
+def _with_words(argv: list[str], place: int, words: Sequence[str]) -> str:
+    """Return the user's own command with others in place of one word."""
+    return shlex.join(["seatrial", *argv[:place], *words, *argv[place + 1 :]])
 
 
 def _with_own_options(advice: str, argv: list[str]) -> str:
