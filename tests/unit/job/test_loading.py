@@ -102,15 +102,8 @@ def test_flags_win_lists_add_up_tables_merge(project: Path) -> None:
         accuracy = ">= 0.9"
         mean_utilization = false
     """
-    job = load(
-        project,
-        toml,
-        gpus="device=0,2",
-        publish=("81:81",),
-        writable=None,
-        env=("A=flag", "C=a=b"),
-        criteria={"finished_within": "5m"},
-    )
+    flags = {"publish": ("81:81",), "writable": None, "env": ("A=flag", "C=a=b"), "criteria": {"finished_within": "5m"}}
+    job = load(project, toml, gpus="device=0,2", **flags)
     assert (str(job.gpus), job.publish, job.writable) == ("device=0,2", ("80:80", "81:81"), True)
     assert job.env == {"A": "flag", "B": "2", "C": "a=b"}
     assert job.criteria == Criteria(mean_utilization_pct=None, finished_within_s=300, metrics={"accuracy": ">= 0.9"})
@@ -145,23 +138,20 @@ def test_paths_of_the_file_and_of_flags_count_from_their_own_folders(project: Pa
     )
 
 
-BAD_FILES = constant(__file__, "BAD_FILES")
+BAD = {name: constant(__file__, name) for name in ("BAD_FILES", "BAD_FLAGS")}
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.parametrize("name", BAD["BAD_FILES"])
 def test_bad_files(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(project, BAD_FILES[name])
+        load(project, BAD["BAD_FILES"][name])
     assert reported(caught.value, project) == snapshot
 
 
-BAD_FLAGS = constant(__file__, "BAD_FLAGS")
-
-
-@pytest.mark.parametrize("name", BAD_FLAGS)
+@pytest.mark.parametrize("name", BAD["BAD_FLAGS"])
 def test_bad_flags(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(UsageError) as caught:
-        load(project, **BAD_FLAGS[name])
+        load(project, **BAD["BAD_FLAGS"][name])
     assert reported(caught.value, project) == snapshot
 
 
@@ -177,17 +167,8 @@ def test_two_files_are_one_too_many(project: Path) -> None:
 
 
 def test_the_file_can_report_all_that_a_job_holds() -> None:
-    sayable = set(ConfigFile.model_fields) - {"module", "args", "sweep"}
-    assert sayable == set(Job.model_fields) - {
-        "project",
-        "hosts",
-        "node_rank",
-        "asks",
-        "outputs",
-        "own",
-        "serve",
-        "tuning",
-    }
+    own = {"project", "hosts", "node_rank", "asks", "outputs", "own", "serve", "tuning"}
+    assert set(ConfigFile.model_fields) - {"module", "args", "sweep"} == set(Job.model_fields) - own
 
 
 def test_the_schema_names_every_key_and_is_json() -> None:

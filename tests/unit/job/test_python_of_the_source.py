@@ -17,11 +17,10 @@ from seatrial.job.script import script_facts
 def test_python_2_in_the_target_and_behind_two_imports(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"^train\.py:2 print 'x': this is Python 2"):
         facts_of(tmp_path, "import torch\nprint 'x'\n")
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net" / "__init__.py").write_text("from .layers import Layer\n")
-    (tmp_path / "net" / "layers.py").write_text("class Layer:\n    def f(self):\n        print self\n")
+    layers = "class Layer:\n    def f(self):\n        print self\n"
+    net = {"net____init__": "from .layers import Layer\n", "net__layers": layers}
     with pytest.raises(TargetError, match=r"^net/layers\.py:3 print self: this is Python 2"):
-        facts_of(tmp_path, "def main():\n    import net\nmain()\n")
+        facts_of(tmp_path, "def main():\n    import net\nmain()\n", **net)
 
 
 def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
@@ -32,10 +31,8 @@ def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
     assert plan_image(job, script=found, cpu_only=True)[0].base == "python:3.10-slim-bookworm"
     (tmp_path / "requirements.txt").write_text("torch==1.9.0\n")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"net\.py:2 is syntax of Python 3\.10 and later.*torch 1\.9\.0"):
         plan_image(job, script=found, cpu_only=True)
-    assert "net.py:2 is syntax of Python 3.10 and later" in caught.value.message
-    assert "torch 1.9.0" in caught.value.message
 
 
 def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
