@@ -69,11 +69,10 @@ def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path: Path, ot
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_nothing_but_a_regular_file_is_opened(tmp_path: Path, kind: str) -> None:
-    path, printed = tmp_path / "log", []
-    add(tmp_path / "secret", b"secret\n")
-    {"link": lambda: path.symlink_to(tmp_path / "secret"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[
-        kind
-    ]()
+    path, secret, printed = tmp_path / "log", tmp_path / "secret", []
+    add(secret, b"secret\n")
+    make = {"link": lambda: path.symlink_to(secret), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}
+    make[kind]()
     lines = Lines(str(path), printed.append)
     lines.skip_to_last(100)
     assert list(lines.new()) == [] and lines.rest() == b"" and printed

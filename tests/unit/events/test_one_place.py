@@ -11,7 +11,12 @@ from seatrial.events import KINDS
 from tables import cases
 
 PACKAGE = Path(seatrial.__file__).parent
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if "events" not in path.relative_to(PACKAGE).parts[:1])
+#: File → its tree; each is parsed once.
+TREES = {
+    str(path.relative_to(PACKAGE)): ast.parse(path.read_bytes())
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if "events" not in path.relative_to(PACKAGE).parts[:1]
+}
 
 #: Who opens a run's evidence to write there: the agent, the collectors of what it reports, and the run itself.
 WRITERS = {"agent/journal.py", "backends/log_sink.py", "runs/run.py"}
@@ -55,7 +60,7 @@ def _name(call: ast.Call) -> str:
 
 
 def test_no_other_file_makes_an_event_by_hand() -> None:
-    found = {str(path): list(made_by_hand(ast.parse(path.read_bytes()))) for path in FILES}
+    found = {path: list(made_by_hand(tree)) for path, tree in TREES.items()}
     assert {path: places for path, places in found.items() if places} == {}
 
 
@@ -65,25 +70,19 @@ def test_what_is_made_by_hand_is_seen(source: str) -> None:
 
 
 def test_evidence_is_opened_by_its_writers_alone() -> None:
-    named = {path for path in FILES if _uses(ast.parse(path.read_bytes()), "EvidenceLog")}
-    assert {str(path.relative_to(PACKAGE)) for path in named} == WRITERS
-
-
-def _uses(tree: ast.AST, name: str) -> bool:
-    return any(isinstance(node, ast.Call) and _name(node) == name for node in ast.walk(tree))
+    calls = {path: [node for node in ast.walk(tree) if isinstance(node, ast.Call)] for path, tree in TREES.items()}
+    assert {path for path, found in calls.items() if "EvidenceLog" in map(_name, found)} == WRITERS
 
 
 def test_receipts_read_keys_that_are_written() -> None:
     """``moment.number("seconds")``: a key of some kind, or of every line."""
     known = ENVELOPE.union(*(kind.__annotations__ for kind in KINDS.values()))
-    requested = {
-        node.args[0].value
-        for path in (PACKAGE / "receipt").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("number", "text")
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
-    }
+    calls = (
+        node
+        for path, tree in TREES.items()
+        if path.startswith("receipt/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("number", "text")
+    )
+    requested = {call.args[0].value for call in calls if call.args and isinstance(call.args[0], ast.Constant)}
     assert {"seconds", "exit_code"} <= requested <= known

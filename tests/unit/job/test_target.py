@@ -16,15 +16,8 @@ RECIPES = ("digits", "mnist")
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
-    for name in [
-        "train.py",
-        "src/pkg/net.py",
-        "src/pkg/__init__.py",
-        "tools/eval.py",
-        "run.sh",
-        "lab.ipynb",
-        ".venv/x.py",
-    ]:
+    scripts = ("train.py", "src/pkg/net.py", "src/pkg/__init__.py", "tools/eval.py", ".venv/x.py")
+    for name in (*scripts, "run.sh", "lab.ipynb"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (folder / "mnist").mkdir()

@@ -10,6 +10,7 @@ import pytest
 
 from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
 from manifest_rules import CRDS, VERSIONS, violations
+from planning_sites import chosen
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import UsageError
@@ -28,18 +29,8 @@ MIXED = replace(
 
 
 def _container(plan: Plan) -> dict[str, Any]:
-    workload = rendered(plan)[-1]
-    spec = workload["spec"]["template"]["spec"]
-    container: dict[str, Any] = spec["containers"][0]
-    return {**container, "pod": spec}
-
-
-def _reported(plan: Plan) -> tuple[str, str]:
-    [choice] = [choice for choice in plan.choices if choice.what == "gpus"]
-    return choice.value, choice.reason
-
-
-# ------------------------------------------------------------------- claims
+    spec = rendered(plan)[-1]["spec"]["template"]["spec"]
+    return {**spec["containers"][0], "pod": spec}
 
 
 @pytest.mark.parametrize("gpus", ["2", "mig-1g.18gb"])
@@ -70,21 +61,13 @@ def test_every_kind_but_a_trainjob_claims(tmp_path: Path, kind: str) -> None:
         assert violations(workload) == []
 
 
-# ------------------------------------------------------------- slices by size
-
-
 def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, MIXED, gpus="mig-1g.10gb")
     assert _container(plan)["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
-    assert _reported(plan) == ("1 nvidia.com/mig-1g.10gb per pod", "--gpus mig-1g.10gb")
+    choice = chosen(plan, "gpus")
+    assert (choice.value, choice.reason) == ("1 nvidia.com/mig-1g.10gb per pod", "--gpus mig-1g.10gb")
     assert plan.warnings == a_cluster_plan(tmp_path, MIXED, gpus="none").warnings
     assert plan.job.gpus.noun == "1g.10gb MIG slice" and plan.injection == "device-plugin"
-
-
-# ------------------------------------------------------------------ explained
-
-
-# ---------------------------------------------------------------- /dev/shm
 
 
 @pytest.mark.parametrize(
@@ -105,17 +88,11 @@ def test_shared_memory_is_sized_counted_and_reported(
     [shm] = [volume["emptyDir"] for volume in container["pod"]["volumes"] if volume["name"] == "shm"]
     assert shm == {"medium": "Memory", "sizeLimit": str(size)}
     assert container["resources"]["requests"]["memory"] == requested
-    assert counts in next(choice.reason for choice in plan.choices if choice.what == "/dev/shm")
+    assert counts in chosen(plan, "/dev/shm").reason
 
-
-# ------------------------------------------------------------- the nodes as a machine
 
 A100 = constant(__file__, "A100")
-H200 = {
-    "nvidia.com/gpu.product": "NVIDIA-H200",
-    "nvidia.com/cuda.driver-version.full": "580.95.05",
-    "pool": "new",
-}
+H200 = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/cuda.driver-version.full": "580.95.05", "pool": "new"}
 
 
 def _nodes(*labels: dict[str, str]) -> ClusterFacts:

@@ -12,19 +12,13 @@ from planning_sites import plan_of
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import ConfigError, UsageError
 from seatrial.job.cluster_config import ClusterOptions
-from seatrial.job.model import Job, Target
+from seatrial.job.model import Target
 
 TARGETS = {
     "configmap": Target(kind="script", value="train.py"),
     "image": Target(kind="script", value="train.py"),
     "auto": Target(kind="recipe", value="digits"),
 }
-
-
-def loaded(tmp_path: Path, registry: str) -> Job:
-    (tmp_path / "train.py").touch()
-    (tmp_path / "seatrial.toml").write_text(f'[kubernetes]\nregistry = "{registry}"\n')
-    return load_job(tmp_path, {"target": "train.py", "on": "k8s"}, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("code", TARGETS)
@@ -41,8 +35,10 @@ def test_built_image_is_named_after_the_registry(tmp_path: Path, code: str) -> N
     "text", ["me", "seatrial", "me/images", "", "/", "docker.io", "https://ghcr.io/me", "ghcr.io/me:1", "ghcr.io/Me"]
 )
 def test_registry_without_a_host_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "seatrial.toml").write_text(f'[kubernetes]\nregistry = "{text}"\n')
     with pytest.raises(ConfigError, match=r"kubernetes\.registry: (expected HOST|docker\.io needs)") as refused:
-        loaded(tmp_path, text)
+        load_job(tmp_path, {"target": "train.py", "on": "k8s"})
     assert "docker.io/me" in str(refused.value)
 
 
