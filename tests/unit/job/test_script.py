@@ -1,3 +1,5 @@
+"""What reading a script shows: imports, framework, launcher, the Python and the Keras backend that it needs."""
+
 from __future__ import annotations
 
 import ast
@@ -8,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from planning_sites import facts_of
-from seatrial.errors import TargetError
+from seatrial.errors import ConfigError, TargetError, UsageError
+from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES
-from seatrial.job.script import ScriptFacts, script_facts, source_facts
+from seatrial.job.script import ScriptFacts, script_facts, source_facts, with_keras_backend
 from seatrial.job.tables import CALLED, Serving
 from tables import cases, constant
 
@@ -242,3 +245,85 @@ def test_a_package_of_the_project_may_have_a_name_that_only_some_pythons_use(tmp
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'ours'\nversion = '1'\n")
     own = "import tensorflow\n"
     assert "tensorflow" in facts_of(tmp_path, "import compression\n", lib__compression____init__=own).imports
+
+
+def test_python_2_in_the_target_and_behind_two_imports(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"^train\.py:2 print 'x': this is Python 2"):
+        facts_of(tmp_path, "import torch\nprint 'x'\n")
+    layers = "class Layer:\n    def f(self):\n        print self\n"
+    net = {"net____init__": "from .layers import Layer\n", "net__layers": layers}
+    with pytest.raises(TargetError, match=r"^net/layers\.py:3 print self: this is Python 2"):
+        facts_of(tmp_path, "def main():\n    import net\nmain()\n", **net)
+
+
+def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
+    match = "def f(x):\n    match x:\n        case 1:\n            return 2\n"
+    found = facts_of(tmp_path, "import net\n", net=match)
+    assert found.least_python == ((3, 10), "net.py:2")
+    (tmp_path / "requirements.txt").write_text("torch==1.13.1\n")
+    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
+    assert plan_image(job, script=found, cpu_only=True)[0].base == "python:3.10-slim-bookworm"
+    (tmp_path / "requirements.txt").write_text("torch==1.9.0\n")
+    with pytest.raises(ConfigError, match=r"net\.py:2 is syntax of Python 3\.10 and later.*torch 1\.9\.0"):
+        plan_image(job, script=found, cpu_only=True)
+
+
+def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("print 'x'\n")
+    for script in ("import old\n", "print 'x'\n"):
+        (tmp_path / "train.py").write_text(script)
+        assert script_facts(Target(kind="script", value="train.py"), tmp_path, any_python=True).imports == ()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python cannot parse it")
+@pytest.mark.parametrize("line", ["try:\n    pass\nexcept OSError, ValueError:\n    pass\n", "x = t'{2}'\n"])
+def test_syntax_of_3_14(tmp_path: Path, line: str) -> None:
+    newest = facts_of(tmp_path, line).least_python
+    assert newest is not None and newest[0] == (3, 14)
+
+
+SETS = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n'
+
+
+@cases("source", "env", "framework")
+def test_the_backend(tmp_path: Path, source: str, env: dict[str, str], framework: str | None) -> None:
+    found = with_keras_backend(facts_of(tmp_path, source), env, tmp_path)
+    assert found.framework == framework
+    assert framework is None or framework in (*found.imports, "tensorflow")
+
+
+def test_keras_json(tmp_path: Path) -> None:
+    script = facts_of(tmp_path, "import keras")
+    for folder in (tmp_path / "home" / ".keras", tmp_path / "settings"):
+        folder.mkdir(parents=True)
+    (tmp_path / "home" / ".keras" / "keras.json").write_text('{"backend": "torch"}')
+    (tmp_path / "settings" / "keras.json").write_text('{"backend": "jax"}')
+    home = tmp_path / "home"
+    assert with_keras_backend(script, {}, tmp_path, home).framework == "torch"
+    assert with_keras_backend(script, {}, tmp_path).framework == "tensorflow", "a container has a home of its own"
+    assert with_keras_backend(script, {"KERAS_HOME": "settings"}, tmp_path, home).framework == "jax"
+    for broken in ("{", "[]", '{"backend": 3}'):
+        (tmp_path / "settings" / "keras.json").write_text(broken)
+        assert with_keras_backend(script, {"KERAS_HOME": "settings"}, tmp_path).framework == "tensorflow"
+
+
+def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Path) -> None:
+    script = facts_of(tmp_path, "import keras")
+    for backend, package in (("openvino", "openvino"), ("numpy", "jax")):
+        assert package in with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path).imports
+        with pytest.raises(UsageError, match=f"{backend}: Keras then computes on the CPU alone") as refused:
+            with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path, gpus=True)
+        assert refused.value.run is not None and "--gpus none" in refused.value.run
+
+
+@pytest.mark.parametrize(
+    ("typed", "intended"), [("Jax", "jax"), ("tensorfow", "tensorflow"), ("theano", "jax"), ("mxnet", "jax")]
+)
+def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed: str, intended: str) -> None:
+    for source, env, run in (
+        ("import keras", {"KERAS_BACKEND": typed}, f"seatrial run … --env KERAS_BACKEND={intended}"),
+        (SETS.replace("torch", typed), {}, f'write os.environ["KERAS_BACKEND"] = "{intended}" in train.py:2'),
+    ):
+        with pytest.raises(UsageError, match=f"KERAS_BACKEND={typed}: Keras has no such backend") as refused:
+            with_keras_backend(facts_of(tmp_path, source), env, tmp_path)
+        assert refused.value.run == run

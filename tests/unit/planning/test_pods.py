@@ -1,7 +1,8 @@
-"""GPUs of pods: the device plugin's resource, a MIG slice of a size, or a claim."""
+"""Pods of a run: their GPUs and shared memory, and the registry that their image is pushed to."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import pytest
 
 from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
+from fakes import load_job
 from manifest_rules import CRDS, VERSIONS, violations
-from planning_sites import chosen
+from planning_sites import chosen, plan_of
+from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
-from seatrial.errors import UsageError
+from seatrial.errors import ConfigError, UsageError
+from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.model import Target
 from seatrial.job.plan import Plan
 from seatrial.planning.pod_gpus import cluster_machine
 from tables import constant
@@ -123,3 +128,43 @@ def test_limit_above_every_gpu_of_the_cluster_is_warned_of(
     facts = _nodes(*({"nvidia.com/gpu.memory": size} for size in sizes), *([{}] if not sizes else []))
     plan = a_cluster_plan(tmp_path, facts, gpus="1", gpu_memory="100GiB", script="import torch\n")
     assert any("the largest GPU of this cluster has 80 GiB" in warning for warning in plan.warnings) is warned
+
+
+TARGETS = {
+    "configmap": Target(kind="script", value="train.py"),
+    "image": Target(kind="script", value="train.py"),
+    "auto": Target(kind="recipe", value="digits"),
+}
+
+
+@pytest.mark.parametrize("code", TARGETS)
+def test_built_image_is_named_after_the_registry(tmp_path: Path, code: str) -> None:
+    options = ClusterOptions(code=code, registry="ghcr.io/me")  # type: ignore[arg-type]
+    plan = plan_of(tmp_path, "print(1)\n", "k8s", target=TARGETS[code], kubernetes=options)
+    assert plan.image is not None and plan.cluster is not None
+    assert re.fullmatch(r"ghcr\.io/me/[a-z-]+:[0-9a-f]{20}", plan.image.tag)
+    assert plan.cluster.image == plan.image.tag
+    assert any(name.startswith("code/") for name in plan.image.context_files) == (code == "image")
+
+
+@pytest.mark.parametrize(
+    "text", ["me", "seatrial", "me/images", "", "/", "docker.io", "https://ghcr.io/me", "ghcr.io/me:1", "ghcr.io/Me"]
+)
+def test_registry_without_a_host_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "seatrial.toml").write_text(f'[kubernetes]\nregistry = "{text}"\n')
+    with pytest.raises(ConfigError, match=r"kubernetes\.registry: (expected HOST|docker\.io needs)") as refused:
+        load_job(tmp_path, {"target": "train.py", "on": "k8s"})
+    assert "docker.io/me" in str(refused.value)
+
+
+@pytest.mark.parametrize("reference", ["seatrial/train:1", "train:1", "train", "me/images/train:1"])
+def test_push_refuses_a_reference_without_a_host(tmp_path: Path, reference: str) -> None:
+    log = tmp_path / "argv"
+    program = tmp_path / "docker"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
+    program.chmod(0o755)
+    with pytest.raises(UsageError, match="names no registry") as refused:
+        Docker({"SEATRIAL_DOCKER": str(program)}).images.push(reference)
+    assert not log.exists()
+    assert "[kubernetes] registry" in (refused.value.run or "")
