@@ -112,7 +112,7 @@ def _report(error: Exception, argv: list[str]) -> int:
     """Print an error and return its exit code, also where its sentence cannot be printed."""
     from seatrial.cli import errors
 
-    if isinstance(error, OSError) and error.filename is None and not terminal.are_writable():
+    if isinstance(error, OSError) and error.filename is None and terminal.flush() is not None:
         error = terminal.cannot_write(error)
     terminal.abandon()
     try:

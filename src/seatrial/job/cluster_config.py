@@ -90,10 +90,9 @@ def parse_registry(text: Any) -> str:
 
 def parse_nodes(value: Any) -> int | tuple[str, ...]:
     """A count, or the hosts of a run without a cluster: ``2`` or ``host1,host2``. Raises ValueError."""
-    text = _digits_or_text(value)
-    if _WHOLE.fullmatch(text) and int(text) >= 1:
-        return int(text)
-    hosts = tuple(word.strip() for word in text.split(",")) if isinstance(value, str) else ()
+    if (count := _number(value)) is not None and count >= 1:
+        return count
+    hosts = tuple(word.strip() for word in value.split(",")) if isinstance(value, str) else ()
     if hosts and all(is_host(host) for host in hosts):
         if len(set(hosts)) < len(hosts):
             raise ValueError(f"a host is named twice in {shown(value)}")
@@ -101,18 +100,17 @@ def parse_nodes(value: Any) -> int | tuple[str, ...]:
     raise ValueError(f"expected a number of nodes, or hosts such as host1,host2; got {shown(value)}")
 
 
-def _digits_or_text(value: Any) -> str:
-    """Flags are text; "" for what is neither text nor a small whole number."""
-    if isinstance(value, str):
+def _number(value: Any) -> int | None:
+    """Return a whole number that is small, also as text: flags are text."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
         return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9 else ""
+    return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else None
 
 
 def _whole(least: int) -> Any:
     def read(value: Any) -> int:
-        text = _digits_or_text(value)
-        if _WHOLE.fullmatch(text) and int(text) >= least:
-            return int(text)
+        if (number := _number(value)) is not None and number >= least:
+            return number
         raise ValueError(f"expected a whole number of at least {least}, got {shown(value)}")
 
     return read
