@@ -94,7 +94,7 @@ def _answer(argv: list[str]) -> int:
     elif argv[0] not in VERBS:
         return _unknown_verb(argv[0], argv[1:])
     else:
-        from seatrial.cli.options import dispatch
+        from seatrial.cli.words import dispatch
 
         return dispatch(argv)
     return 0

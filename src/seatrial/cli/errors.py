@@ -10,7 +10,6 @@ import shlex
 import tempfile
 import traceback
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -20,6 +19,7 @@ from rich.text import Text
 from seatrial.cli import door
 from seatrial.cli.completion import VALUES
 from seatrial.cli.options import options_of
+from seatrial.cli.words import typed_parts
 from seatrial.errors import (
     EXIT_ENGINE,
     EXIT_USAGE,
@@ -181,8 +181,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
     ours, theirs = argv[:cut], argv[cut:]
     advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
     if WITHOUT_GPUS in advice and "--gpus" in options_of(*ours[:2]):
-        pairs = pairwise(["", *ours])
-        kept = [word for before, word in pairs if "--gpus" not in (before, word) and not word.startswith("--gpus=")]
+        kept = [word for name, words in typed_parts(ours, {"--gpus": True}) if not name for word in words]
         advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
     verb = ours[0] if ours else ""
     if verb != "run" and verb not in _LIKE_RUN:
@@ -229,16 +228,12 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
     """Return each option before ``--`` with its value; not those that are the target, or a launcher's."""
     from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, is_python
 
-    known = options_of(argv[0])
-    ours = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
     found: list[list[str]] = []
-    at = 0
-    while at < len(ours) and not (ours[at] in (*LAUNCHERS, *MPI_LAUNCHERS) or is_python(ours[at])):
-        name, sign, _ = ours[at].partition("=")
-        size = 2 if known.get(name) and not sign else 1
-        if name in known and name != "-m":
-            found.append(ours[at : at + size])
-        at += size
+    for name, words in typed_parts(argv[1 : argv.index("--")] if "--" in argv else argv[1:], options_of(argv[0])):
+        if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS) or is_python(words[0]):
+            break
+        if name and name != "-m":
+            found.append(words)
     return found
 
 

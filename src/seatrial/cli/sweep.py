@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -24,22 +25,8 @@ if TYPE_CHECKING:
     from seatrial.search.trial import Trial
 
 
-def _local(search: Search) -> None:
-    from seatrial.search import runner
-
-    runner.run_trials(search)
-
-
-def _ray(search: Search) -> None:
-    if find_spec("ray") is None:
-        raise UsageError("--engine ray needs Ray, which is not installed", run="pip install 'seatrial[ray]'")
-    from seatrial.search import ray_tuner
-
-    ray_tuner.run_trials(search)
-
-
-#: Behind --engine: trials as runs of this machine, or of a Ray cluster's nodes.
-RUNNERS: dict[str, Callable[[Search], None]] = {"local": _local, "ray": _ray}
+#: Behind --engine → the module of seatrial.search that runs trials: on this machine, or on a Ray cluster's nodes.
+RUNNERS = {"local": "runner", "ray": "ray_tuner"}
 
 #: Options that --resume takes; all others are the study's own.
 _WITH_RESUME = (
@@ -104,6 +91,8 @@ def sweep(
 
     if engine not in RUNNERS:
         raise UsageError(f"Unknown engine {engine!r}; available: {', '.join(RUNNERS)}", run="seatrial sweep --help")
+    if engine == "ray" and find_spec("ray") is None:
+        raise UsageError("--engine ray needs Ray, which is not installed", run="pip install 'seatrial[ray]'")
     if address is not None and engine != "ray":
         run = f"seatrial sweep … --engine ray --address {address}"
         raise UsageError("--address requires --engine ray", run=run)
@@ -178,7 +167,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
     had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
     try:
         with _interrupt_ends(search, screen):
-            RUNNERS[engine](search)
+            import_module(f"seatrial.search.{RUNNERS[engine]}").run_trials(search)
     except SeatrialError as error:
         search.end(error)
         with suppress(SeatrialError):  # the error may be that the study cannot be written

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.cli.options import _with_dashes
+from seatrial.cli.words import _with_dashes
 
 SCRIPT = "parser.add_argument(\"--model\")\nparser.add_argument('--data')\n"
 

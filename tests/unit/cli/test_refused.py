@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import cli
-from seatrial.cli.options import check_launcher
+from seatrial.cli.words import check_launcher
 from seatrial.errors import TargetError
 from tables import cases, constant
 

@@ -43,7 +43,7 @@ def test_a_closed_pipe_is_141_and_ctrl_c_is_130_wherever_they_come(traceback, mo
 
     for raised, code in ((exit_of_a_library, 141), (interrupted, 130)):
         with monkeypatch.context() as patch:
-            patch.setattr("seatrial.cli.options.dispatch", raised)
+            patch.setattr("seatrial.cli.words.dispatch", raised)
             assert cli._main(["plan"]) == code
     monkeypatch.setattr(cli.terminal, "finish", lambda: interrupted([]))
     assert cli._main(["--version"]) == 130

@@ -56,9 +56,9 @@ def test_a_problem_of_the_searcher_does_not_end_the_study(
         _try(search, 1)
         raise EngineUnavailableError("There is no Ray cluster", run="ray start --head")
 
-    monkeypatch.setitem(sweep.RUNNERS, "ray", no_cluster)
+    monkeypatch.setattr("seatrial.search.runner.run_trials", no_cluster)
     with pytest.raises(EngineUnavailableError):
-        sweep._run_search(search, "ray", SearchScreen(), Notify(), as_json=False)
+        sweep._run_search(search, "local", SearchScreen(), Notify(), as_json=False)
     name = search.study.definition.name
     assert f"go on: seatrial sweep --resume {name}" in " ".join(capsys.readouterr().err.split())
     assert search.study.standing() == "failed"
