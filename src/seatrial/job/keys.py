@@ -132,7 +132,7 @@ class Typed:
 
     Args:
         read: makes the value; raises ValueError.
-        schema: of what is typed; None: that of the value.
+        schema: of the typed text; None: the value's own.
     """
 
     def __init__(self, read: Callable[[Any], Any], schema: dict[str, Any] | None = None) -> None:

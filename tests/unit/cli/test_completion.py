@@ -73,7 +73,7 @@ def test_verbs_and_flags() -> None:
         ("run --env-file=", [":files"]),
         ("run --image ", []),
         ("runs cp last:model.pt ", [":folders"]),
-        ("run train.py ", ["--"]),  # behind the target there is no second one
+        ("run train.py ", ["--"]),  # no second target
         ("run train.py --gpu", ["--gpus", "--gpu-memory"]),
     ],
 )

@@ -81,14 +81,14 @@ def test_a_link_of_the_project_to_data_is_no_typed_path(project: Path) -> None:
 
 
 def test_a_typed_path_needs_no_consent_and_one_of_a_file_does(project: Path) -> None:
-    def asked(**flags: object) -> list[str]:
+    def wishes(**flags: object) -> list[str]:
         return [ask.words for ask in load_job(project, flags).asks]
 
     data = str(project.parent / "data")
     (project / "c.yaml").write_text(f"data: {data}\n")
     (project / "seatrial.toml").write_text('target = "train.py"\n')
-    assert asked(args=["--data", data]) == asked(args=["--config", "c.yaml"], on="local")[1:] == []
-    [ask] = asked(args=["--config", "c.yaml"])
+    assert wishes(args=["--data", data]) == wishes(args=["--config", "c.yaml"], on="local")[1:] == []
+    [ask] = wishes(args=["--config", "c.yaml"])
     assert ask == f"mounts {data} read-only at {data}"
     (project / "seatrial.toml").write_text(f'target = "train.py"\nargs = ["--data", "{data}"]\n')
-    assert asked() == [ask]
+    assert wishes() == [ask]

@@ -1,4 +1,4 @@
-"""What reading a script shows: imports, framework, launcher, the Python and the Keras backend that it needs."""
+"""Facts from reading a script: imports, framework, launcher, the Python and the Keras backend that it needs."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_the_methods_that_the_server_looks_for() -> None:
 
 
 def test_a_module_of_another_python_is_no_package(tmp_path: Path) -> None:
-    """Of 3.10 only, to 3.11, to 3.12, from 3.11 on, from 3.14 on: no host has them all."""
+    """Names of 3.10 only, to 3.11, to 3.12, from 3.11 on, from 3.14 on: no host has them all."""
     assert sys.stdlib_module_names <= STANDARD_MODULES and {"os", "json", "asyncio"} <= EVERYWHERE
     for name in ("binhex", "distutils", "telnetlib", "tomllib", "annotationlib"):
         assert facts_of(tmp_path, f"import torch\nimport {name}\n").imports == ("torch",)
