@@ -97,7 +97,7 @@ def a_site(
 def facts_of(project: Path, source: str, **modules: str) -> ScriptFacts:
     """Write ``train.py`` and modules, and return what is read from it; ``__`` in a module's name is a slash."""
     for name, text in {"train": source, **modules}.items():
-        path = project / (name.replace("__", "/") + ".py")
+        path = project / f"{name.replace('__init__', '*').replace('__', '/').replace('*', '__init__')}.py"
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
     return script_facts(SCRIPT, project)

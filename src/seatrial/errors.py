@@ -74,22 +74,14 @@ def printable(text: str) -> str:
 
 
 class UsageError(SeatrialError):
-    """The request is invalid."""
-
-    exit_code = EXIT_USAGE
-
-
-class ConfigError(UsageError):
-    """A key of seatrial.toml that is unknown or has the wrong type."""
-
-
-class TargetError(UsageError):
-    """The script, module, recipe or image to run is not there.
+    """The request is invalid.
 
     Args:
         instead: (typed word, words in its place): the command line has the same options in its advice then.
         first: a command that makes the target in its place, or goes to its folder.
     """
+
+    exit_code = EXIT_USAGE
 
     def __init__(
         self,
@@ -101,8 +93,15 @@ class TargetError(UsageError):
         first: str | None = None,
     ) -> None:
         super().__init__(message, cause=cause, run=run)
-        self.instead = instead
-        self.first = first
+        self.instead, self.first = instead, first
+
+
+class ConfigError(UsageError):
+    """A key of seatrial.toml that is unknown or has the wrong type."""
+
+
+class TargetError(UsageError):
+    """The script, module, recipe or image to run is not there."""
 
 
 class GpuRequestError(UsageError):
@@ -126,17 +125,7 @@ class NameInUseError(UsageError):
 
 
 class RunNotFoundError(UsageError):
-    """No run of this ID or name in the store.
-
-    Args:
-        instead: (typed word, probable name): the command line has it in its advice then.
-    """
-
-    def __init__(
-        self, message: str, *, cause: str | None = None, run: str | None = None, instead: tuple[str, str] | None = None
-    ) -> None:
-        super().__init__(message, cause=cause, run=run)
-        self.instead = instead
+    """No run of this ID or name in the store."""
 
 
 class GpuContractError(SeatrialError):

@@ -15,7 +15,6 @@ import pytest
 from cli_project import Project
 from pace import until
 from seatrial import cli
-from seatrial.cli.sweep import RUNNERS
 from seatrial.errors import DiskError
 from seatrial.runs import notify
 from seatrial.runs.notify import NOTES
@@ -187,7 +186,7 @@ def test_a_sweep_that_breaks_off_is_reported(
         raise DiskError("The disk is full", run="df -h")
 
     project.write("train.py", TRIAL)
-    monkeypatch.setitem(RUNNERS, "local", full)
+    monkeypatch.setattr("seatrial.search.runner.run_trials", full)
     monkeypatch.setenv("SEATRIAL_STATE", str(project.state))
     code = cli._main(
         [*SWEEP, "--set", "lr=1,2", "--study", "mine", "--notify", posted.command, "-C", str(project.folder)]

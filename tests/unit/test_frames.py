@@ -94,14 +94,11 @@ def test_messages_come_whole_however_they_are_cut(messages: list[bytes | tuple[i
     assert came == [Message(data=each) if isinstance(each, bytes) else Message(size=each) for each in messages]
 
 
-def test_a_window_larger_than_the_kernel_counts_is_cut() -> None:
-    assert InputDecoder().feed(encode_size(100_000, 10)) == [Message(size=(65_535, 10))]
-
-
 @pytest.mark.parametrize(
     "bytes_of_another",
     [b"hello", b"s" + bytes(4), b"i" + (MOST_BYTES + 1).to_bytes(4, "big"), encode_input(b"") + b"\0\0\0\0\0"],
 )
-def test_what_somebody_else_writes_is_refused(bytes_of_another: bytes) -> None:
+def test_what_somebody_else_writes_is_refused_and_a_window_of_any_size_cut(bytes_of_another: bytes) -> None:
     with pytest.raises(NotOursError):
         InputDecoder().feed(bytes_of_another)
+    assert InputDecoder().feed(encode_size(100_000, 10)) == [Message(size=(65_535, 10))]

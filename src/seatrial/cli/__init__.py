@@ -94,7 +94,7 @@ def _answer(argv: list[str]) -> int:
     elif argv[0] not in VERBS:
         return _unknown_verb(argv[0], argv[1:])
     else:
-        from seatrial.cli.options import dispatch
+        from seatrial.cli.words import dispatch
 
         return dispatch(argv)
     return 0
@@ -112,7 +112,7 @@ def _report(error: Exception, argv: list[str]) -> int:
     """Print an error and return its exit code, also where its sentence cannot be printed."""
     from seatrial.cli import errors
 
-    if isinstance(error, OSError) and error.filename is None and not terminal.are_writable():
+    if isinstance(error, OSError) and error.filename is None and terminal.flush() is not None:
         error = terminal.cannot_write(error)
     terminal.abandon()
     try:
@@ -128,7 +128,7 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     import shlex
 
     from seatrial.findings.finding import FIX
-    from seatrial.job.retired import replaced_command
+    from seatrial.job.flags import replaced_command
 
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
     close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -114,16 +115,7 @@ def _as_data(built: Built) -> dict[str, object]:
         "cached": built.result.cached,
         "stack": image.stack,
         "architectures": list(image.architectures),
-        "verification": {
-            "python": verification.python,
-            "versions": verification.versions,
-            "import_s": verification.import_s,
-            "architectures": list(verification.architectures),
-            "on_gpu": verification.on_gpu,
-            "kernels": {device: list(formats) for device, formats in verification.kernels.items()},
-            "training": verification.training,
-            "training_gpu": verification.training_gpu,
-        },
+        "verification": {name: value for name, value in asdict(verification).items() if name != "wrong"},
         **({"contents": built.contents} if built.contents else {}),
     }
 

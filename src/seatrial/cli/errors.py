@@ -10,7 +10,6 @@ import shlex
 import tempfile
 import traceback
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -20,6 +19,7 @@ from rich.text import Text
 from seatrial.cli import door
 from seatrial.cli.completion import VALUES
 from seatrial.cli.options import options_of
+from seatrial.cli.words import typed_parts
 from seatrial.errors import (
     EXIT_ENGINE,
     EXIT_USAGE,
@@ -34,7 +34,7 @@ from seatrial.errors import (
 )
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.findings.own_words import SHARE_WORDS, with_own_words
-from seatrial.job.retired import replaced_option
+from seatrial.job.flags import replaced_option
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
 from seatrial.system.typed_path import as_typed as typed_path
@@ -167,9 +167,9 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
             return _with_own_options(advice, argv)
         return command if error.first is None else f"{error.first} && {command}"
     if isinstance(error, RunNotFoundError) and error.instead:
-        typed, name = error.instead
+        typed, names = error.instead
         if argv.count(typed) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
-            return shlex.join(["seatrial", *(name if word == typed else word for word in argv)])
+            return _with_words(argv, argv.index(typed), names)
     return advice
 
 
@@ -181,8 +181,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
     ours, theirs = argv[:cut], argv[cut:]
     advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
     if WITHOUT_GPUS in advice and "--gpus" in options_of(*ours[:2]):
-        pairs = pairwise(["", *ours])
-        kept = [word for before, word in pairs if "--gpus" not in (before, word) and not word.startswith("--gpus=")]
+        kept = [word for name, words in typed_parts(ours, {"--gpus": True}) if not name for word in words]
         advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
     verb = ours[0] if ours else ""
     if verb != "run" and verb not in _LIKE_RUN:
@@ -201,7 +200,12 @@ def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | Non
     places = [at for at, word in enumerate(ours) if at and os.path.normpath(Path(word).absolute()) == path]
     if argv[0] not in ("run", *_LIKE_RUN) or len(places) != 1:
         return None
-    return shlex.join(["seatrial", *argv[: places[0]], *words, *argv[places[0] + 1 :]])
+    return _with_words(argv, places[0], words)
+
+
+def _with_words(argv: list[str], place: int, words: Sequence[str]) -> str:
+    """Return the user's own command with others in place of one word."""
+    return shlex.join(["seatrial", *argv[:place], *words, *argv[place + 1 :]])
 
 
 def _with_own_options(advice: str, argv: list[str]) -> str:
@@ -224,16 +228,12 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
     """Return each option before ``--`` with its value; not those that are the target, or a launcher's."""
     from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, is_python
 
-    known = options_of(argv[0])
-    ours = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
     found: list[list[str]] = []
-    at = 0
-    while at < len(ours) and not (ours[at] in (*LAUNCHERS, *MPI_LAUNCHERS) or is_python(ours[at])):
-        name, sign, _ = ours[at].partition("=")
-        size = 2 if known.get(name) and not sign else 1
-        if name in known and name != "-m":
-            found.append(ours[at : at + size])
-        at += size
+    for name, words in typed_parts(argv[1 : argv.index("--")] if "--" in argv else argv[1:], options_of(argv[0])):
+        if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS) or is_python(words[0]):
+            break
+        if name and name != "-m":
+            found.append(words)
     return found
 
 

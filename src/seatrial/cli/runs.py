@@ -1,4 +1,4 @@
-"""``seatrial runs …`` and ``seatrial open``: list, show, steer and delete runs.
+"""``seatrial runs …`` and ``seatrial open``: list and show runs; cli/control.py changes them.
 
 Commands import what they need: the models of plan and receipt take longer to load than ``ls`` to list 5,000 runs.
 """
@@ -10,46 +10,36 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from seatrial.cli import door
+from seatrial.cli import control, door
+from seatrial.cli.control import PROJECT, WHOLE_RECEIPT, find, group_of, store_at
 from seatrial.cli.options import (
     AS_JSON,
-    RUN,
     RUN_OR_LAST,
-    TAKES_OPTIONS,
-    RunAndPath,
     RunReference,
     VerbGroup,
     argument,
     command,
     importing,
     option,
-    project_option,
-    target_arguments,
     this_host,
 )
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.system.typed_path import as_typed, from_here
 
 if TYPE_CHECKING:
-    from seatrial.backends.base import Freed
     from seatrial.cli.screen import Screen
     from seatrial.compose.group import Group as RunGroup
     from seatrial.compose.listing import Listed
     from seatrial.runs.run import Run
-    from seatrial.runs.run_actions import Pruned
     from seatrial.runs.store import RunStore
 
 #: Between two looks of ``ls --watch``.
 WATCH_INTERVAL_S = 2.0
-
-_PROJECT = project_option("The project folder; default: the nearest with runs.")
-_VERBOSE = option("--verbose", "-v", is_flag=True, help="Print the whole receipt, not only its verdict.")
 
 
 @click.group(cls=VerbGroup)
@@ -57,23 +47,9 @@ def runs() -> None:
     """List, inspect and control runs. RUN is an ID, part of it, a name, or last; some take a group."""
 
 
-def _store(project: Path | None) -> RunStore:
-    from seatrial.runs.store import store_of
-
-    return store_of(project)
-
-
-def _find(store: RunStore, reference: str) -> Run:
-    from seatrial.compose.output import find_run
-
-    return find_run(store, reference)
-
-
-def _group(store: RunStore, reference: str) -> RunGroup | None:
-    """Return the group of that name; None if it is a run. A run of the same name is found by its ID."""
-    from seatrial.compose.group import GroupStore
-
-    return None if reference == "last" else GroupStore(store).look_up(reference)
+for changing in vars(control).values():
+    if isinstance(changing, click.Command):
+        runs.add_command(changing)
 
 
 def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
@@ -97,7 +73,7 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
 @option("--since", metavar="TIME", help="Show only runs started in the last 30m, 2d, …")
 @option("--watch", "-w", is_flag=True, help="Refresh every 2 s until Ctrl-C.")
 @AS_JSON
-@_PROJECT
+@PROJECT
 def list_(limit: int, status: str | None, since: str | None, watch: bool, as_json: bool, project: Path | None) -> int:
     """List runs, newest first; those of seatrial up under their group."""
     from seatrial.cli import runs_table
@@ -107,7 +83,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
         raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
     statuses = runs_table.parse_statuses(status)
     since_s = None if since is None else runs_table.parse_since(since)
-    store = _store(project)
+    store = store_at(project)
 
     def found() -> list[Listed]:
         now = time.time()
@@ -138,7 +114,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
 @runs.command(examples=("seatrial runs show last",))
 @RUN_OR_LAST
 @AS_JSON
-@_PROJECT
+@PROJECT
 def show(reference: str, as_json: bool, project: Path | None) -> int:
     """Show a run's receipt or, while it runs, its progress and last line. Exits with the run's own exit code."""
     with importing():
@@ -146,12 +122,12 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
         from seatrial.runs.finish import finalise
         from seatrial.runs.notify import notes
 
-    store = _store(project)
-    if (group := _group(store, reference)) is not None:
+    store = store_at(project)
+    if (group := group_of(store, reference)) is not None:
         return _show_group(store, group, as_json=as_json)
     if (store.record / "sweeps" / reference).is_dir():
         return _show_study(store, reference, as_json=as_json)
-    run = _find(store, reference)
+    run = find(store, reference)
     receipt = finalise(run, this_host())
     screen = Screen(json=as_json, whole=True)
     if receipt is None:
@@ -196,21 +172,21 @@ def _show_live(run: Run, screen: Screen) -> None:
 @option("following", "--follow", "-f", is_flag=True, help="Follow until the run ends.")
 @option("--tail", "-n", metavar="N", type=click.IntRange(min=0), help="Start with about the last N lines.")
 @option("--rank", metavar="N", type=click.IntRange(min=0), help="Show only this node's lines (multi-node runs).")
-@_PROJECT
+@PROJECT
 def logs(reference: str, following: bool, tail: int | None, rank: int | None, project: Path | None) -> int:
     """Print what the target printed, both streams in order."""
     from seatrial.cli.screen import Screen
     from seatrial.runs.following.watch import follow, of_rank
 
-    store = _store(project)
-    if (group := _group(store, reference)) is not None:
+    store = store_at(project)
+    if (group := group_of(store, reference)) is not None:
         from seatrial.cli.screen import front
         from seatrial.compose.group import GroupStore
         from seatrial.compose.output import follow_group
 
         follow_group(GroupStore(store), group, front(), this_host(), until_end=following, tail=tail)
         return EXIT_DONE
-    run = _find(store, reference)
+    run = find(store, reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
     follow(run, write, this_host(), tail=tail, until_end=following, echo=screen.note)
@@ -220,15 +196,15 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
 @runs.command(examples=("seatrial runs attach last",))
 @RUN_OR_LAST
 @AS_JSON
-@_VERBOSE
-@_PROJECT
+@WHOLE_RECEIPT
+@PROJECT
 def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -> int:
     """Follow a run to its end and print its verdict. Ctrl-C detaches; the run continues."""
     from seatrial.cli.screen import Screen
     from seatrial.runs.finish import finalise
     from seatrial.runs.following.watch import ensure_recorder, follow
 
-    run = _find(_store(project), reference)
+    run = find(store_at(project), reference)
     screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
@@ -247,12 +223,12 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
 
 @runs.command(examples=("seatrial runs verify last",))
 @RUN_OR_LAST
-@_PROJECT
+@PROJECT
 def verify(reference: str, project: Path | None) -> int:
     """Verify that a run's evidence and receipt are unchanged. Exits with 1 if not."""
     from seatrial.runs.run_actions import verify as check
 
-    run = _find(_store(project), reference)
+    run = find(store_at(project), reference)
     verdict = check(run)
     for sentence in verdict.sentences:
         print(f"{run.id} {sentence}")
@@ -263,17 +239,17 @@ def verify(reference: str, project: Path | None) -> int:
 @argument("references", nargs=-1, required=True, metavar="A B...", type=RunReference())
 @AS_JSON
 @option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Also write a page with plots.")
-@_PROJECT
+@PROJECT
 def compare(references: tuple[str, ...], as_json: bool, html: Path | None, project: Path | None) -> int:
     """Runs side by side: what differs, what was measured against the first; --html adds their curves."""
     from seatrial.monitor import compare as comparison
     from seatrial.monitor.run_view import Receipts
     from seatrial.runs.finish import finalise
 
-    store, receipts = _store(project), Receipts()
+    store, receipts = store_at(project), Receipts()
     if len(references) < 2:
         raise UsageError("A comparison needs two runs or more", run="seatrial runs ls")
-    found_runs = [_find(store, reference) for reference in references]
+    found_runs = [find(store, reference) for reference in references]
     for run in found_runs:
         finalise(run, this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
@@ -286,170 +262,17 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     return EXIT_DONE
 
 
-@runs.command("exec", examples=("seatrial runs exec last -- nvidia-smi",), context_settings=TAKES_OPTIONS)
-@RUN_OR_LAST
-@argument("words", nargs=-1, metavar="[--] COMMAND…", help="The command, with its own options.")
-@_PROJECT
-def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int:
-    """Run a command in a run that has not ended: seatrial runs exec RUN -- nvidia-smi"""
-    from seatrial.runs import run_actions
-
-    run = _find(_store(project), reference)
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    return run_actions.execute(run, [*words, *target_arguments()], this_host(), interactive=interactive)
-
-
-@runs.command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
-@argument("reference", required=False, metavar="RUN", type=RunReference())
-@option("--kill", is_flag=True, help="Send SIGKILL at once; leaves no time to save.")
-@option("everything", "--all", is_flag=True, help="Stop every group that seatrial up started in this project.")
-@AS_JSON
-@_VERBOSE
-@_PROJECT
-def stop(
-    reference: str | None, kill: bool, everything: bool, as_json: bool, verbose: bool, project: Path | None
-) -> int:
-    """End a run or a group: SIGTERM, its grace period, SIGKILL. Volumes of a group stay."""
-    from seatrial.cli.screen import Screen
-    from seatrial.runs import run_actions
-
-    if (reference is None) is not everything:
-        problem = "RUN is missing" if reference is None else "A run and --all exclude each other"
-        raise UsageError(problem, run="seatrial runs stop --help")
-    store = _store(project)
-    group = None if reference is None else _group(store, reference)
-    if reference is None or group is not None:
-        from seatrial.cli.screen import front
-        from seatrial.compose.commands import down
-
-        down(store, None if group is None else group.id, front(), this_host())
-        return EXIT_DONE
-    run = _find(store, reference)
-    receipt = run_actions.stop(run, this_host(), kill=kill)
-    if as_json or verbose:
-        Screen(json=as_json, whole=verbose).receipt(receipt, run)
-    else:
-        print(f"{run.id}: {receipt.outcome.sentence}")
-    return EXIT_DONE
-
-
-@runs.command("cp", examples=("seatrial runs cp last:digits.pth ./models",))
-@argument("reference", metavar="RUN[:PATH]", type=RunAndPath())
-@argument("destination", metavar="FOLDER", type=click.Path(path_type=Path))
-@_PROJECT
-def copy(reference: str, destination: Path, project: Path | None) -> int:
-    """Fetch what a run on a cluster saved: seatrial runs cp RUN:digits.pth ./models"""
-    from seatrial.runs import run_actions
-
-    name, _, path = reference.partition(":")
-    for file in run_actions.copy_models(_find(_store(project), name), path, destination, this_host()):
-        print(destination / file)
-    return EXIT_DONE
-
-
-@runs.command(hidden=True)
-@RUN
-@_PROJECT
-def record(reference: str, project: Path | None) -> int:
-    """Follow a run in the background and make its receipt; started by run --detach."""
-    from seatrial.runs.following.watch import record as follow_to_the_end
-
-    follow_to_the_end(_store(project).find(reference), this_host())
-    return EXIT_DONE
-
-
-@runs.command(hidden=True)
-@click.argument("record", type=click.Path(path_type=Path))
-def notify(record: Path) -> int:
-    """Run the commands that announce the end of a run; started by the process that ends it."""
-    from seatrial.runs.notify import deliver
-
-    deliver(record, this_host())
-    return EXIT_DONE
-
-
-@runs.command("rm", examples=("seatrial runs rm last",))
-@argument("references", nargs=-1, required=True, metavar="RUN…", type=RunReference())
-@option("--force", "-f", is_flag=True, help="Kill the run first if it has not ended.")
-@_PROJECT
-def remove(references: tuple[str, ...], force: bool, project: Path | None) -> int:
-    """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
-    from seatrial.runs import run_actions
-
-    store = _store(project)
-    for run in [_find(store, reference) for reference in references]:
-        run_actions.remove(store, run, this_host(), force=force)
-        print(run.id)
-    return EXIT_DONE
-
-
-@runs.command(examples=("seatrial runs prune --keep 10",))
-@option("--keep", metavar="N", type=click.IntRange(min=0), default=0, help="Keep the N newest ended runs.")
-@option("--dry-run", is_flag=True, help="Show what would be deleted.")
-@option("everything", "--all", is_flag=True, help="Also delete all unused images and build cache of seatrial.")
-@option("--yes", "-y", is_flag=True, help="Do not ask.")
-@AS_JSON
-@project_option("The project folder.", default=Path())
-def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, project: Path) -> int:
-    """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
-    import dataclasses
-
-    folder = project.absolute()
-    asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or dry_run or as_json)
-    if asks:
-        if not _print_pruned("would remove", *_prune(folder, keep, everything=everything, dry_run=True)):
-            return EXIT_DONE
-        if not click.confirm("Delete this? Receipts and checkpoints of these runs are lost", default=False):
-            print("nothing was removed")
-            return EXIT_DONE
-    pruned, freed = _prune(folder, keep, everything=everything, dry_run=dry_run)
-    if as_json:
-        engines = {name: dataclasses.asdict(each) for name, each in freed.items()}
-        print(json.dumps({**dataclasses.asdict(pruned), "engines": engines, "dry_run": dry_run}))
-    else:
-        _print_pruned("would remove" if dry_run else "removed", pruned, freed)
-    return EXIT_DONE
-
-
-def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple[Pruned, Mapping[str, Freed]]:
-    """Delete runs, groups without runs, and images."""
-    from seatrial.compose.group import GroupStore
-    from seatrial.runs import run_actions
-    from seatrial.runs.run_actions import free_images
-    from seatrial.runs.store import RunStore
-
-    pruned = run_actions.prune(RunStore(folder), this_host(), keep=keep, dry_run=dry_run)
-    groups = GroupStore(RunStore(folder))
-    for group in () if dry_run else groups.without_runs():
-        groups.remove(group)
-    return pruned, free_images(None if everything else folder, this_host(), dry_run=dry_run)
-
-
-def _print_pruned(verb: str, pruned: Pruned, freed: Mapping[str, Freed]) -> bool:
-    """Print what goes; return whether that is anything."""
-    from seatrial.job.units import format_bytes
-
-    print(f"{verb} {pruned.runs} run{'s' * (pruned.runs != 1)}, {format_bytes(pruned.bytes)}")
-    least = "at least " if verb == "would remove" else ""
-    unused = {name: each for name, each in freed.items() if each.images or each.steps}
-    for name, each in unused.items():
-        images = f"{each.images} image{'s' * (each.images != 1)}"
-        steps = f"{each.steps} cached build step{'s' * (each.steps != 1)}"
-        print(f"{name}: {verb} {images} and {steps} of seatrial's own, {least}{format_bytes(each.bytes)}")
-    return bool(pruned.runs or unused)
-
-
 @command("open", examples=("seatrial open", "seatrial open last --print"))
 @RUN_OR_LAST
 @option("only_print", "--print", is_flag=True, help="Print the page's path, and open nothing.")
-@_PROJECT
+@PROJECT
 def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
     """Open a run's receipt in the browser; where there is none, print the page's path."""
     import webbrowser
 
     from seatrial.runs.finish import finalise  # it loads all that judges
 
-    run = _find(_store(project), reference)
+    run = find(store_at(project), reference)
     if finalise(run, this_host()) is None:
         raise UsageError(f"{run.id} has not ended: it has no receipt yet", run=f"seatrial runs logs -f {run.id}")
     page = run.folder / "receipt.html"  # the record's: the target could have written the copy in the project

@@ -1,12 +1,13 @@
-"""``seatrial sweep``: the same job with other settings, chosen by a grid, at random, or by Optuna."""
+"""``seatrial sweep`` and ``tune``: the same job with other settings, or changes to an unmodified script, measured."""
 
 from __future__ import annotations
 
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -14,32 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import WORDS, check_folder, command, importing, option, takes_job, this_host
+from seatrial.cli.options import (
+    RECEIPT_AS_JSON,
+    VERBOSE,
+    WORDS,
+    check_folder,
+    command,
+    importing,
+    option,
+    takes_job,
+    this_host,
+)
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, TargetError, UsageError
 
 if TYPE_CHECKING:
     from seatrial.cli.trials import SearchScreen
-    from seatrial.job.notify import Notify
+    from seatrial.job.tables import Notify
+    from seatrial.runs.launch import Prepared
     from seatrial.search.search import Search
     from seatrial.search.trial import Trial
 
 
-def _local(search: Search) -> None:
-    from seatrial.search import runner
-
-    runner.run_trials(search)
-
-
-def _ray(search: Search) -> None:
-    if find_spec("ray") is None:
-        raise UsageError("--engine ray needs Ray, which is not installed", run="pip install 'seatrial[ray]'")
-    from seatrial.search import ray_tuner
-
-    ray_tuner.run_trials(search)
-
-
-#: Behind --engine: trials as runs of this machine, or of a Ray cluster's nodes.
-RUNNERS: dict[str, Callable[[Search], None]] = {"local": _local, "ray": _ray}
+#: Behind --engine → the module of seatrial.search that runs trials: on this machine, or on a Ray cluster's nodes.
+RUNNERS = {"local": "runner", "ray": "ray_tuner"}
 
 #: Options that --resume takes; all others are the study's own.
 _WITH_RESUME = (
@@ -104,6 +102,8 @@ def sweep(
 
     if engine not in RUNNERS:
         raise UsageError(f"Unknown engine {engine!r}; available: {', '.join(RUNNERS)}", run="seatrial sweep --help")
+    if engine == "ray" and find_spec("ray") is None:
+        raise UsageError("--engine ray needs Ray, which is not installed", run="pip install 'seatrial[ray]'")
     if address is not None and engine != "ray":
         run = f"seatrial sweep … --engine ray --address {address}"
         raise UsageError("--address requires --engine ray", run=run)
@@ -178,7 +178,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
     had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
     try:
         with _interrupt_ends(search, screen):
-            RUNNERS[engine](search)
+            import_module(f"seatrial.search.{RUNNERS[engine]}").run_trials(search)
     except SeatrialError as error:
         search.end(error)
         with suppress(SeatrialError):  # the error may be that the study cannot be written
@@ -264,3 +264,68 @@ def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield
+
+
+@command(examples=("seatrial tune train.py --save", "seatrial tune train.py --only workers,bf16 -- --epochs 5"))
+@takes_job
+@WORDS
+@option("--steps", metavar="N", type=click.IntRange(min=10), default=60, help="Steps measured in a trial.")
+@option(
+    "--seconds", metavar="N", type=click.FloatRange(min=1), default=20.0, help="Maximum seconds of steps per trial."
+)
+@option("budget_s", "--budget", metavar="N", type=float, default=180.0, help="Seconds for all trials.")
+@option("--only", metavar="NAMES", help="Try only these: workers,bf16; a wrong name lists all.")
+@option("--fit", is_flag=True, help="Find the largest and the fastest batch size.")
+@option("--save", is_flag=True, help="Write the kept changes into seatrial.toml; later runs apply them.")
+@RECEIPT_AS_JSON
+@VERBOSE
+def tune(
+    words: tuple[str, ...],
+    only: str | None,
+    fit: bool,
+    save: bool,
+    as_json: bool,
+    verbose: bool,
+    flags: dict[str, Any],
+    **limits: Any,
+) -> int:
+    """Try changes on an unmodified script and keep what is faster and trains the same: tune train.py -- --epochs 5
+
+    Loader workers, pinned memory, TF32, bf16, channels_last, a fused optimizer, torch.compile, DDP's buckets: each is
+    measured in a short trial from outside. No file of the project is changed without --save.
+    """
+    with importing():
+        from seatrial.cli.job import read_allowed_job
+        from seatrial.cli.run import run_to_receipt
+        from seatrial.cli.screen import Screen
+        from seatrial.job.tables import Tuning
+        from seatrial.receipt.store import load
+        from seatrial.runs.tuning import save_changes, tuning_job
+
+    tuning = Tuning(only=_names(only), fit=fit, **limits)
+    screen = Screen(json=as_json, whole=verbose)
+    job = tuning_job(read_allowed_job(words, flags, screen), tuning)
+    begun: list[Prepared] = []
+    code = run_to_receipt(job, this_host(), screen, notifies=True, before_start=begun.append)
+    found = load(begun[0].run.folder).tune if code == EXIT_DONE else None
+    if found is None or fit or not found.kept:
+        return code
+    script = begun[0].plan.job.target.value
+    if save:
+        comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
+        path = save_changes(job.project, {"script": script, **found.kept}, comment)
+        screen.note(f"[tune] of {path.name} has it: later runs of {script} apply it, and --no-tune leaves it out")
+    else:
+        screen.note("keep it: the same command with --save applies it to later runs")
+    return code
+
+
+def _names(only: str | None) -> tuple[str, ...]:
+    """Return the names in ``--only``. Raises UsageError for an unknown one."""
+    from seatrial.common.contract.tunables import GROUPS
+
+    names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
+    for name in names:
+        if name not in GROUPS:
+            raise UsageError(f"--only {name}: known are {', '.join(GROUPS)}", run="seatrial tune … --only workers,bf16")
+    return names

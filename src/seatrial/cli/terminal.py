@@ -53,13 +53,8 @@ def finish() -> None:
 
     Raises BrokenPipeError if the reader has gone, SeatrialError if standard output cannot be written.
     """
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise cannot_write(error) from error
+    if (error := flush()) is not None:
+        raise error if isinstance(error, BrokenPipeError) else cannot_write(error) from error
 
 
 def cannot_write(error: OSError) -> SeatrialError:
@@ -71,14 +66,14 @@ def cannot_write(error: OSError) -> SeatrialError:
     )
 
 
-def are_writable() -> bool:
-    """Return True if both output streams still take their buffered output."""
+def flush() -> OSError | None:
+    """Write the buffered output of both streams; return the error if one does not take it."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return error
+    return None
 
 
 def abandon() -> None:

@@ -17,7 +17,7 @@ from seatrial.compose.client import Compose, unescaped
 from seatrial.compose.lines import Lines, Place, copied, read_lines
 from seatrial.compose.service import COMPLETED, Service, ServiceMount
 from seatrial.errors import DiskError, UsageError
-from seatrial.job.target import instead_of_manifest, manifest_refused
+from seatrial.job.target import manifest_refused
 from seatrial.system import command
 from seatrial.system.host import Host
 from seatrial.system.text import nearest
@@ -281,8 +281,7 @@ def _no_service(ended: command.Completed, compose: Compose, names: Sequence[str]
 def refusal(ended: command.Completed, files: Sequence[Path], lines: Lines) -> UsageError:
     """Return Compose's own words behind the file's name, with the line of what they name."""
     if lines.has("apiVersion") and lines.has("kind"):
-        shown = from_here(files[0])
-        return UsageError(manifest_refused(shown), run=instead_of_manifest(shown))
+        return manifest_refused(from_here(files[0]))
     printed = [line.strip() for line in ended.stderr.splitlines() if line.strip() and not line.startswith("time=")]
     text = "; ".join(printed) or ended.last_line()
     for path in files:

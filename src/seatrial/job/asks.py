@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError
-from seatrial.job.notify import Notify, host_of, program_of
+from seatrial.job.tables import Notify, host_of, program_of
 from seatrial.job.value import Value
 from seatrial.system.project_files import read_bytes
 
@@ -60,8 +60,9 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
     """
     root = Path(os.path.realpath(project))
     kubernetes, watch = table.get("kubernetes", {}), table.get("watch", {})
+    here = Ask(words="runs on this machine without a container, as your user")
     found = [
-        *_places(table, without_container),
+        *([here] if without_container(table.get("backend", "auto")) else []),
         *_mounts(table, root),
         *_files(table, root),
         *(Ask(words=f"gives the target your variable {name}") for name in table.get("secrets", [])),
@@ -74,11 +75,6 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
     if table.get("with_names"):
         found.append(Ask(words="writes your user and host names into receipts"))
     return tuple(dict.fromkeys(found))
-
-
-def _places(table: Mapping[str, Any], without_container: Callable[[str], bool]) -> Iterator[Ask]:
-    if without_container(table.get("backend", "auto")):
-        yield Ask(words="runs on this machine without a container, as your user")
 
 
 def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:

@@ -21,12 +21,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
-from pydantic import WithJsonSchema as Schema
 
 from seatrial.errors import SeatrialError
 from seatrial.job.cluster import Kind, Toleration, Volume
-from seatrial.job.engine_grammar import is_host, matching
-from seatrial.job.keys import TEXT, KeyTable, Listed, read_duration, typed
+from seatrial.job.engine_grammar import is_host
+from seatrial.job.keys import KeyTable, Listed, Matched, Typed, read_duration, text
 from seatrial.job.units import parse_bytes
 from seatrial.system.text import shown
 
@@ -91,10 +90,9 @@ def parse_registry(text: Any) -> str:
 
 def parse_nodes(value: Any) -> int | tuple[str, ...]:
     """A count, or the hosts of a run without a cluster: ``2`` or ``host1,host2``. Raises ValueError."""
-    text = _digits_or_text(value)
-    if _WHOLE.fullmatch(text) and int(text) >= 1:
-        return int(text)
-    hosts = tuple(word.strip() for word in text.split(",")) if isinstance(value, str) else ()
+    if (count := _number(value)) is not None and count >= 1:
+        return count
+    hosts = tuple(word.strip() for word in value.split(",")) if isinstance(value, str) else ()
     if hosts and all(is_host(host) for host in hosts):
         if len(set(hosts)) < len(hosts):
             raise ValueError(f"a host is named twice in {shown(value)}")
@@ -102,18 +100,17 @@ def parse_nodes(value: Any) -> int | tuple[str, ...]:
     raise ValueError(f"expected a number of nodes, or hosts such as host1,host2; got {shown(value)}")
 
 
-def _digits_or_text(value: Any) -> str:
-    """Flags are text; "" for what is neither text nor a small whole number."""
-    if isinstance(value, str):
+def _number(value: Any) -> int | None:
+    """Return a whole number that is small, also as text: flags are text."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
         return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9 else ""
+    return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else None
 
 
 def _whole(least: int) -> Any:
     def read(value: Any) -> int:
-        text = _digits_or_text(value)
-        if _WHOLE.fullmatch(text) and int(text) >= least:
-            return int(text)
+        if (number := _number(value)) is not None and number >= least:
+            return number
         raise ValueError(f"expected a whole number of at least {least}, got {shown(value)}")
 
     return read
@@ -130,28 +127,15 @@ def parse_requests(value: Any) -> dict[str, str]:
         raise ValueError(str(error)) from None
 
 
-VolumeText = Annotated[
-    Volume, typed(parse_volume), Schema({**TEXT, "examples": ["pvc:models", "hostpath:/data", "emptydir"]})
-]
-TolerationText = Annotated[
-    Toleration, typed(parse_toleration), Schema({**TEXT, "examples": ["nvidia.com/gpu:NoSchedule"]})
-]
-RegistryText = Annotated[str, typed(parse_registry), Schema({**TEXT, "examples": ["ghcr.io/me"]})]
-ObjectName = Annotated[
-    str,
-    typed(matching(_OBJECT, "a Kubernetes name (lower-case letters, digits, - and .)")),
-    Schema({**TEXT, "pattern": f"^{_OBJECT}$"}),
-]
-QueueName = Annotated[
-    str,
-    typed(matching(_QUEUE, "a LocalQueue's name (lower-case letters, digits, - and ., at most 63)")),
-    Schema({**TEXT, "pattern": f"^{_QUEUE}$"}),
-]
-Restarts = Annotated[int, typed(_whole(0)), Schema({"type": "integer", "minimum": 0})]
+VolumeText = Annotated[Volume, Typed(parse_volume, text("pvc:models", "hostpath:/data", "emptydir"))]
+TolerationText = Annotated[Toleration, Typed(parse_toleration, text("nvidia.com/gpu:NoSchedule"))]
+RegistryText = Annotated[str, Typed(parse_registry, text("ghcr.io/me"))]
+ObjectName = Annotated[str, Matched(_OBJECT, "a Kubernetes name (lower-case letters, digits, - and .)")]
+QueueName = Annotated[str, Matched(_QUEUE, "a LocalQueue's name (lower-case letters, digits, - and ., at most 63)")]
+Restarts = Annotated[int, Typed(_whole(0), {"type": "integer", "minimum": 0})]
 Nodes = Annotated[
     int | tuple[str, ...],
-    typed(parse_nodes),
-    Schema({"anyOf": [{"type": "integer", "minimum": 1}, {**TEXT, "examples": ["host1,host2"]}]}),
+    Typed(parse_nodes, {"anyOf": [{"type": "integer", "minimum": 1}, text("host1,host2")]}),
 ]
 
 
@@ -188,18 +172,18 @@ class ClusterOptions(KeyTable):
     )
     service_account: ObjectName | None = Field(default=None, description="ServiceAccount of the pods.")
     image_pull_secrets: Listed[ObjectName] = Field(default=(), description="Secrets for pulling the image.")
-    min_nodes: Annotated[int | None, typed(_whole(1))] = Field(
+    min_nodes: Annotated[int | None, Typed(_whole(1))] = Field(
         default=None, description="Elastic: minimum number of nodes to continue with."
     )
-    ttl_s: Annotated[int, typed(lambda value: int(read_duration(value)))] = Field(
+    ttl_s: Annotated[int, Typed(lambda value: int(read_duration(value)))] = Field(
         default=24 * 3600,
         validation_alias="ttl",
         description="Time after which the cluster deletes an ended workload that was not collected.",
     )
-    uid: Annotated[int | None, typed(_whole(1))] = Field(
+    uid: Annotated[int | None, Typed(_whole(1))] = Field(
         default=None, description="User and group of the pods; yours by default, 1000 for root."
     )
-    requests: Annotated[dict[str, str], typed(parse_requests), Schema({"type": "object"})] = Field(
+    requests: Annotated[dict[str, str], Typed(parse_requests, {"type": "object"})] = Field(
         default={}, description="Requests below the limits that cpus and memory are."
     )
     require_capacity: bool = Field(default=False, description="Refuse a run if no current node has the capacity.")

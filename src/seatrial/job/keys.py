@@ -18,10 +18,13 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainSerializer,
     Strict,
 )
 from pydantic import WithJsonSchema as Schema
+from pydantic_core import CoreSchema
 
 from seatrial.errors import UsageError
 from seatrial.job import engine_grammar, units
@@ -29,6 +32,16 @@ from seatrial.job.engine_grammar import IMAGE, matching
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.value import Value
 from seatrial.system.text import shown, without_login
+
+#: Schemas of what is typed.
+TEXT: dict[str, Any] = {"type": "string"}
+OR_FALSE = {"const": False}
+_ABOVE_ZERO = {"type": "number", "exclusiveMinimum": 0}
+
+
+def text(*examples: str) -> dict[str, Any]:
+    """Return the schema of text, with examples."""
+    return {**TEXT, "examples": list(examples)}
 
 
 class KeyTable(Value):
@@ -114,18 +127,39 @@ def holds(condition: str, value: float) -> bool | None:
     return None if match is None else _OPERATORS[match[1]](value, float(match[2]))
 
 
-def typed(read: Callable[[Any], Any]) -> BeforeValidator:
-    """A validator that reads what people type."""
-    return BeforeValidator(lambda value, info: value if info.context is None else read(value))
+class Typed:
+    """Reads what people type, and describes it in the file's schema.
+
+    Args:
+        read: makes the value; raises ValueError.
+        schema: of the typed text; None: the value's own.
+    """
+
+    def __init__(self, read: Callable[[Any], Any], schema: dict[str, Any] | None = None) -> None:
+        self._validator = BeforeValidator(lambda value, info: value if info.context is None else read(value))
+        self._schema = schema
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return self._validator.__get_pydantic_core_schema__(source, handler)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler(schema) if self._schema is None else {**self._schema}
+
+
+class Matched(Typed):
+    """Reads text that a whole pattern matches."""
+
+    def __init__(self, pattern: str, what: str) -> None:
+        super().__init__(matching(pattern, what), {**TEXT, "pattern": f"^{pattern}$"})
 
 
 def _checked(check: Callable[[Any], Any]) -> AfterValidator:
-    """Do as ``typed``, for text that pydantic has found to be text."""
+    """Do as ``Typed``, for text that pydantic has found to be text."""
     return AfterValidator(lambda value, info: value if info.context is None else check(value))
 
 
 def _located(read: Callable[[Any, Path], Any]) -> BeforeValidator:
-    """Do as ``typed``, with the folder that relative paths count from."""
+    """Do as ``Typed``, with the folder that relative paths count from."""
     return BeforeValidator(lambda value, info: value if info.context is None else read(value, info.context["base"]))
 
 
@@ -192,10 +226,6 @@ def _percent(value: Any) -> float | None:
             f"expected a percentage above 0 up to 100, or false to skip the check; got {shown(value)}"
         ) from None
     return number
-
-
-def or_false(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is False else read(value)
 
 
 def read_pattern(value: Any) -> str:
@@ -273,17 +303,15 @@ def _variables(value: Any) -> Any:
     }
 
 
-def list_of_one(value: Any) -> Any:
-    """Where a list may have one entry, it may stand without brackets."""
-    return [value] if isinstance(value, str) else value
+def one_or_more(example: str) -> Typed:
+    """Read a list whose only entry may stand without brackets."""
+    schema = {"anyOf": [text(example), {"type": "array", "items": TEXT}]}
+    return Typed(lambda value: [value] if isinstance(value, str) else value, schema)
 
 
-TEXT: dict[str, Any] = {"type": "string"}
-OR_FALSE = {"const": False}
-
-
-def text(*examples: str) -> dict[str, Any]:
-    return {**TEXT, "examples": list(examples)}
+def or_false(read: Callable[[Any], Any], *schemas: dict[str, Any]) -> Typed:
+    """Read a value, or false for none."""
+    return Typed(lambda value: None if value is False else read(value), {"anyOf": [*schemas, OR_FALSE]})
 
 
 T = TypeVar("T")
@@ -292,21 +320,15 @@ Listed = Annotated[tuple[T, ...], Strict(False)]
 #: Written to plan.json as its text.
 _AS_TEXT = PlainSerializer(str, when_used="json")
 
-Size = Annotated[int, typed(read_size), Schema(text("512m", "8GB", "2GiB"))]
-Duration = Annotated[
-    float,
-    typed(read_duration),
-    Schema({"anyOf": [text("30s", "1h30m"), {"type": "number", "exclusiveMinimum": 0}]}),
-]
-Memory = Annotated[int, typed(_at_least(6 * 2**20, "6 MiB", read_size)), Schema(text("512m", "8GB", "2GiB"))]
-Cores = Annotated[
-    float, typed(_at_least(0.01, "0.01 cores", _number)), Schema({"type": "number", "exclusiveMinimum": 0})
-]
+Size = Annotated[int, Typed(read_size, text("512m", "8GB", "2GiB"))]
+Duration = Annotated[float, Typed(read_duration, {"anyOf": [text("30s", "1h30m"), _ABOVE_ZERO]})]
+Memory = Annotated[int, Typed(_at_least(6 * 2**20, "6 MiB", read_size), text("512m", "8GB", "2GiB"))]
+Cores = Annotated[float, Typed(_at_least(0.01, "0.01 cores", _number), _ABOVE_ZERO)]
 Gpus = Annotated[
     GpuRequest,
     BeforeValidator(lambda value: value if isinstance(value, GpuRequest) else _gpus(value)),
     _AS_TEXT,
-    Schema({"anyOf": [text("auto", "none", "all", "device=0,2"), {"type": "number", "exclusiveMinimum": 0}]}),
+    Schema({"anyOf": [text("auto", "none", "all", "device=0,2"), _ABOVE_ZERO]}),
 ]
 PathLike = Annotated[Path, _located(_path), Schema(TEXT)]
 Data = Annotated[DataMount, _located(_folder(read_only=True)), Schema(text("./data", "./data:rw"))]
@@ -318,38 +340,21 @@ MountText = Annotated[
 _IN_PUBLIC = PlainSerializer(without_login, when_used="json")
 FolderOrUrl = Annotated[str, _located(_folder_or_url), _IN_PUBLIC, Schema(TEXT)]
 Index = Annotated[str, _checked(matching(_INDEX, "a URL such as https://host/simple")), _IN_PUBLIC, Schema(TEXT)]
-Port = Annotated[str, typed(engine_grammar.read_port), Schema(text("8080:80", "127.0.0.1:8888:8888"))]
-Name = Annotated[
-    str,
-    typed(matching(NAME, "letters, digits, . _ -, at most 63")),
-    Schema({**TEXT, "pattern": f"^{NAME}$"}),
-]
+Port = Annotated[str, Typed(engine_grammar.read_port, text("8080:80", "127.0.0.1:8888:8888"))]
+Name = Annotated[str, Matched(NAME, "letters, digits, . _ -, at most 63")]
 #: ``last`` is the newest run.
-NewName = Annotated[
-    str,
-    typed(matching(f"(?!last$){NAME}", "letters, digits, . _ -, at most 63, and not last")),
-    Schema({**TEXT, "pattern": f"^(?!last$){NAME}$"}),
-]
-Variable = Annotated[
-    str, typed(matching(_VARIABLE, "a variable's name")), Schema({**TEXT, "pattern": f"^{_VARIABLE}$"})
-]
+NewName = Annotated[str, Matched(f"(?!last$){NAME}", "letters, digits, . _ -, at most 63, and not last")]
+Variable = Annotated[str, Matched(_VARIABLE, "a variable's name")]
 #: A program's argument, or a variable's value.
 Word = Annotated[str, _checked(matching(r"[^\0]*", "text without a null byte")), Schema(TEXT)]
 Variables = Annotated[
     dict[Variable, Word],
-    typed(_variables),
-    Schema({"type": "object", "additionalProperties": {"type": ["string", "number"]}}),
+    Typed(_variables, {"type": "object", "additionalProperties": {"type": ["string", "number"]}}),
 ]
-Condition = Annotated[
-    str,
-    typed(matching(PATTERN, 'a condition such as ">= 0.985"')),
-    Schema({**TEXT, "pattern": f"^{PATTERN}$"}),
-]
-Pattern = Annotated[str, typed(read_pattern), Schema(text(r"psnr of (\S+) dB"))]
+Condition = Annotated[str, Matched(PATTERN, 'a condition such as ">= 0.985"')]
+Pattern = Annotated[str, Typed(read_pattern, text(r"psnr of (\S+) dB"))]
 Webhook = Annotated[
-    str,
-    typed(matching(r"https?://[^\s/]+\S*", "an http or https URL")),
-    Schema({**TEXT, "pattern": "^https?://"}),
+    str, Typed(matching(r"https?://[^\s/]+\S*", "an http or https URL"), {**TEXT, "pattern": "^https?://"})
 ]
 Image = Annotated[str, _checked(matching(IMAGE, "an image's name, such as ghcr.io/me/train:1")), Schema(TEXT)]
 Network = Annotated[str, _checked(matching(engine_grammar.NETWORK, "a network, such as host")), Schema(TEXT)]
@@ -360,14 +365,5 @@ DebianPackage = Annotated[
 ]
 Mirror = Annotated[str, _checked(_mirror), Schema({**TEXT, "pattern": f"^{_URL}$"})]
 Line = Annotated[str, _checked(matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**TEXT, "minLength": 1})]
-Globs = Annotated[
-    Listed[str],
-    typed(list_of_one),
-    Schema({"anyOf": [text("models/*.pth"), {"type": "array", "items": TEXT}]}),
-]
-
-Percent = Annotated[
-    float | None,
-    typed(_percent),
-    Schema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 100}, OR_FALSE]}),
-]
+Globs = Annotated[Listed[str], one_or_more("models/*.pth")]
+Percent = Annotated[float | None, Typed(_percent, {"anyOf": [{**_ABOVE_ZERO, "maximum": 100}, OR_FALSE]})]

@@ -19,17 +19,15 @@ from pydantic_core import ErrorDetails
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import Ask, mounted, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
-from seatrial.job.flags import FLAGS
+from seatrial.job.flags import FLAGS, replaced_key
 from seatrial.job.host_paths import host_paths
 from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, WatchOptions, file_keys
-from seatrial.job.notify import Notify, from_flags
 from seatrial.job.reading.modules import is_file
-from seatrial.job.retired import replaced_key
-from seatrial.job.tables import Changes, SweepTable
+from seatrial.job.tables import Changes, Notify, SweepTable, from_flags
 from seatrial.job.target import resolve_target
 from seatrial.system.project_files import is_there, real_project
-from seatrial.system.text import shown
+from seatrial.system.text import did_you_mean, shown
 from seatrial.system.toml_file import read_toml
 from seatrial.system.typed_path import as_typed, from_here
 
@@ -90,44 +88,8 @@ def load_job(
     cwd = Path(os.path.realpath(cwd or Path.cwd()))
     if not project.is_dir():
         raise ConfigError(f"Project folder not found: {from_here(project)}", run=f"ls {as_typed(project.parent)}")
-    whole = _file_source(project).read()
-    from_file = {key: value for key, value in whole.items() if key not in ("sweep", *leave_out)}
+    from_file = {key: value for key, value in read_file(project).items() if key not in ("sweep", *leave_out)}
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
-    return make_job(project, cwd, from_file, from_flags, without_container, recipes)
-
-
-def read_file(project: Path) -> dict[str, Any]:
-    """Return the checked keys of the project's file; {} without one. Raises ConfigError."""
-    return _file_source(project).read()
-
-
-def read_sweep(project: Path) -> SweepTable:
-    """[sweep] of the project's file; empty where it has none. Raises ConfigError."""
-    return SweepTable(**_file_source(project).read().get("sweep", {}))
-
-
-def read_notify(project: Path, words: Collection[str]) -> tuple[Notify, tuple[Ask, ...]]:
-    """Return the commands for the end, of ``--notify`` or else of the file, and the file's wishes to allow first.
-
-    Raises ConfigError, UsageError.
-    """
-    if words:
-        return Notify(
-            **_Source("", "seatrial up --help", project, _given({"notify": tuple(words)})).read()["notify"]
-        ), ()
-    notify = Notify(**_file_source(project).read().get("notify", {}))
-    return notify, tuple(notify_asks(notify))
-
-
-def make_job(
-    project: Path,
-    cwd: Path,
-    from_file: Mapping[str, Any],
-    from_flags: Mapping[str, Any],
-    without_container: Callable[[str], bool],
-    recipes: Collection[str] = (),
-) -> Job:
-    """The Job of two tables that have been read. Raises as ``load_job``."""
     config = _merge(from_file, from_flags)
     _check_paths(config, project)
     target, start = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
@@ -143,6 +105,26 @@ def make_job(
     unasked = (path for path in host_paths(job) if path.is_there and not (path.typed and from_flags.get("args")))
     more = (ask for path in unasked for ask in mounted(path.source, project, path.target, read_only=True))
     return job.changed(asks=(*asks, *more))
+
+
+def read_file(project: Path) -> dict[str, Any]:
+    """Return the checked keys of the project's file; {} without one. Raises ConfigError."""
+    return _file_source(project).read()
+
+
+def read_sweep(project: Path) -> SweepTable:
+    """[sweep] of the project's file; empty where it has none. Raises ConfigError."""
+    return SweepTable(**read_file(project).get("sweep", {}))
+
+
+def read_notify(project: Path, words: Collection[str]) -> tuple[Notify, tuple[Ask, ...]]:
+    """Return the commands for the end, of ``--notify`` or else of the file, and the file's wishes to allow first.
+
+    Raises ConfigError, UsageError.
+    """
+    typed = _Source("", "seatrial up --help", project, _given({"notify": tuple(words)})).read() if words else None
+    notify = Notify(**(read_file(project) if typed is None else typed).get("notify", {}))
+    return notify, () if words else tuple(notify_asks(notify))
 
 
 @dataclass(frozen=True)
@@ -193,17 +175,14 @@ class _Source:
             if sentence := replaced_key(key):
                 return f"{self._key(key)} was removed: {sentence}"
             if key in ("kubernetes.limits", "kubernetes.resources"):
-                return (
-                    f"{self._key(key)}: unknown key; cpus and memory are the limits, kubernetes.requests is below them"
-                )
+                hint = "; cpus and memory are the limits, kubernetes.requests is below them"
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
         problem = detail["msg"].removeprefix("Value error, ")
         if detail["type"] != "value_error":
             expected = _EXPECTED.get(detail["type"]) or problem.replace("Input should be", "expected")
             problem = f"{expected}, got {shown(detail['input'])}"
-        if problem.startswith("0 is "):  # --gpus 0 is ambiguous
-            return f"{self._key(key)} {problem}{hint}"
-        return f"{self._key(key)}: {problem}{hint}"
+        colon = "" if problem.startswith("0 is ") else ":"  # --gpus 0 is ambiguous
+        return f"{self._key(key)}{colon} {problem}{hint}"
 
 
 def _known(table: str) -> list[str]:
@@ -334,18 +313,20 @@ def _check_paths(config: Mapping[str, Any], project: Path) -> None:
     read += [("image.ca_bundle", path) for path in [config.get("image", {}).get("ca_bundle")] if path]
     for what, path in read:
         if not path.exists():
-            there = next(parent for parent in path.parents if parent.is_dir())
-            raise DataError(f"{what} {from_here(path)}: no such file or folder", run=f"ls {as_typed(there)}")
+            raise DataError(f"{what} {from_here(path)}: no such file or folder", run=f"ls {_nearest(path)}")
+
+
+def _nearest(path: Path) -> str:
+    """Return the nearest folder above that is there, to be typed."""
+    return as_typed(next(parent for parent in path.parents if parent.is_dir()))
 
 
 def _check_data(folder: Path) -> None:
     shown = as_typed(folder)
     if not folder.exists():
-        others = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
-        similar = difflib.get_close_matches(folder.name, others, n=1)
-        hint = f"; did you mean {from_here(folder.parent / similar[0])}?" if similar else ""
-        there = next(parent for parent in folder.parents if parent.is_dir())
-        raise DataError(f"data folder {from_here(folder)} does not exist{hint}", run=f"ls {as_typed(there)}")
+        others = folder.parent.iterdir() if folder.parent.is_dir() else ()
+        hint = did_you_mean(from_here(folder), [from_here(path) for path in others if path.is_dir()])
+        raise DataError(f"data folder {from_here(folder)} does not exist{hint}", run=f"ls {_nearest(folder)}")
     if not folder.is_dir():
         raise DataError(
             f"data folder {from_here(folder)} is a file", run=f"seatrial run --data {as_typed(folder.parent)} …"

@@ -20,7 +20,6 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic import WithJsonSchema as Schema
 
 from seatrial.job import keys
 from seatrial.job.asks import Ask, notify_asks
@@ -29,9 +28,8 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.in_container import CONTAINER_PROJECT, folder_inside
 from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers
 from seatrial.job.keys import KeyTable, Listed, typed_keys
-from seatrial.job.notify import Notify
 from seatrial.job.own_workload import OwnWorkload
-from seatrial.job.tables import Changes, Serving, SweepTable, Tuning
+from seatrial.job.tables import Changes, Notify, Serving, SweepTable, Tuning
 
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
@@ -113,15 +111,9 @@ class Criteria(KeyTable):
         default=True, description="Whether the optimizer's parameters must be on the GPU; false: not checked."
     )
     finished_within_s: Annotated[
-        float | None,
-        keys.typed(keys.or_false(keys.read_duration)),
-        Schema({"anyOf": [keys.text("10m"), {"type": "number"}, keys.OR_FALSE]}),
+        float | None, keys.or_false(keys.read_duration, keys.text("10m"), {"type": "number"})
     ] = Field(default=None, validation_alias="finished_within", description="Maximum run time; false: not checked.")
-    max_image_bytes: Annotated[
-        int | None,
-        keys.typed(keys.or_false(keys.read_size)),
-        Schema({"anyOf": [keys.text("4GB"), keys.OR_FALSE]}),
-    ] = Field(
+    max_image_bytes: Annotated[int | None, keys.or_false(keys.read_size, keys.text("4GB"))] = Field(
         default=4_000_000_000, validation_alias="max_image_size", description="Maximum image size; false: not checked."
     )
     model: keys.Globs = Field(default=(), description="Globs, one of which must match a new file that is not empty.")
@@ -151,14 +143,12 @@ class Criteria(KeyTable):
 class WatchOptions(KeyTable):
     """Options of the watchdog: what it looks for during a run, and where it reports."""
 
-    hang_after_s: Annotated[
-        float | None,
-        keys.typed(keys.or_false(keys.read_duration)),
-        Schema({"anyOf": [keys.text("5m"), {"type": "number"}, keys.OR_FALSE]}),
-    ] = Field(
-        default=300.0,
-        validation_alias="hang_after",
-        description="Inactivity after which a run is reported as hung; false: never.",
+    hang_after_s: Annotated[float | None, keys.or_false(keys.read_duration, keys.text("5m"), {"type": "number"})] = (
+        Field(
+            default=300.0,
+            validation_alias="hang_after",
+            description="Inactivity after which a run is reported as hung; false: never.",
+        )
     )
     command: keys.Word | None = Field(default=None, description="Shell command run in the container for each finding.")
     webhook: keys.Webhook | None = Field(default=None, description="URL that each finding is posted to.")

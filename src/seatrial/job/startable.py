@@ -65,6 +65,19 @@ def first_notebook(project: Path) -> str | None:
     return next((path.relative_to(project).as_posix() for path in found if not is_foreign(path.parent)), None)
 
 
+def what_is_here(project: Path) -> tuple[str, str, str] | None:
+    """(what can be started, a command to type before, words of the target), the likeliest first; None for nothing."""
+    likely = likely_scripts(project)[:5]
+    if (package := runnable_package(project)) and all("/" in script for script in likely):
+        return f"is the package {package}", "", f"-m {package}"
+    if likely:
+        return f"{'are' if likely[1:] else 'is'} {', '.join(likely)}", "", shlex.quote(likely[0])
+    if notebook := first_notebook(project):
+        convert, script = converted(notebook)
+        return f"is the notebook {notebook}", f"{convert} && ", shlex.quote(script)
+    return None
+
+
 def converted(notebook: str) -> tuple[str, str]:
     """The command that makes a script of a notebook, and the script."""
     return f"jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))

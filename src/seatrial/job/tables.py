@@ -1,14 +1,20 @@
-"""Tables of a Job besides the general ones: serving, tuning, the changes of ``[tune]``, and ``[sweep]``."""
+"""Tables of a Job besides the general ones: serving, tuning, ``[tune]``, ``[sweep]`` and ``[notify]``."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, StrictBool, create_model
+from pydantic import Field, StrictBool, ValidationInfo, create_model, model_validator
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.common.contract.tunables import TUNABLES, Tunable, in_words
-from seatrial.job.keys import Duration, KeyTable, text, typed
+from seatrial.errors import UsageError
+from seatrial.job.flags import KEYS
+from seatrial.job.keys import Duration, KeyTable, Line, Listed, Typed, one_or_more, text
 from seatrial.system.text import shown
 
 #: Where the server listens in a container of its own network; published under the requested port.
@@ -161,6 +167,73 @@ class SweepTable(KeyTable):
     )
     prune: str | None = Field(default=None, description="Stop trials that fall behind: asha, median or none.")
     seed: int | None = Field(default=None, description="Seed of the engine.")
-    set: Annotated[dict[str, Any], typed(_settings), Schema({"type": "object"})] = Field(
+    set: Annotated[dict[str, Any], Typed(_settings, {"type": "object"})] = Field(
         default={}, description="Settings: name = [values], or a range such as log:1e-5..1e-1."
     )
+
+
+class Notify(KeyTable):
+    """The commands to run at the end. A plan has their programs alone: arguments may be secrets."""
+
+    command: Annotated[Listed[Line], one_or_more("./notify.sh")] = Field(
+        default=(), description="Shell commands run on this machine, in the project."
+    )
+
+    @property
+    def requested(self) -> bool:
+        return bool(self.command)
+
+    @property
+    def hidden(self) -> Notify:
+        """The same for a plan: the program of each command."""
+        return Notify(command=tuple(program_of(command) for command in self.command))
+
+    @property
+    def words(self) -> str:
+        return ", ".join(self.command)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stored_by_an_older_version(cls, table: Any, info: ValidationInfo) -> Any:
+        """Drop the retired keys of a stored plan; in seatrial.toml they are refused."""
+        if info.context is None and isinstance(table, dict):
+            return {key: value for key, value in table.items() if key not in ("desktop", "webhook")}
+        return table
+
+
+def from_flags(words: Collection[str]) -> dict[str, Any]:
+    """Return ``--notify`` as a table of the file. Raises UsageError for a word that is not a command."""
+    for word in words:
+        if not isinstance(word, str):  # from Python
+            raise UsageError(f"notify: {word!r} is not text", run='notify=["notify-send done"]')
+        retired = "desktop" if word == "desktop" else "webhook" if word.startswith(("http://", "https://")) else ""
+        if retired:
+            raise UsageError(
+                f"--notify {host_of(word) if retired == 'webhook' else word} was removed: {KEYS[f'notify.{retired}']}"
+            )
+        if not word.strip() or (len(word.split()) == 1 and not shutil.which(word)):
+            raise UsageError(
+                f"--notify {word!r}: command not found on this machine",
+                run="seatrial run … --notify 'notify-send done'",
+            )
+    return {"command": list(words)} if words else {}
+
+
+def program_of(command: str) -> str:
+    """Return ``curl …``: arguments and variables in front may be secrets."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # an open quote, which the shell will report
+        words = []
+    if not words or "=" in words[0]:
+        return "a command"
+    return words[0] + (" …" if words[1:] else "")
+
+
+def host_of(url: str) -> str:
+    """Return ``https://chat.example.org/…``: the rest allows anyone to post there."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket that no IPv6 address closes
+        return "a URL"
+    return f"{parts.scheme}://{parts.hostname}/…"

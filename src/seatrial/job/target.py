@@ -19,12 +19,10 @@ from seatrial.job.startable import (
     MPI_LAUNCHERS,
     console_script,
     converted,
-    first_notebook,
     is_python,
-    likely_scripts,
     module_name,
-    runnable_package,
     scripts,
+    what_is_here,
 )
 from seatrial.system.typed_path import as_typed
 
@@ -140,11 +138,10 @@ def _script(word: str, project: Path, start: Path) -> str:
     root = project.resolve()
     if path.suffix == ".ipynb":
         raise _notebook(word)
-    if command := _of_another_file(path):
-        kind, run = command
-        if run is None:
-            raise TargetError(manifest_refused(word), run=instead_of_manifest(word))
-        raise TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
+    if found := _of_another_file(path):
+        kind, run = found
+        refused = TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
+        raise manifest_refused(word) if run is None else refused
     if _is_makefile(path) or _is_shell(path):
         raise _no_python(word, path, start.resolve())
     if not path.is_relative_to(root):
@@ -158,14 +155,10 @@ def _script(word: str, project: Path, start: Path) -> str:
     return str(path.relative_to(root))
 
 
-def manifest_refused(word: str) -> str:
-    """The sentence for a Kubernetes manifest given to run, plan or up."""
-    return f"{word} is a Kubernetes manifest, which run takes with --file"
-
-
-def instead_of_manifest(word: str) -> str:
-    """The command to go on with."""
-    return f"seatrial run -f {shlex.quote(word)}"
+def manifest_refused(word: str) -> TargetError:
+    """The error for a Kubernetes manifest given to run, plan or up."""
+    message = f"{word} is a Kubernetes manifest, which run takes with --file"
+    return TargetError(message, run=f"seatrial run -f {shlex.quote(word)}")
 
 
 def _notebook(word: str) -> TargetError:
@@ -250,15 +243,11 @@ def _started_by(path: Path, root: Path) -> list[str]:
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
     """For no target at all: what there is here."""
     message = "nothing to run: name a script, a recipe or -m module"
-    likely = likely_scripts(project)[:5]
-    if (package := runnable_package(project)) and all("/" in script for script in likely):
-        return TargetError(f"{message}; here is the package {package}", run=f"seatrial run -m {package}")
-    if not likely and (notebook := first_notebook(project)):
-        convert, script = converted(notebook)
-        run = f"{convert} && seatrial run {shlex.quote(script)}"
-        return TargetError(f"{message}; here is the notebook {notebook}", run=run)
-    there = f"; here are {', '.join(likely)}" if likely else f"; recipes: {', '.join(sorted(recipes))}"
-    return TargetError(f"{message}{there}", run=_run_example(likely, recipes))
+    if found := what_is_here(project):
+        what, before, words = found
+        return TargetError(f"{message}; here {what}", run=f"{before}seatrial run {words}")
+    example = "digits" if "digits" in recipes else min(recipes, default="train.py")  # it needs no data
+    return TargetError(f"{message}; recipes: {', '.join(sorted(recipes))}", run=f"seatrial run {example}")
 
 
 def _started_by_main(folder: str, project: Path) -> TargetError:
@@ -324,9 +313,3 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
 def _is_spelled_alike(word: str, name: str) -> bool:
     """Return True for the file's own name: folders of one name make no script similar."""
     return difflib.SequenceMatcher(None, word, name).ratio() >= 0.7
-
-
-def _run_example(likely: Sequence[str], recipes: Collection[str]) -> str:
-    recipe = "digits" if "digits" in recipes else min(recipes, default="train.py")  # it needs no data
-    first = next(iter(likely), recipe)
-    return f"seatrial run {shlex.quote(first)}"

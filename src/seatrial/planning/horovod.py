@@ -66,8 +66,8 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
         choice = Choice(what="horovod", value=f"as {brought} has it", reason=reason)
         return HorovodParts(stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
     refuse_parts(job, script)
-    if instead := _refused(name):
-        return _where_it_is_reached(f"{script.horovod[name]} may import {name}", instead)
+    if refused := _refused(name):
+        return _where_it_is_reached(f"{script.horovod[name]} may import {name}", refused[1])
     reason = f"{imports}; Horovod is not installed: {_WHY_NOT}"
     choice = Choice(what="horovod", value="seatrial's stand-in on torch.distributed", reason=reason)
     warning = (
@@ -89,15 +89,14 @@ def _where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
     return HorovodParts(starts_ranks=False, stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
 
 
-def _refused(needed: str) -> str | None:
-    """Return the next command for a part without a stand-in."""
-    return next((instead for part, instead in REFUSED.items() if needed == part or needed.startswith(f"{part}.")), None)
+def _refused(needed: str) -> tuple[str, str] | None:
+    """Return the part that nothing stands in for, with what to do instead; None for one with a stand-in."""
+    return next((each for each in REFUSED.items() if f"{needed}.".startswith(f"{each[0]}.")), None)
 
 
 def refuse_first(job: Job, script: ScriptFacts, traits: Traits) -> None:
     """Do as ``refuse_parts``, before anything is resolved, if the image will be ours."""
-    brought = job.image.ready or any(canonical_name(line) == HOROVOD for line in job.image.requirements)
-    if script.horovod and traits.isolates and not brought:
+    if script.horovod and traits.isolates and not job.image.ready and not _is_required(job):
         refuse_parts(job, script)
 
 
@@ -107,20 +106,23 @@ def _brought_by(job: Job, parts: Parts) -> str | None:
         return None
     if not parts.image.build:
         return parts.image.tag
-    if any(canonical_name(line) == HOROVOD for line in job.image.requirements):
-        return "image.requirements"
-    return None
+    return "image.requirements" if _is_required(job) else None
+
+
+def _is_required(job: Job) -> bool:
+    """Return True if the user's own requirements name it."""
+    return any(canonical_name(line) == HOROVOD for line in job.image.requirements)
 
 
 def refuse_parts(job: Job, script: ScriptFacts) -> None:
     """Raises TargetError: the script cannot do without a part of Horovod that nothing stands in for."""
     for needed in (*script.needs_horovod, *(["horovod.torch.elastic"] if script.horovod_elastic else [])):
-        for part, instead in REFUSED.items():
-            if needed == part or needed.startswith(f"{part}."):
-                where = script.horovod.get(needed) or (script.horovod_elastic or job.target.value).partition(" ")[0]
-                raise TargetError(
-                    f"{where} needs {part}, and nothing stands in for that part of Horovod",
-                    cause=f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone",
-                    run=f"{instead}; then: seatrial run {job.target.value} --gpus {job.gpus.count or 2}   "
-                    "# or name an image that has Horovod: --image IMAGE",
-                )
+        if refused := _refused(needed):
+            part, instead = refused
+            where = script.horovod.get(needed) or (script.horovod_elastic or job.target.value).partition(" ")[0]
+            raise TargetError(
+                f"{where} needs {part}, and nothing stands in for that part of Horovod",
+                cause=f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone",
+                run=f"{instead}; then: seatrial run {job.target.value} --gpus {job.gpus.count or 2}   "
+                "# or name an image that has Horovod: --image IMAGE",
+            )

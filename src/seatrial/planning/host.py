@@ -94,14 +94,9 @@ def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
     """The machine that ``--target`` describes, where it is not this one and GPUs are wanted; else None."""
     if job.image.target is None or job.gpus.kind == "none":
         return None
-    target = parse_target(job.image.target)
+    target, request = parse_target(job.image.target), job.gpus
     if same_machine(target, host.machine()):
         return None
-    return _request_of(job, target)
-
-
-def _request_of(job: Job, target: TargetMachine) -> AnotherMachine:
-    request = job.gpus
     count = request.count or max(1, len(request.devices))
     one = f"one GPU of {target.described}; name a count for more: --gpus 2"
     reason = {

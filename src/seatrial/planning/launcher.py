@@ -27,27 +27,23 @@ Launcher = Literal["torchrun", "none"]
 RESTARTS = 3
 
 
-#: Framework → how its scripts join several nodes, and what to type or change.
+#: Framework → that nothing shows how its scripts join several nodes, how they do, and what to type or change.
 _HOW_TO_JOIN = {
     "torch": (
+        "no sign that the script joins a process group",
         "a distributed script calls init_process_group",
         "seatrial run … --launcher torchrun   # if it does join one",
     ),
     "tensorflow": (
+        "no sign that the script joins several workers (tf.distribute)",
         "a distributed script makes a tf.distribute.MultiWorkerMirroredStrategy",
         "seatrial run … --launcher none   # if it does join the others",
     ),
     "jax": (
+        "no sign that the script joins several processes (jax.distributed)",
         "a distributed script calls jax.distributed.initialize()",
         "seatrial run … --launcher none   # if it does join the others",
     ),
-}
-
-
-_NO_SIGN = {
-    "torch": "no sign that the script joins a process group",
-    "tensorflow": "no sign that the script joins several workers (tf.distribute)",
-    "jax": "no sign that the script joins several processes (jax.distributed)",
 }
 
 
@@ -64,7 +60,7 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     """
     chosen, reason = _chosen(job, script, gpus)
     if chosen == "none" and job.nodes > 1 and job.launcher == "auto" and not script.workers_evidence:
-        cause, run = _HOW_TO_JOIN.get(script.framework or "torch", _HOW_TO_JOIN["torch"])
+        _, cause, run = _HOW_TO_JOIN[script.framework or "torch"]
         raise UsageError(
             f"{job.target.value or 'The image'} would run on {job.nodes} nodes independently: {reason}",
             cause=f"Each node would train the same model separately; {cause}",
@@ -91,8 +87,7 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
         return "torchrun", f"{job.target.value} runs one rank per GPU"
     if script.torchrun_evidence and not script.one_process_evidence:
         return "none", f"one process: the script also runs without torchrun ({script.torchrun_evidence})"
-    no_sign = _NO_SIGN.get(script.framework or "torch", _NO_SIGN["torch"])
-    return "none", script.one_process_evidence or no_sign
+    return "none", script.one_process_evidence or _HOW_TO_JOIN[script.framework or "torch"][0]
 
 
 def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
@@ -230,7 +225,8 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
         words: of this command line, behind ``seatrial``.
         script: if it finds its workers by variables, these are shown in place of torchrun's command.
     """
-    before, _, behind = _split(words)
+    cut = words.index("--") if "--" in words else len(words)
+    before, behind = words[:cut], words[cut:]
     lines = [f"{len(job.hosts)} hosts meet at {job.hosts[0]}:{PORT}. On each, in the project's folder:", ""]
     for rank, host in enumerate(job.hosts):
         lines.append(f"  {host}:  " + shlex.join(["seatrial", *before, "--rank-of", str(rank), *behind]))
@@ -260,11 +256,3 @@ def _variables(job: Job, script: ScriptFacts) -> list[str]:
         ]
     config = {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": "N"}}
     return ["  TF_CONFIG=" + shlex.quote(json.dumps(config).replace('"N"', "N"))]
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], Literal["--", ""], list[str]]:
-    listed = list(words)
-    if "--" not in listed:
-        return listed, "", []
-    cut = listed.index("--")
-    return listed[:cut], "--", listed[cut:]

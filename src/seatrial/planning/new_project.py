@@ -18,7 +18,7 @@ from seatrial.images.base import needed_flavour
 from seatrial.images.plan import image_needs
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.job.startable import converted, first_notebook, is_foreign, likely_scripts, runnable_package
+from seatrial.job.startable import is_foreign, what_is_here
 from seatrial.system.files import in_the_way, write_atomically
 from seatrial.system.typed_path import as_typed
 
@@ -88,23 +88,15 @@ def find_script(project: Path) -> str:
         if (project / name).is_file():
             return name
     scripts = sorted(path.name for path in project.glob("*.py") if path.name != "setup.py")
-    inner = [] if scripts else _inner_scripts(project)
-    if len(scripts + inner) == 1:
-        return (scripts + inner)[0]
-    if len(scripts) > 1:
+    scripts = scripts or _inner_scripts(project)
+    if len(scripts) == 1:
+        return scripts[0]
+    if scripts:
         found = f"There are {', '.join(scripts[:8])}"
-        run = f"seatrial init {next((name for name in scripts if 'train' in name), scripts[0])}"
-    elif inner:
-        found = f"There are {', '.join(inner[:8])}"
-        run = f"seatrial init {shlex.quote(inner[0])}"
-    elif package := runnable_package(project):
-        found, run = f"Here is the package {package}", f"seatrial run -m {package}"
-    elif others := likely_scripts(project):
-        found = f"{'Here are' if len(others) > 1 else 'Here is'} {', '.join(others[:8])}"
-        run = f"seatrial init {shlex.quote(others[0])}"
-    elif notebook := first_notebook(project):
-        convert, script = converted(notebook)
-        found, run = f"Here is the notebook {notebook}", f"{convert} && seatrial init {shlex.quote(script)}"
+        run = f"seatrial init {shlex.quote(next((name for name in scripts if 'train' in name), scripts[0]))}"
+    elif here := what_is_here(project):
+        what, before, words = here
+        found, run = f"Here {what}", f"{before}seatrial {'run' if words.startswith('-m ') else 'init'} {words}"
     else:
         found, run = "No .py file of that name here", "find . -name '*.py' -not -path '*/.*'"
     raise UsageError(f"Which script trains? {found}", run=run)

@@ -15,7 +15,7 @@ from seatrial.job.plan import Gpu
 from seatrial.job.script import ScriptFacts
 from seatrial.job.tables import CONTAINER_PORT, Serving
 from seatrial.job.units import format_bytes
-from seatrial.planning.container.limits import gpu_memory_enforceable
+from seatrial.planning.container.limits import LIMITED_FRAMEWORKS
 
 #: Of a GPU's memory, what frameworks can be given: CUDA's own context takes about 0.5 GB of 80 (H200, 2026-11-22).
 _USABLE = 0.95
@@ -39,7 +39,7 @@ def refuse_options(job: Job, traits: Traits, name: str) -> None:
 def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> int | None:
     """Bytes of each GPU that the target may use, or None for all. Raises UsageError for what cannot be held."""
     limit = job.gpu_memory_bytes
-    if limit is None and job.gpus.share and gpus and gpu_memory_enforceable(script.framework):
+    if limit is None and job.gpus.share and gpus and script.framework in LIMITED_FRAMEWORKS:
         return int(job.gpus.share * _USABLE * min(gpu.memory_bytes for gpu in gpus))
     if limit is None:
         return None
@@ -48,7 +48,7 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
             "--gpu-memory limits nothing on a run without GPUs (--gpus none)",
             run="seatrial run …   # without --gpu-memory",
         )
-    if not gpu_memory_enforceable(script.framework):
+    if script.framework not in LIMITED_FRAMEWORKS:
         raise UsageError(
             f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} has no limit",
             cause="torch, TensorFlow and JAX support a limit; CUDA itself does not",

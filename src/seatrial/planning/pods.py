@@ -7,14 +7,13 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from seatrial.backends.containers.env_file import read_env_file
 from seatrial.backends.kubernetes.manifests import KINDS, addresses, rendezvous
 from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
-from seatrial.job.cluster import POD_CONFIG, ClusterPlan, Kind
+from seatrial.job.cluster import POD_CONFIG, ClusterPlan
 from seatrial.job.in_container import (
     AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
@@ -76,8 +75,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host))
     shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
-    inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
-    cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
+    cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
     survive = f"checkpoints survive a pod on {volumes.models}"
@@ -200,63 +198,54 @@ _AS_GIVEN = ("node_selector", "tolerations", "priority_class", "runtime_class", 
 
 def _pods(
     job: Job,
-    run_id: str,
-    facts: ClusterFacts,
-    kind: Kind,
+    site: Site,
     gpus: PodGpus,
-    inside: _Contents,
+    image: ImagePlan,
+    code: Code,
+    volumes: Volumes,
+    *,
+    env: dict[str, str],
+    shm_bytes: int,
     again: int,
 ) -> ClusterPlan:
-    options, image, code = job.kubernetes, inside.image, inside.code
-    count = gpus.plan.count
+    assert site.cluster is not None, "pods are of a cluster"
+    options, facts = job.kubernetes, site.cluster.facts
     for flag, name, limit in (("--cpus", "cpu", job.cpus), ("--memory", "memory", job.memory_bytes)):
         if limit is not None and float(options.requests.get(name, 0)) > limit:
             message = f"[kubernetes] requests has more {name} than {flag} allows"
             raise UsageError(message, cause="a request is at most its limit", run="seatrial run --help")
     return ClusterPlan(
-        name=f"seatrial-{run_id}",
-        kind=kind,
+        name=f"seatrial-{site.run_id}",
+        kind=options.kind,
         disruptions_free=facts.disruptions_free,
         context=facts.context,
         namespace=facts.namespace,
         nodes=job.nodes,
-        gpus=count,
+        gpus=gpus.plan.count,
         gpu_resource=pod_resource(job),
         claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        shm_bytes=inside.shm_bytes,
+        shm_bytes=shm_bytes,
         shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
         image=image.tag,
         command=_agent_command(image),
-        workdir=inside.places.project,
-        env=inside.env,
+        workdir=job.folder_inside,
+        env=env,
         secrets=job.secrets,
         recipes=job.target.kind == "recipe" and not image.build,
         code=code.way,
         files=code.files,
-        mounts=inside.volumes.mounts,
-        run_mount=inside.volumes.run,
-        run_in_models=inside.volumes.run_folder != CONTAINER_RUN,
+        mounts=volumes.mounts,
+        run_mount=volumes.run,
+        run_in_models=volumes.run_folder != CONTAINER_RUN,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
         restarts=again,
         grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
-        labels=_labels(job, run_id),
+        labels=_labels(job, site.run_id),
         **{name: getattr(options, name) for name in _AS_GIVEN},
     )
-
-
-@dataclass(frozen=True)
-class _Contents:
-    """Holds the contents of each pod."""
-
-    image: ImagePlan
-    code: Code
-    volumes: Volumes
-    places: Places
-    env: dict[str, str]
-    shm_bytes: int
 
 
 def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> ClusterSite:

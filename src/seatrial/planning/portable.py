@@ -75,27 +75,15 @@ def as_docker(plan: Plan) -> str:
 def as_compose(plan: Plan) -> str:
     """A Compose file with one service. Raises UsageError for a plan without a container."""
     recipe = _image(plan).plain_dockerfile if _elsewhere(plan) else None
-    text = as_yaml({"services": {"train": compose_service(plan, recipe)}})
+    document = {"services": {"train": _service(plan, recipe)}}
+    text: str = yaml.dump(document, Dumper=_Readable, sort_keys=False, width=120)
     return _before(plan, recipe) + "# docker compose up --abort-on-container-exit\n" + text
 
 
-def as_yaml(document: dict[str, Any]) -> str:
-    """YAML as people write it: keys in their order, text of several lines as a block."""
-    text: str = yaml.dump(document, Dumper=_Readable, sort_keys=False, width=120)
-    return text
-
-
-def compose_service(plan: Plan, recipe: str | None, *, here: bool = False) -> dict[str, Any]:
-    """One service of a Compose file.
-
-    Args:
-        recipe: the Dockerfile to build, where the image is to be built by Compose; None: the image is there.
-        here: the project is the folder that the file lies in.
-
-    Raises UsageError for a plan without a container.
-    """
+def _service(plan: Plan, recipe: str | None) -> dict[str, Any]:
+    """Return the service; ``recipe``: the Dockerfile that Compose builds; None: the image is there."""
     container, image = _container(plan), _image(plan)
-    anywhere = here or _elsewhere(plan)
+    elsewhere = _elsewhere(plan)
     service: dict[str, Any] = {
         "image": None if recipe else image.tag,
         "build": _build(recipe, image),
@@ -110,7 +98,8 @@ def compose_service(plan: Plan, recipe: str | None, *, here: bool = False) -> di
         "volumes": [
             {
                 "type": "bind",
-                "source": _source(each, anywhere=anywhere),
+                # The file lies in the project, whose path on another machine nobody knows.
+                "source": "." if elsewhere and each.target == CONTAINER_PROJECT else str(each.source),
                 "target": each.target,
                 "read_only": each.read_only,
             }
@@ -178,11 +167,6 @@ def _devices(gpus_flag: str) -> dict[str, Any]:
     if gpus_flag.isdigit():
         return {"count": int(gpus_flag)}
     return {"device_ids": gpus_flag.strip('"').partition("=")[2].split(",")}
-
-
-def _source(mount: Mount, *, anywhere: bool) -> str:
-    """The Compose file lies in the project, whose path on another machine nobody knows."""
-    return "." if anywhere and mount.target == CONTAINER_PROJECT else str(mount.source)
 
 
 def _command(plan: Plan) -> list[str]:

@@ -10,11 +10,11 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
 from seatrial.job.asks import hidden
 from seatrial.job.model import Job
+from seatrial.job.tables import host_of
 from seatrial.system.host import Host
 
 #: The secret under whose name the webhook of ``[watch]`` travels: its URL allows anyone to post there.
@@ -35,7 +35,7 @@ def check_secrets(job: Job, host: Host) -> None:
 
     open_words = {
         "the target's arguments": job.target.args,
-        "--env": [value for name, value in job.env.items() if name not in job.secrets],
+        "--env": without_secrets(job.env, job).values(),
     }
     for name in job.secrets:
         for where, words in open_words.items():
@@ -52,9 +52,7 @@ def hide_webhook(job: Job, host: Host) -> tuple[Job, Host]:
     url = job.watch.webhook
     if url is None:
         return job, host
-    parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.hostname}/…"
-    watch = job.watch.changed(webhook=shown)
+    watch = job.watch.changed(webhook=host_of(url))
     hidden = job.changed(watch=watch, secrets=(*job.secrets, WEBHOOK_SECRET))
     return hidden, host.with_secrets({WEBHOOK_SECRET: url})
 

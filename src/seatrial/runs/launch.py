@@ -18,10 +18,9 @@ from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
 from seatrial.images.build.progress import CACHED
 from seatrial.images.recipes import require_data
 from seatrial.job.gpus import Selection
-from seatrial.job.keras_backend import with_keras_backend
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
-from seatrial.job.script import ScriptFacts, source_facts
+from seatrial.job.script import ScriptFacts, source_facts, with_keras_backend
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults

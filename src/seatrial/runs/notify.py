@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import SeatrialError
-from seatrial.job.notify import Notify, program_of
+from seatrial.job.tables import Notify, program_of
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.store import JSON_NAME
 from seatrial.runs.run import Run, run_name

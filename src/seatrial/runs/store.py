@@ -210,7 +210,7 @@ class RunStore:
             raise RunNotFoundError(f"No runs {where} yet", run="seatrial run digits")
         close = nearest(reference, [*(name for run in runs if (name := run_name(run))), *also])
         hint = f"; did you mean {close}?" if close else ""
-        instead = (reference, close) if close else None
+        instead = (reference, [close]) if close else None
         raise RunNotFoundError(f'No run "{reference}" {where}{hint}', run="seatrial runs ls", instead=instead)
 
     def remove(self, run: Run) -> None:

@@ -23,7 +23,7 @@ from seatrial.system.host import Host
 from seatrial.system.names import Names
 
 if TYPE_CHECKING:
-    from seatrial.job.notify import Notify
+    from seatrial.job.tables import Notify
     from seatrial.receipt.section import Plot
     from seatrial.runs.notify import Ended
 

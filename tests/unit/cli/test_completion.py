@@ -58,35 +58,34 @@ def test_verbs_and_flags() -> None:
     assert values("nonsense", "") == []
 
 
-def test_values() -> None:
-    assert values("run", "--on", "p") == ["podman"]
-    assert values("run", "--on=p") == ["--on=podman"]
-    assert values("plan", "--as", "") == ["docker", "compose", "manifests"]
-    assert values("run", "--gpus", "a") == ["auto", "all"]
-    assert values("run", "dig") == ["digits", ":files"]
-    assert values("run", "--data", "") == [":folders"]
-    assert values("run", "--name", "") == []
-    assert values("run", "train.py", "--", "-") == [":files"]
-    assert values("run", "--data=pic") == [":folders"] and values("run", "--env-file=") == [":files"]
-    assert values("run", "--image", "") == []
-    assert values("runs", "cp", "last:model.pt", "") == [":folders"]
-
-
-def test_behind_the_target_there_is_no_second_one() -> None:
-    assert values("run", "train.py", "") == ["--"]
-    assert values("run", "train.py", "--gpu") == ["--gpus", "--gpu-memory"]
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("run --on p", ["podman"]),
+        ("run --on=p", ["--on=podman"]),
+        ("plan --as ", ["docker", "compose", "manifests"]),
+        ("run --gpus a", ["auto", "all"]),
+        ("run dig", ["digits", ":files"]),
+        ("run --data ", [":folders"]),
+        ("run --name ", []),
+        ("run train.py -- -", [":files"]),
+        ("run --data=pic", [":folders"]),
+        ("run --env-file=", [":files"]),
+        ("run --image ", []),
+        ("runs cp last:model.pt ", [":folders"]),
+        ("run train.py ", ["--"]),  # no second target
+        ("run train.py --gpu", ["--gpus", "--gpu-memory"]),
+    ],
+)
+def test_values(words: str, found: list[str]) -> None:
+    assert values(*words.split(" ")) == found
 
 
 def test_values_are_those_that_the_verbs_take() -> None:
-    fixed = VALUES
-    assert fixed["BACKEND"] == ("auto", *table.BACKENDS) and fixed["ENGINE"] == ("auto", *table.on_this_host(), "k8s")
-    assert fixed["LEVEL"] == get_args(SlimLevel) and fixed["KIND"] == get_args(Kind)
-    assert fixed["STATUS"] == runs_table.STATUSES
-    assert all(parse_target(name) for name in fixed["MACHINE"])
-
-
-def test_recipes_are_those_of_the_table() -> None:
-    assert set(RECIPES) == set(recipes.RECIPES)
+    assert VALUES["BACKEND"] == ("auto", *table.BACKENDS) and VALUES["ENGINE"] == ("auto", *table.on_this_host(), "k8s")
+    assert VALUES["LEVEL"] == get_args(SlimLevel) and VALUES["KIND"] == get_args(Kind)
+    assert VALUES["STATUS"] == runs_table.STATUSES and set(RECIPES) == set(recipes.RECIPES)
+    assert all(parse_target(name) for name in VALUES["MACHINE"])
 
 
 def test_gpus_are_those_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,15 +117,6 @@ def test_a_press_is_quick(project: Path) -> None:
         after = os.times()
         took.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert min(took) < LIMIT_S * slowness()
-
-
-def script(shell: str, folder: Path) -> Path:
-    made = subprocess.run(
-        [sys.executable, "-m", "seatrial", "--completion", shell], capture_output=True, text=True, check=True
-    )
-    path = folder / f"seatrial.{shell}"
-    path.write_text(made.stdout)
-    return path
 
 
 @pytest.fixture
@@ -169,47 +159,42 @@ def pressed(argv: list[str], setup: str, typed: str, wanted: str, env: dict[str,
     return shown
 
 
+#: Its command line, and what loads completion in it. Fish answers for itself: its Tab key calls ``complete -C``.
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source {}"),
     "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -u -D; source {}"),
+    "fish": (["fish", "--no-config", "-c"], "source {}"),
 }
 PRESSES = constant(__file__, "PRESSES")
+
+
+def completed(shell: str, typed: str, wanted: str, env: dict[str, str], folder: Path) -> str:
+    """Return a shell's output after a Tab, until ``wanted``."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    argv, setup = SHELLS[shell]
+    script = [sys.executable, "-m", "seatrial", "--completion", shell]
+    loads = setup.format(path := folder / f"seatrial.{shell}")
+    path.write_text(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
+    if shell != "fish":
+        return pressed(argv, loads, typed, wanted, env, folder)
+    line = f"{loads}; complete -C '{typed}'"
+    return subprocess.run([*argv, line], capture_output=True, text=True, env=env, cwd=folder).stdout
 
 
 @pytest.mark.parametrize("press", PRESSES)
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_press_in_a_shell(shell: str, press: str, project: Path, env: dict[str, str]) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    argv, setup = SHELLS[shell]
     typed, wanted = PRESSES[press]
-    shown = pressed(argv, setup.format(script(shell, project)), typed, wanted, env, project)
+    shown = completed(shell, typed, wanted, env, project)
     assert re.search(wanted, shown), shown
 
 
-@pytest.mark.parametrize("press", PRESSES)
-def test_a_press_in_fish(press: str, project: Path, env: dict[str, str]) -> None:
-    """Which answers for itself: ``complete -C`` is what its Tab key calls."""
-    if shutil.which("fish") is None:
-        pytest.skip("fish is not installed")
-    typed, wanted = PRESSES[press]
-    line = f"source {script('fish', project)}; complete -C '{typed}'"
-    done = subprocess.run(["fish", "--no-config", "-c", line], capture_output=True, text=True, env=env, cwd=project)
-    assert re.search(wanted, done.stdout), (done.stdout, done.stderr)
-
-
-@pytest.mark.parametrize("shell", [*SHELLS, "fish"])
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_name_is_quoted(shell: str, project: Path, env: dict[str, str]) -> None:
     """Names that the command line refuses, but a record may hold: a press makes one word of it, which runs nothing."""
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
     RunStore(project).create("20260103-000000-cccc", "odd; $(touch it)")
-    if shell == "fish":  # its Tab key quotes what complete -C finds
-        line = f"source {script('fish', project)}; complete -C 'seatrial runs show od'"
-        done = subprocess.run(["fish", "--no-config", "-c", line], capture_output=True, text=True, env=env, cwd=project)
-        assert done.stdout.startswith("odd; $(touch it)\t"), (done.stdout, done.stderr)
-        return
-    argv, setup = SHELLS[shell]
-    wanted = re.escape(r"odd\;\ \$\(touch\ it\)")
-    shown = pressed(argv, setup.format(script(shell, project)), "seatrial runs show od", wanted, env, project)
+    # Fish's Tab key quotes what complete -C finds.
+    wanted = r"^odd; \$\(touch it\)\t" if shell == "fish" else re.escape(r"odd\;\ \$\(touch\ it\)")
+    shown = completed(shell, "seatrial runs show od", wanted, env, project)
     assert re.search(wanted, shown), shown

@@ -54,11 +54,9 @@ OUTPUT = {"system/command.py": "sys.stderr.buffer"}
 
 
 def test_no_code_of_the_host_prints_past_the_door() -> None:
-    found = [
-        each for folder in ROOMS for path in sorted((SOURCE / folder).rglob("*.py")) for each in past_the_door(path)
-    ]
-    others = [each for each in found if OUTPUT.get(each.partition(":")[0], "-") not in each]
-    assert not others, others
+    files = [path for folder in ROOMS for path in sorted((SOURCE / folder).rglob("*.py"))]
+    found = [each for path in files for each in past_the_door(path)]
+    assert not [each for each in found if OUTPUT.get(each.partition(":")[0], "-") not in each]
 
 
 def test_a_console_or_a_raw_stream_is_found_by_that_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +74,7 @@ def test_every_letter_that_steers_is_visible_and_a_json_text_stays_one() -> None
     assert one_line("a\nb\tc") == "a\\nb\\tc"
 
 
-def test_a_console_colours_its_own_text_and_no_other(
+def test_a_console_colours_its_own_text_and_one_of_a_library_is_cleaned_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -84,11 +82,6 @@ def test_a_console_colours_its_own_text_and_no_other(
     text = HOSTILE.replace("\x07", "")  # rich takes out the bell itself
     door.console().print(f"a{text}b", style="bold")
     assert capsys.readouterr().out == f"\x1b[1ma{visible(text)}b\x1b[0m\n"
-
-
-def test_a_console_of_a_library_is_cleaned_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     with door.opened():
         rich.console.Console(force_terminal=True, color_system="standard").print("a", style="bold")
         print(HOSTILE, file=sys.stderr)
@@ -132,9 +125,8 @@ def typed(words: str) -> list[str]:
 def test_no_verb_prints_a_letter_that_steers_or_a_line_that_is_forged(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("state", "leases", "cache"):
-        variable = {"state": "SEATRIAL_STATE", "leases": "SEATRIAL_LEASES", "cache": "XDG_CACHE_HOME"}[name]
-        monkeypatch.setenv(variable, str(tmp_path / name))
+    for variable in ("SEATRIAL_STATE", "SEATRIAL_LEASES", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
     monkeypatch.setenv("KEY", "a secret of some length")
     monkeypatch.chdir(project)
     failed, codes = [], []

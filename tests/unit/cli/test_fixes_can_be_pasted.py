@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -100,8 +99,7 @@ def test_the_fix_of_an_error(fix: Callable[..., str], project: Path, words: tupl
 def test_a_path_is_the_one_to_type_from_here(
     fix: Callable[..., str], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advice = fix("run", "latin.py")
-    [[*_, path]] = commands(advice)
+    [[*_, path]] = commands(fix("run", "latin.py"))
     assert path == "latin.py"
     monkeypatch.chdir("sub dir")
     [[*_, path]] = commands(fix("run", "latin.py", "-C", ".."))
@@ -126,6 +124,3 @@ def test_own_words(advice: str, own: str | None, arguments: str | None, shown: s
     """An option that may be given twice stays, a variable is set once, and of two mounts none is chosen."""
     words = ["a b.py", "--gpus", "1"] if own is None else own.split()
     assert with_own_words(advice, words, ["--", "-x"] if arguments is None else arguments.split()) == shown
-
-
-assert shutil.which("bash")

@@ -84,17 +84,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     project = folder / "project"
     project.mkdir()
     (project / "train.py").write_text("print('ready')\n")
-    environ = {
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-        "HOME": str(folder),
-        "SEATRIAL_STATE": str(folder / "state"),
-        "FOUND": str(folder / "found.json"),
-        "PYTHONPATH": str(ROOT / "src"),
-    }
-    words = ["run", "train.py", "--on", "docker", "--gpus", "none", "--trust"]
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words], cwd=project, env=environ, capture_output=True, text=True, timeout=120
-    )
+    own = {"HOME": folder, "SEATRIAL_STATE": folder / "state", "FOUND": folder / "found.json"}
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    environ = {**{name: str(each) for name, each in own.items()}, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    argv = [sys.executable, "-c", PROGRAM, *["run", "train.py", "--on", "docker", "--gpus", "none", "--trust"]]
+    ended = subprocess.run(argv, cwd=project, env=environ, capture_output=True, text=True, timeout=120)
     found = json.loads((folder / "found.json").read_text())
     assert "records and starts nothing" in ended.stderr, ended.stdout + ended.stderr
     return {**found, "argv": [json.loads(line) for line in log.read_text().splitlines()]}

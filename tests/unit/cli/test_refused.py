@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import cli
-from seatrial.cli.options import check_launcher
+from seatrial.cli.words import check_launcher
 from seatrial.errors import TargetError
 from tables import cases, constant
 
@@ -14,7 +14,7 @@ NAN = ["-1", "nan", "inf", "-inf", "1e999", "1e3", "0x10", "", " ", "9" * 5000]
 
 #: No run can be called so.
 NO_RUNS = ["", "-", "/", "a/b", "..", ".", "*", "a\nb", "\x1b[31m", "a b", "é", "x" * 64, "x" * 5000]
-RUN_VERBS = ["show", "logs", "attach", "stop", "rm", "verify", "exec", "cp", "compare"]
+RUN_VERBS = ["show", "logs", "attach", "stop", "rm", "verify", "exec", "cp", "compare", "--resume"]
 
 #: (words before, words behind) a number.
 NUMBERS = constant(__file__, "NUMBERS")
@@ -41,17 +41,12 @@ def refused(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize("verb", RUN_VERBS)
 def test_no_run(refused, verb, reference):
     behind = {"exec": ["--", "true"], "cp": ["out"], "compare": ["last"]}.get(verb, [])
-    refused("runs", verb, reference, *behind)
+    refused(*(["run", verb] if verb == "--resume" else ["runs", verb]), reference, *behind)
 
 
 @pytest.mark.parametrize("option", ["--image", "--container"])
 def test_a_name_that_is_empty(refused, option):
     assert f"seatrial doctor {option} NAME" in refused("doctor", option, "")
-
-
-@pytest.mark.parametrize("reference", NO_RUNS, ids=repr)
-def test_nothing_to_resume(refused, reference):
-    refused("run", "--resume", reference)
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -77,10 +77,6 @@ def in_a_log(*how: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def build_on_a_terminal(*how: str) -> str:
-    return on_a_terminal([BUILD, *how]).decode()
-
-
 def lines_left(shown: str) -> list[str]:
     """Return the lines that stay, without colours and overwritten text."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
@@ -88,13 +84,15 @@ def lines_left(shown: str) -> list[str]:
 
 
 def test_on_a_terminal_one_line_changes_and_one_stays() -> None:
-    shown = build_on_a_terminal()
+    shown = on_a_terminal([BUILD]).decode()
     assert re.search(r"\r\x1b\[K\x1b\[2minstalling the framework with pip, 1 s: 1 package, 6.3 MB downloaded;", shown)
     assert lines_left(shown) == ["seatrial image ready: 1.4 GB, built in 41 s, 1 package, 6.3 MB downloaded"]
 
 
 def test_an_image_that_is_there_is_one_line() -> None:
-    assert lines_left(build_on_a_terminal("cached")) == in_a_log("cached") == ["seatrial image ready (cached)"]
+    assert (
+        lines_left(on_a_terminal([BUILD, "cached"]).decode()) == in_a_log("cached") == ["seatrial image ready (cached)"]
+    )
 
 
 def test_a_log_has_a_line_a_step_and_what_takes_long() -> None:
@@ -106,10 +104,9 @@ def test_a_log_has_a_line_a_step_and_what_takes_long() -> None:
     ]
 
 
-@pytest.mark.parametrize("show", [in_a_log, lambda *how: lines_left(build_on_a_terminal(*how))], ids=["log", "tty"])
-def test_a_build_that_fails_leaves_all_that_it_printed_above_the_error(show: object) -> None:
-    assert callable(show)
-    message = show("fails")
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_build_that_fails_leaves_all_that_it_printed_above_the_error(terminal: bool) -> None:
+    message = lines_left(on_a_terminal([BUILD, "fails"]).decode()) if terminal else in_a_log("fails")
     assert message[-1] == "error: no such package"
     assert any(line.startswith("  [base 4/4] RUN python3 -m venv") for line in message)
     assert "    Downloading sympy-1.14.0-py3-none-any.whl (6.3 MB)" in message
@@ -183,12 +180,10 @@ def test_it_comes_back_when_the_targets_screen_has_gone(end: bytes) -> None:
     assert shown.startswith(begin + b"a table\n" + end) and b"8 steps" in shown
 
 
-def test_colours_are_no_drawing() -> None:
+def test_colours_are_no_drawing_and_it_is_never_wider_than_the_terminal() -> None:
     assert b"8 steps" in live(b"\x1b[32mepoch 1\x1b[0m\n")
-
-
-def test_it_is_never_wider_than_the_terminal() -> None:
-    assert b"7 steps\x1b" in live(b"a\n", columns=10) and b"steps/s" not in live(b"a\n", columns=10)
+    narrow = live(b"a\n", columns=10)
+    assert b"7 steps\x1b" in narrow and b"steps/s" not in narrow
 
 
 def test_who_reads_a_pipe_may_print_here_too() -> None:
@@ -242,21 +237,15 @@ print("verdict", flush=True)
 
 @pytest.mark.parametrize(
     ("stream", "text", "shown"),
-    [
-        ("stdout", "no end", b"no end\nverdict\n"),
-        ("stdout", "an end\\n", b"an end\nverdict\n"),
-        ("stderr", "no end", b"no end\nverdict\n"),
-    ],
+    [("stdout", "no end", b"no end\n"), ("stdout", "an end\\n", b"an end\n"), ("stderr", "no end", b"no end\n")],
 )
-def test_in_one_file(stream: str, text: str, shown: bytes) -> None:
-    program = VERDICT % (stream, text)
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert done.stdout == shown
-
-
-def test_another_file_is_left_as_it_is() -> None:
-    done = subprocess.run([sys.executable, "-c", VERDICT % ("stderr", "no end")], capture_output=True)
-    assert (done.stdout, done.stderr) == (b"verdict\n", b"no end")
+def test_a_line_without_an_end_is_broken_in_one_file_and_left_in_another(stream: str, text: str, shown: bytes) -> None:
+    argv = [sys.executable, "-c", VERDICT % (stream, text)]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.stdout == shown + b"verdict\n"
+    if stream == "stderr":
+        done = subprocess.run(argv, capture_output=True)
+        assert (done.stdout, done.stderr) == (b"verdict\n", b"no end")
 
 
 def test_a_line_ends_at_a_part_or_a_word() -> None:

@@ -44,49 +44,37 @@ def followed(data: bytes) -> events.Chain:
         return follow_chain(str(path))
 
 
-@given(EVENTS)
-def test_what_was_written_holds(reported: list[dict[str, Any]]) -> None:
-    data = written(reported)
-    chain = followed(data)
+@given(EVENTS, st.data())
+def test_what_was_written_holds_and_a_changed_byte_is_found(
+    reported: list[dict[str, Any]], choice: st.DataObject
+) -> None:
+    data = bytearray(written(reported))
+    chain = followed(bytes(data))
     assert (chain.lines, chain.broken_at) == (len(reported), None)
     assert json.loads(data.splitlines()[-1])["_chain"] == chain.digest != CHAIN_START
-
-
-@given(EVENTS, st.data())
-def test_a_changed_byte_is_found(reported: list[dict[str, Any]], choice: st.DataObject) -> None:
-    data = bytearray(written(reported))
     at = choice.draw(st.integers(0, len(data) - 2))  # the last line's end alone belongs to no line
     other = choice.draw(st.integers(0, 255).filter(lambda byte: byte != data[at]))
     data[at] = other
     assert followed(bytes(data)).broken_at is not None
 
 
-@given(EVENTS, st.data())
-def test_a_removed_or_moved_line_is_found(reported: list[dict[str, Any]], choice: st.DataObject) -> None:
-    """At the end, by the digest that closed the log: what is left of it is a log."""
+@given(EVENTS, EVENTS, st.data())
+def test_a_removed_moved_or_added_line_is_found(
+    reported: list[dict[str, Any]], forged: list[dict[str, Any]], choice: st.DataObject
+) -> None:
+    """At the end, by the digest that closed the log: what is left of it is a log. So is what was added."""
     data = written([*reported, {"type": "last"}])
     closed = followed(data)
     lines = data.splitlines(keepends=True)
     begin = choice.draw(st.integers(0, len(lines) - 1))
     end = choice.draw(st.integers(begin + 1, len(lines)))
+    bare = [events.encode(event) for event in forged]
     assert _differs(closed, followed(b"".join(lines[:begin] + lines[end:])))
+    for added in (written(forged).splitlines(keepends=True), bare):  # another log's, whose own chain holds; without one
+        assert _differs(closed, followed(b"".join([*lines[:begin], *added, *lines[begin:]])))
     first, second = choice.draw(st.permutations(range(len(lines))).map(lambda order: order[:2]))
     lines[first], lines[second] = lines[second], lines[first]
     assert followed(b"".join(lines)).broken_at is not None
-
-
-@given(EVENTS, EVENTS, st.data())
-def test_an_added_line_is_found(
-    reported: list[dict[str, Any]], forged: list[dict[str, Any]], choice: st.DataObject
-) -> None:
-    """Lines of another log, whose own chain holds, and lines without one."""
-    data = written(reported)
-    closed = followed(data)
-    lines, others = data.splitlines(keepends=True), written(forged).splitlines(keepends=True)
-    at = choice.draw(st.integers(0, len(lines)))
-    bare = [events.encode(event) for event in forged]
-    assert _differs(closed, followed(b"".join([*lines[:at], *others, *lines[at:]])))
-    assert _differs(closed, followed(b"".join([*lines[:at], *bare, *lines[at:]])))
 
 
 def _differs(closed: events.Chain, now: events.Chain) -> bool:

@@ -96,10 +96,9 @@ def test_what_a_flag_replaces_is_not_requested(project: Path, tmp_path: Path) ->
     ]
 
 
-@pytest.mark.parametrize("table", ["watch"])
-def test_a_webhooks_path_counts_and_stands_nowhere(project: Path, table: str) -> None:
+def test_a_webhooks_path_counts_and_stands_nowhere(project: Path) -> None:
     def loaded(path: str) -> Any:
-        (project / "seatrial.toml").write_text(f'[{table}]\nwebhook = "https://chat.example.org/{path}"')
+        (project / "seatrial.toml").write_text(f'[watch]\nwebhook = "https://chat.example.org/{path}"')
         return load_job(project, {"target": "train.py"}).asks
 
     assert loaded("mine") == loaded("mine") != loaded("theirs")
@@ -115,11 +114,6 @@ def test_a_command_is_confirmed_whole_and_is_in_no_plan(project: Path) -> None:
     assert planned.asks[0].words.endswith("when a run ends: a command")
     (project / "seatrial.toml").write_text("[notify]\ncommand = \"TOKEN=OTHER tell 'me'\"")
     assert hide_notify(load_job(project, {"target": "train.py"})).asks != planned.asks
-
-
-def test_a_line_cannot_steer_the_terminal_nor_pretend_to_be_two(project: Path) -> None:
-    toml = '[watch]\ncommand = "ok\\n\\u001b[2J\\u202egood"'
-    assert asks(project, toml) == [r"runs a command for each watchdog finding: ok\n\x1b[2J\u202egood"]
 
 
 #: Keys of seatrial.toml whose value can become a line of the question.

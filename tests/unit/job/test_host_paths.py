@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import load_job
 from seatrial.job.host_paths import HostPath, host_paths
-from seatrial.job.loading import load_job
 from seatrial.job.model import Job, Target
 
 
@@ -29,17 +29,24 @@ def found(project: Path, *arguments: str) -> list[tuple[str, str, bool, bool]]:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("--data", "{data}"), ("--data={data}",), ("data.root={data}",), ("{data}",), ("-v", "--data", "{data}")],
-    ids=["word", "sign", "hydra", "alone", "behind a flag"],
+    ("arguments", "target"),
+    [
+        (("--data", "DATA"), "DATA"),
+        (("--data=DATA",), "DATA"),
+        (("data.root=DATA",), "DATA"),
+        (("DATA",), "DATA"),
+        (("-v", "--data", "DATA"), "DATA"),
+        (("--data", "../data"), "/data"),
+        (("--data", "OWN"), "OWN"),
+    ],
+    ids=["word", "sign", "hydra", "alone", "behind a flag", "above the project", "in it by an absolute name"],
 )
-def test_an_absolute_path_keeps_its_place(project: Path, arguments: tuple[str, ...]) -> None:
-    data = str(project.parent / "data")
-    assert found(project, *(each.format(data=data) for each in arguments)) == [(data, data, False, True)]
-
-
-def test_a_relative_path_above_the_project_is_seen_from_the_working_directory(project: Path) -> None:
-    assert found(project, "--data", "../data") == [(str(project.parent / "data"), "/data", False, True)]
+def test_a_path_has_its_place_in_a_container(project: Path, arguments: tuple[str, ...], target: str) -> None:
+    (project / "inside").mkdir()
+    places = {"DATA": str(project.parent / "data"), "OWN": str(project / "inside")}
+    words = [each.replace("DATA", places["DATA"]).replace("OWN", places["OWN"]) for each in arguments]
+    source = places.get(target, places["DATA"])
+    assert found(project, *words) == [(source, places.get(target, target), False, True)]
 
 
 def test_from_a_folder_of_the_project_a_path_above_it_is_the_projects(project: Path) -> None:
@@ -60,12 +67,6 @@ def test_what_is_the_projects_or_no_path_is_left_alone(project: Path) -> None:
     assert not found(project, "--data", "inside", "--lr", "1/2", "--name", "a/b", "/", "..", "./inside")
 
 
-def test_an_absolute_name_of_the_projects_own_folder_is_a_path(project: Path) -> None:
-    (project / "inside").mkdir()
-    own = str(project / "inside")
-    assert found(project, "--data", own) == [(own, own, False, True)]
-
-
 def test_paths_of_a_named_configuration_count_if_they_are_there(project: Path) -> None:
     data = str(project.parent / "data")
     (project / "c.yaml").write_text(f"data: {data}\nother: {data}-gone\nurl: https://host{data}\nnote: x # {data}/y\n")
@@ -79,18 +80,15 @@ def test_a_link_of_the_project_to_data_is_no_typed_path(project: Path) -> None:
     assert found(project, "--data", "data") == [(str(data), str(data), False, False)]
 
 
-def asked(project: Path, flags: dict[str, object]) -> list[str]:
-    job = load_job(project, {"target": "train.py", **flags}, without_container=lambda name: name == "local")
-    return [ask.words for ask in job.asks]
-
-
 def test_a_typed_path_needs_no_consent_and_one_of_a_file_does(project: Path) -> None:
+    def wishes(**flags: object) -> list[str]:
+        return [ask.words for ask in load_job(project, flags).asks]
+
     data = str(project.parent / "data")
     (project / "c.yaml").write_text(f"data: {data}\n")
-    assert asked(project, {"args": ["--data", data]}) == []
-    [ask] = asked(project, {"args": ["--config", "c.yaml"]})
+    (project / "seatrial.toml").write_text('target = "train.py"\n')
+    assert wishes(args=["--data", data]) == wishes(args=["--config", "c.yaml"], on="local")[1:] == []
+    [ask] = wishes(args=["--config", "c.yaml"])
     assert ask == f"mounts {data} read-only at {data}"
-    assert asked(project, {"args": ["--config", "c.yaml"], "on": "local"}) == []
     (project / "seatrial.toml").write_text(f'target = "train.py"\nargs = ["--data", "{data}"]\n')
-    job = load_job(project, {}, without_container=lambda name: False)
-    assert [each.words for each in job.asks] == [ask]
+    assert wishes() == [ask]

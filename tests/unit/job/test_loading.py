@@ -1,3 +1,5 @@
+"""seatrial.toml and flags → Job: every kind of value, what is refused, and jobs of earlier versions."""
+
 from __future__ import annotations
 
 import json
@@ -9,6 +11,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from fakes import load_job
 from seatrial.errors import ConfigError, UsageError
+from seatrial.job.cluster import Volume
+from seatrial.job.flags import in_tables
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Mount, holds, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, DataMount, Job, Target, json_schema
@@ -102,15 +106,8 @@ def test_flags_win_lists_add_up_tables_merge(project: Path) -> None:
         accuracy = ">= 0.9"
         mean_utilization = false
     """
-    job = load(
-        project,
-        toml,
-        gpus="device=0,2",
-        publish=("81:81",),
-        writable=None,
-        env=("A=flag", "C=a=b"),
-        criteria={"finished_within": "5m"},
-    )
+    flags = {"publish": ("81:81",), "writable": None, "env": ("A=flag", "C=a=b"), "criteria": {"finished_within": "5m"}}
+    job = load(project, toml, gpus="device=0,2", **flags)
     assert (str(job.gpus), job.publish, job.writable) == ("device=0,2", ("80:80", "81:81"), True)
     assert job.env == {"A": "flag", "B": "2", "C": "a=b"}
     assert job.criteria == Criteria(mean_utilization_pct=None, finished_within_s=300, metrics={"accuracy": ">= 0.9"})
@@ -145,23 +142,20 @@ def test_paths_of_the_file_and_of_flags_count_from_their_own_folders(project: Pa
     )
 
 
-BAD_FILES = constant(__file__, "BAD_FILES")
+BAD = {name: constant(__file__, name) for name in ("BAD_FILES", "BAD_FLAGS")}
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.parametrize("name", BAD["BAD_FILES"])
 def test_bad_files(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(project, BAD_FILES[name])
+        load(project, BAD["BAD_FILES"][name])
     assert reported(caught.value, project) == snapshot
 
 
-BAD_FLAGS = constant(__file__, "BAD_FLAGS")
-
-
-@pytest.mark.parametrize("name", BAD_FLAGS)
+@pytest.mark.parametrize("name", BAD["BAD_FLAGS"])
 def test_bad_flags(project: Path, name: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(UsageError) as caught:
-        load(project, **BAD_FLAGS[name])
+        load(project, **BAD["BAD_FLAGS"][name])
     assert reported(caught.value, project) == snapshot
 
 
@@ -177,20 +171,68 @@ def test_two_files_are_one_too_many(project: Path) -> None:
 
 
 def test_the_file_can_report_all_that_a_job_holds() -> None:
-    sayable = set(ConfigFile.model_fields) - {"module", "args", "sweep"}
-    assert sayable == set(Job.model_fields) - {
-        "project",
-        "hosts",
-        "node_rank",
-        "asks",
-        "outputs",
-        "own",
-        "serve",
-        "tuning",
-    }
+    own = {"project", "hosts", "node_rank", "asks", "outputs", "own", "serve", "tuning"}
+    assert set(ConfigFile.model_fields) - {"module", "args", "sweep"} == set(Job.model_fields) - own
 
 
 def test_the_schema_names_every_key_and_is_json() -> None:
     schema = json.loads(json.dumps(json_schema()))
     assert set(schema["properties"]) == set(typed_keys(ConfigFile))
     assert all({"description", "$ref"} & set(entry) for entry in schema["properties"].values())
+
+
+READ = constant(__file__, "READ")
+REFUSED = constant(__file__, "REFUSED")
+
+
+def loaded(project: Path, key: str, value: Any, *, typed: bool) -> Any:
+    """The job with this value in the file, or typed as a flag."""
+    table, _, name = key.rpartition(".")
+    value = [value] if key in ("devices", "ulimits", "publish") else value
+    (project / "train.py").write_text("")
+    line = f"{name} = {json.dumps(value)}\n"
+    (project / "seatrial.toml").write_text("" if typed else f"[{table}]\n{line}" if table else line)
+    flags = in_tables({key: [str(each) for each in value] if isinstance(value, list) else str(value)} if typed else {})
+    return load_job(project, {"target": "train.py", **flags}, cwd=project)
+
+
+@pytest.mark.parametrize("key", READ)
+def test_the_documented_forms_are_read(tmp_path: Path, key: str) -> None:
+    for value in READ[key]:
+        for typed in (False, True):
+            loaded(tmp_path, key, value, typed=typed)
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_what_the_engine_would_refuse_is_refused_in_the_file_and_as_a_flag(tmp_path: Path, key: str) -> None:
+    for value in REFUSED[key]:
+        for typed in (False, True)[: 1 if isinstance(value, bool) else 2]:
+            with pytest.raises(ConfigError):
+                loaded(tmp_path, key, value, typed=typed)
+                pytest.fail(f"{value!r}, typed: {typed}")
+
+
+def test_a_relative_working_directory_is_the_projects(tmp_path: Path) -> None:
+    for value, folder in (("sub/../own", "/workspace/own"), ("/app", "/app")):
+        assert loaded(tmp_path, "workdir", value, typed=True).folder_inside == folder
+
+
+def test_a_login_in_an_index_is_in_no_json(tmp_path: Path) -> None:
+    job = loaded(tmp_path, "image.index_url", "https://me:hunter2@pypi.org/simple", typed=False)
+    assert job.image.index_url == "https://me:hunter2@pypi.org/simple"
+    assert json.loads(job.model_dump_json())["image"]["index_url"] == "https://pypi.org/simple"
+
+
+#: What version 0.1.0 wrote, when a Job held its GPU request and its mounts as text; every table of the file is in it.
+RECORDED = (Path(__file__).parents[2] / "recorded" / "job-0.1.0.json").read_text()
+
+
+def test_a_job_of_an_older_run_is_read_as_values() -> None:
+    job = Job.model_validate_json(RECORDED)
+    assert job.gpus == GpuRequest("count", count=2, capabilities=("compute", "utility"))
+    assert job.mounts == (
+        Mount(source=Path("/home/ada/mnist/data"), target="/extra", read_only=True),
+        Mount(source=Path("/home/ada/mnist/extra"), target="/more"),
+    )
+    assert job.kubernetes.data == Volume(kind="pvc", value="mnist", path="small")
+    assert (job.criteria.metrics, job.criteria.mean_utilization_pct) == ({"test_accuracy": ">= 0.985"}, None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.job.own_workload import read_own, volume_kinds
+from seatrial.job.own_workload import read_own, replicas, volume_kinds
 
 POD = """
       metadata: {labels: {app: mine}}
@@ -45,14 +45,7 @@ def test_the_file_decides_kind_image_command_pods_and_gpus(tmp_path, text, kind,
     assert (flags["kubernetes"]["kind"], flags["nodes"], flags["gpus"], flags["grace"]) == (kind, nodes, "1", "50s")
     assert flags["image"] == {"ready": "pytorch/pytorch:1.13.1-cuda11.6-cudnn8-runtime"}
     assert flags["kubernetes"].get("namespace") == ("team" if nodes == 4 else None)
-    assert volume_kinds(
-        own.manifest["spec"]["template"]
-        if nodes == 1
-        else {**own.manifest["spec"]["pytorchReplicaSpecs"]["Master"]["template"]}
-    ) == {
-        "/app": None,
-        "/out": "persistentVolumeClaim",
-    }
+    assert volume_kinds(replicas(own.manifest)[0][0]) == {"/app": None, "/out": "persistentVolumeClaim"}
 
 
 def test_options_next_to_the_file_are_kept_and_others_refused(tmp_path):

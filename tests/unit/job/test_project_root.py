@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes import load_job
 from seatrial.errors import TargetError
 from seatrial.images.plan import image_needs
-from seatrial.job.loading import load_job
 from seatrial.job.model import Job
 from seatrial.job.script import source_facts
 from seatrial.planning.site import container_places, local_places, target_argv
@@ -33,7 +33,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def job_in(folder: Path, **flags: object) -> Job:
     named = {"target": "train.py", **flags} if "module" not in flags else flags
-    return load_job(project_root(folder), named, cwd=folder, without_container=lambda name: False)
+    return load_job(project_root(folder), named, cwd=folder)
 
 
 @pytest.mark.parametrize(
@@ -92,33 +92,28 @@ def test_a_script_starts_where_it_was_named(repository: Path) -> None:
     assert local_places(job, repository, None).project == str(repository / "tools")
 
 
-def test_modules_and_lists_of_the_repository_are_found(repository: Path) -> None:
-    job = job_in(repository / "tools")
-    facts = source_facts(job)
-    assert facts.imports == ("einops",)
-    needs = image_needs(job, facts)
-    assert (needs.source, needs.requirements.lines) == ("requirements.txt", ("einops==0.7.0",))
+def needs_of(job: Job) -> tuple[str, set[str]]:
+    needs = image_needs(job, source_facts(job))
+    return needs.source, set(needs.requirements.lines)
 
 
-def test_a_list_in_the_folder_comes_before_the_repositorys(repository: Path) -> None:
+def test_modules_and_lists_are_those_of_the_folder_and_of_the_repository(repository: Path) -> None:
+    assert source_facts(job_in(repository / "tools")).imports == ("einops",)
+    assert needs_of(job_in(repository / "tools")) == ("requirements.txt", {"einops==0.7.0"})
     (repository / "tools" / "pyproject.toml").write_text('[project]\nname = "t"\ndependencies = ["rich==13.0"]\n')
     job = job_in(repository / "tools")
-    needs = image_needs(job, source_facts(job))
-    assert needs.source == "tools/pyproject.toml"
-    assert set(needs.requirements.lines) == {"rich==13.0", "einops==0.7.0"}
+    assert needs_of(job) == ("tools/pyproject.toml", {"rich==13.0", "einops==0.7.0"})
 
 
 def test_a_list_of_another_name_in_the_folder_counts(repository: Path) -> None:
     (repository / "tools" / "requirement.txt").write_text("rich==13.0\n")
-    (repository / "elsewhere" / "deep").mkdir(parents=True)
-    (repository / "elsewhere" / "deep" / "stranger.py").write_text("")
+    for name in ("elsewhere/deep/stranger.py", "tools/src/own/__init__.py"):
+        (repository / name).parent.mkdir(parents=True)
+        (repository / name).write_text("")
     (repository / "tools" / "train.py").write_text("import einops, rich, stranger, own\n")
-    (repository / "tools" / "src" / "own").mkdir(parents=True)
-    (repository / "tools" / "src" / "own" / "__init__.py").write_text("")
     job = job_in(repository / "tools")
     facts = source_facts(job)
-    needs = image_needs(job, facts)
-    assert needs.source == "tools/requirement.txt"
+    assert needs_of(job)[0] == "tools/requirement.txt"
     assert "own" not in facts.imports and facts.import_roots == ("tools/src",)
 
 
@@ -130,15 +125,11 @@ def test_a_module_is_found_from_the_folder(repository: Path) -> None:
     assert source_facts(job).imports == ("einops",)
 
 
-def test_a_script_that_only_the_project_has_starts_in_the_project(repository: Path) -> None:
+def test_what_the_folder_has_not_starts_in_the_project_and_the_files_workdir_counts(repository: Path) -> None:
     job = job_in(repository / "lib", target="tools/train.py")
     assert (job.workdir, job.target.value) == (None, "tools/train.py")
-
-
-def test_the_files_target_starts_in_the_project_and_its_workdir_counts(repository: Path) -> None:
     (repository / "seatrial.toml").write_text('target = "tools/train.py"\n')
-    job = load_job(repository, {}, cwd=repository / "tools", without_container=lambda name: False)
-    assert job.workdir is None
+    assert load_job(repository, {}, cwd=repository / "tools").workdir is None
     (repository / "seatrial.toml").write_text('workdir = "lib"\n')
     assert job_in(repository / "tools").folder == repository / "lib"
 

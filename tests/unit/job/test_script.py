@@ -1,24 +1,27 @@
+"""Facts from reading a script: imports, framework, launcher, the Python and the Keras backend that it needs."""
+
 from __future__ import annotations
 
 import ast
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from planning_sites import facts_of
-from seatrial.errors import TargetError
+from seatrial.errors import ConfigError, TargetError, UsageError
+from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES
-from seatrial.job.script import ScriptFacts, script_facts, source_facts
+from seatrial.job.script import ScriptFacts, script_facts, source_facts, with_keras_backend
 from seatrial.job.tables import CALLED, Serving
 from tables import cases, constant
 
 
 def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) -> None:
-    found = facts_of(
-        tmp_path, "import os, torch.nn as nn\nfrom model import Net\nimport seatrial\n", model="import numpy\n"
-    )
+    source = "import os, torch.nn as nn\nfrom model import Net\nimport seatrial\n"
+    found = facts_of(tmp_path, source, model="import numpy\n")
     assert found.imports == ("numpy", "torch")
     assert found.files == ("train.py", "model.py")
     assert found.framework == "torch"
@@ -32,9 +35,7 @@ def test_framework(tmp_path: Path, source: str, framework: str | None) -> None:
 def test_a_framework_behind_try_may_not_be_there(tmp_path: Path) -> None:
     maybe = facts_of(tmp_path, "try:\n    import tensorflow as tf\nexcept ImportError:\n    tf = None\n")
     assert maybe.framework == "tensorflow" and not maybe.needs_framework
-    assert (
-        facts_of(tmp_path, "import optax").needs_framework and facts_of(tmp_path, "import tensorflow").needs_framework
-    )
+    assert all(facts_of(tmp_path, f"import {name}").needs_framework for name in ("optax", "tensorflow"))
 
 
 @cases("source", "torchrun", "one_process")
@@ -63,20 +64,13 @@ def test_compiler_evidence(tmp_path: Path, source: str, evidence: str | None) ->
 
 @cases("source", "run")
 def test_a_file_of_a_package_is_started_as_a_module(tmp_path: Path, source: str, run: str | None) -> None:
-    (tmp_path / "lab").mkdir()
-    (tmp_path / "lab/net.py").write_text("from .train import y\nx = 1\n")
-    (tmp_path / "lab/train.py").write_text(source)
-    (tmp_path / "train.py").write_text("from .lab import net\n")
-    if run is None:
-        script_facts(Target(kind="script", value="lab/train.py"), tmp_path)
-    else:
-        with pytest.raises(TargetError) as refused:
-            script_facts(Target(kind="script", value="lab/train.py"), tmp_path)
-        assert refused.value.run == run
-    script_facts(Target(kind="module", value="lab.train"), tmp_path)
     with pytest.raises(TargetError) as refused:
-        script_facts(Target(kind="script", value="train.py"), tmp_path)
+        facts_of(tmp_path, "from .lab import net\n", lab__net="from .train import y\nx = 1\n", lab__train=source)
     assert refused.value.run == "in train.py:1 write: from lab import …"
+    script_facts(Target(kind="module", value="lab.train"), tmp_path)
+    with nullcontext() if run is None else pytest.raises(TargetError) as refused:
+        script_facts(Target(kind="script", value="lab/train.py"), tmp_path)
+    assert run is None or refused.value.run == run
 
 
 def test_nothing_is_known_of_images_and_of_modules_elsewhere(tmp_path: Path) -> None:
@@ -123,38 +117,24 @@ NEITHER = {
 }
 
 
-@pytest.mark.parametrize("source", CERTAIN.values(), ids=CERTAIN)
-def test_an_import_that_the_script_cannot_do_without(tmp_path: Path, source: str) -> None:
-    assert "lib" in facts_of(tmp_path, source).imports
-
-
-@pytest.mark.parametrize("source", OPTIONAL.values(), ids=OPTIONAL)
-def test_an_import_that_may_never_run(tmp_path: Path, source: str) -> None:
-    assert "lib" not in facts_of(tmp_path, source).imports
-
-
-@pytest.mark.parametrize("source", NEITHER.values(), ids=NEITHER)
-def test_no_import(tmp_path: Path, source: str) -> None:
-    found = facts_of(tmp_path, source)
-    assert "lib" not in found.optional_imports and "lib" not in found.imports
+@pytest.mark.parametrize("case", {**CERTAIN, **OPTIONAL, **NEITHER})
+def test_an_import_is_needed_optional_or_none(tmp_path: Path, case: str) -> None:
+    found = facts_of(tmp_path, {**CERTAIN, **OPTIONAL, **NEITHER}[case])
+    assert ("lib" in found.imports) is (case in CERTAIN)
+    assert case not in NEITHER or "lib" not in found.optional_imports
 
 
 def test_a_module_that_only_a_condition_imports_is_optional_and_all_that_it_imports(tmp_path: Path) -> None:
-    found = facts_of(
-        tmp_path, "import sys, data\nif len(sys.argv) > 1:\n    import export\n", data="", export="import onnx"
-    )
+    source = "import sys, data\nif len(sys.argv) > 1:\n    import export\n"
+    found = facts_of(tmp_path, source, data="", export="import onnx")
     assert found.optional_imports == ("onnx",) and found.where == {"onnx": "export.py:1"}
 
 
 def test_a_call_into_a_module_of_the_project(tmp_path: Path) -> None:
     source = "from tools import dist\nimport net as n\ndist.setup()\nn.Net()\n"
-    found = facts_of(
-        tmp_path,
-        source,
-        tools____init__="",
-        tools__dist="def setup():\n    import mpi4py\ndef other():\n    import horovod\n",
-        net="class Net:\n    def __init__(self):\n        import einops\n",
-    )
+    dist = "def setup():\n    import mpi4py\ndef other():\n    import horovod\n"
+    net = "class Net:\n    def __init__(self):\n        import einops\n"
+    found = facts_of(tmp_path, source, tools____init__="", tools__dist=dist, net=net)
     assert found.imports == ("einops", "mpi4py") and found.optional_imports == ()
 
 
@@ -186,25 +166,18 @@ def test_where_the_projects_own_packages_are_imported_from(
 
 
 def test_a_folder_without_init_is_the_projects_where_something_in_it_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "datasets").mkdir()
-    (tmp_path / "datasets" / "coco.py").touch()
-    (tmp_path / "train.py").write_text("import datasets\nfrom datasets import coco\n")
-    assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ()
-    (tmp_path / "train.py").write_text("from datasets import load_dataset\n")
-    assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ("datasets",)
+    assert facts_of(tmp_path, "import datasets\nfrom datasets import coco\n", datasets__coco="").imports == ()
+    assert facts_of(tmp_path, "from datasets import load_dataset\n").imports == ("datasets",)
 
 
 @cases("source", "missing")
 def test_a_module_of_a_package_of_the_project_that_is_not_there(
     tmp_path: Path, source: str, missing: dict[str, str]
 ) -> None:
-    (tmp_path / "esr" / "ops").mkdir(parents=True)
-    (tmp_path / "esr" / "folder").mkdir()
-    (tmp_path / "esr" / "ops" / "__init__.py").touch()
+    (tmp_path / "esr" / "folder").mkdir(parents=True)
     (tmp_path / "esr" / "compiled.cpython-311-x86_64-linux-gnu.so").touch()
-    (tmp_path / "esr" / "__init__.py").write_text(source)
-    (tmp_path / "train.py").write_text("import esr\n")
-    assert script_facts(Target(kind="script", value="train.py"), tmp_path).missing == missing
+    found = facts_of(tmp_path, "import esr\n", esr____init__=source, esr__ops____init__="")
+    assert found.missing == missing
 
 
 # ------------------------------------------- what a caller of a module runs
@@ -260,24 +233,97 @@ def test_the_methods_that_the_server_looks_for() -> None:
 # ----------------------------------------------------- the standard library
 
 
-#: Of 3.10 only, to 3.11, to 3.12, from 3.11 on, from 3.14 on: no host has them all.
-CAME_OR_WENT = ("binhex", "distutils", "telnetlib", "tomllib", "annotationlib")
-
-
-@pytest.mark.parametrize("name", CAME_OR_WENT)
-def test_a_module_of_another_python_is_no_package(tmp_path: Path, name: str) -> None:
-    (tmp_path / "train.py").write_text(f"import torch\nimport {name}\n")
-    assert script_facts(Target(kind="script", value="train.py"), tmp_path).imports == ("torch",)
-    assert name in STANDARD_MODULES and name not in EVERYWHERE
-
-
-def test_this_hosts_own_are_all_in_it() -> None:
+def test_a_module_of_another_python_is_no_package(tmp_path: Path) -> None:
+    """Names of 3.10 only, to 3.11, to 3.12, from 3.11 on, from 3.14 on: no host has them all."""
     assert sys.stdlib_module_names <= STANDARD_MODULES and {"os", "json", "asyncio"} <= EVERYWHERE
+    for name in ("binhex", "distutils", "telnetlib", "tomllib", "annotationlib"):
+        assert facts_of(tmp_path, f"import torch\nimport {name}\n").imports == ("torch",)
+        assert name in STANDARD_MODULES and name not in EVERYWHERE
 
 
 def test_a_package_of_the_project_may_have_a_name_that_only_some_pythons_use(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'ours'\nversion = '1'\n")
-    (tmp_path / "train.py").write_text("import compression\n")
-    (tmp_path / "lib" / "compression").mkdir(parents=True)
-    (tmp_path / "lib" / "compression" / "__init__.py").write_text("import tensorflow\n")
-    assert "tensorflow" in script_facts(Target(kind="script", value="train.py"), tmp_path).imports
+    own = "import tensorflow\n"
+    assert "tensorflow" in facts_of(tmp_path, "import compression\n", lib__compression____init__=own).imports
+
+
+def test_python_2_in_the_target_and_behind_two_imports(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"^train\.py:2 print 'x': this is Python 2"):
+        facts_of(tmp_path, "import torch\nprint 'x'\n")
+    layers = "class Layer:\n    def f(self):\n        print self\n"
+    net = {"net____init__": "from .layers import Layer\n", "net__layers": layers}
+    with pytest.raises(TargetError, match=r"^net/layers\.py:3 print self: this is Python 2"):
+        facts_of(tmp_path, "def main():\n    import net\nmain()\n", **net)
+
+
+def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
+    match = "def f(x):\n    match x:\n        case 1:\n            return 2\n"
+    found = facts_of(tmp_path, "import net\n", net=match)
+    assert found.least_python == ((3, 10), "net.py:2")
+    (tmp_path / "requirements.txt").write_text("torch==1.13.1\n")
+    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
+    assert plan_image(job, script=found, cpu_only=True)[0].base == "python:3.10-slim-bookworm"
+    (tmp_path / "requirements.txt").write_text("torch==1.9.0\n")
+    with pytest.raises(ConfigError, match=r"net\.py:2 is syntax of Python 3\.10 and later.*torch 1\.9\.0"):
+        plan_image(job, script=found, cpu_only=True)
+
+
+def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("print 'x'\n")
+    for script in ("import old\n", "print 'x'\n"):
+        (tmp_path / "train.py").write_text(script)
+        assert script_facts(Target(kind="script", value="train.py"), tmp_path, any_python=True).imports == ()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python cannot parse it")
+@pytest.mark.parametrize("line", ["try:\n    pass\nexcept OSError, ValueError:\n    pass\n", "x = t'{2}'\n"])
+def test_syntax_of_3_14(tmp_path: Path, line: str) -> None:
+    newest = facts_of(tmp_path, line).least_python
+    assert newest is not None and newest[0] == (3, 14)
+
+
+SETS = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n'
+
+
+@cases("source", "env", "framework")
+def test_the_backend(tmp_path: Path, source: str, env: dict[str, str], framework: str | None) -> None:
+    found = with_keras_backend(facts_of(tmp_path, source), env, tmp_path)
+    assert found.framework == framework
+    assert framework is None or framework in (*found.imports, "tensorflow")
+
+
+def test_keras_json(tmp_path: Path) -> None:
+    script = facts_of(tmp_path, "import keras")
+    for folder in (tmp_path / "home" / ".keras", tmp_path / "settings"):
+        folder.mkdir(parents=True)
+    (tmp_path / "home" / ".keras" / "keras.json").write_text('{"backend": "torch"}')
+    (tmp_path / "settings" / "keras.json").write_text('{"backend": "jax"}')
+    home = tmp_path / "home"
+    assert with_keras_backend(script, {}, tmp_path, home).framework == "torch"
+    assert with_keras_backend(script, {}, tmp_path).framework == "tensorflow", "a container has a home of its own"
+    assert with_keras_backend(script, {"KERAS_HOME": "settings"}, tmp_path, home).framework == "jax"
+    for broken in ("{", "[]", '{"backend": 3}'):
+        (tmp_path / "settings" / "keras.json").write_text(broken)
+        assert with_keras_backend(script, {"KERAS_HOME": "settings"}, tmp_path).framework == "tensorflow"
+
+
+def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Path) -> None:
+    script = facts_of(tmp_path, "import keras")
+    for backend, package in (("openvino", "openvino"), ("numpy", "jax")):
+        assert package in with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path).imports
+        with pytest.raises(UsageError, match=f"{backend}: Keras then computes on the CPU alone") as refused:
+            with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path, gpus=True)
+        assert refused.value.run is not None and "--gpus none" in refused.value.run
+
+
+@pytest.mark.parametrize(
+    ("typed", "intended"), [("Jax", "jax"), ("tensorfow", "tensorflow"), ("theano", "jax"), ("mxnet", "jax")]
+)
+def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed: str, intended: str) -> None:
+    for source, env, run in (
+        ("import keras", {"KERAS_BACKEND": typed}, f"seatrial run … --env KERAS_BACKEND={intended}"),
+        (SETS.replace("torch", typed), {}, f'write os.environ["KERAS_BACKEND"] = "{intended}" in train.py:2'),
+    ):
+        with pytest.raises(UsageError, match=f"KERAS_BACKEND={typed}: Keras has no such backend") as refused:
+            with_keras_backend(facts_of(tmp_path, source), env, tmp_path)
+        assert refused.value.run == run

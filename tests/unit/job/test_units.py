@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from seatrial.backends.containers.mounts import parse_mount
 from seatrial.errors import UsageError
 from seatrial.job.keys import Mount
-from seatrial.job.notify import Notify, from_flags
+from seatrial.job.tables import Notify, from_flags
 from seatrial.job.units import format_bytes, parse_bytes, parse_seconds
 from tables import cases
 
@@ -67,15 +67,12 @@ def test_what_is_no_mount(text: str) -> None:
 # ------------------------------------------------------ commands at the end
 
 
-def test_words_are_commands() -> None:
-    assert from_flags(["sh", "tell me"]) == {"command": ["sh", "tell me"]}
-
-
 @cases("command", "shown")
 def test_plan_has_the_program_of_a_command(command: str, shown: str) -> None:
     assert Notify(command=(command,)).hidden.command == (shown,)
 
 
-def test_stored_plan_of_an_older_version_is_read_without_its_retired_keys() -> None:
+def test_words_are_commands_and_retired_keys_of_a_stored_plan_are_left_out() -> None:
+    assert from_flags(["sh", "tell me"]) == {"command": ["sh", "tell me"]}
     stored = {"desktop": True, "webhook": ["https://a.example/…"], "command": ["beep"]}
     assert Notify.model_validate(stored, strict=False) == Notify(command=("beep",))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fakes import load_job, untold
+from fakes import FakeBackend, load_job, untold
 from seatrial.backends import table
-from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State
+from seatrial.backends.base import OF_PROCESSES, Handle, State
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import Plan
 from seatrial.runs.finish import finalise
@@ -26,16 +23,12 @@ from seatrial.system import agent_archive
 from seatrial.system.host import Host
 
 
-class Bench:
+class Bench(FakeBackend):
     """Runs the agent at the lowest priority, as a child of the process that started it."""
 
-    name = "bench-box"
     traits = OF_PROCESSES
     images = None
     children: dict[str, subprocess.Popen[bytes]] = {}  # noqa: RUF012  of this process
-
-    def facts(self) -> EngineFacts:
-        return EngineFacts(self.name, available=True, reason="it is a test")
 
     def compile(self, plan: Plan) -> list[str]:
         record = plan.agent.evidence_dir
@@ -47,37 +40,16 @@ class Bench:
         self.children[str(child.pid)] = child
         return Handle(backend=self.name, id=str(child.pid), run_id=plan.run_id, run_dir=str(run_dir))
 
-    def find(self, run_id: str, run_dir: Path) -> Handle | None:
-        return None
-
-    def collect(
-        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
-    ) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     def state(self, handle: Handle) -> State:
         code = self.children[handle.id].poll()
         return State("running") if code is None else State("exited", exit_code=code)
-
-    def stop(self, handle: Handle, grace_s: float) -> None:
-        self.children[handle.id].terminate()
-        self.children[handle.id].wait(grace_s)
-
-    def kill(self, handle: Handle) -> None:
-        os.kill(int(handle.id), signal.SIGKILL)
-
-    def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
-        return subprocess.call(argv)
-
-    def shell(self, plan: Plan, run_dir: Path) -> int:
-        return subprocess.call(self.compile(plan))
 
     def remove(self, handle: Handle) -> None:
         self.children.pop(handle.id, None)
 
 
 def test_a_job_goes_through_plan_run_and_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: Bench())
+    monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: Bench("bench-box"))
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text("import os\nprint('niceness', os.nice(0))\nopen('model.pt', 'w').write('x')\n")

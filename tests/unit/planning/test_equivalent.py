@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from fakes import a_container, a_plan
-from planning_sites import GPUS, a_host, a_site
+from planning_sites import GPUS, SCRIPT, a_host, a_site, facts_of
 from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.job.gpu_request import GpuRequest
@@ -81,10 +81,8 @@ def planned_of_devcontainer(project: Path, gpus: str = "auto", **job: Any) -> Pl
 def test_folders_of_the_project_are_where_a_run_has_them_and_others_are_not_reported(tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "data").mkdir(parents=True)
-    data, models = (
-        DataMount(source=project / "data", read_only=True),
-        DataMount(source=project / "out" / "models", read_only=False),
-    )
+    data = DataMount(source=project / "data", read_only=True)
+    models = DataMount(source=project / "out" / "models", read_only=False)
     made = devcontainer(planned_of_devcontainer(project, data=data, models=models))
     assert made["mounts"] == [
         "source=${localWorkspaceFolder}/data,target=/data,type=bind,readonly",
@@ -92,9 +90,8 @@ def test_folders_of_the_project_are_where_a_run_has_them_and_others_are_not_repo
     ]
     assert made["initializeCommand"] == ["mkdir", "-p", "out/models"]  # a mount's source must be there
     assert made["containerEnv"] == {"SEATRIAL_DATA_DIR": "/data", "SEATRIAL_MODELS_DIR": "/models"}
-    elsewhere = devcontainer(
-        planned_of_devcontainer(project, data=DataMount(source=tmp_path / "private", read_only=True))
-    )
+    private = DataMount(source=tmp_path / "private", read_only=True)
+    elsewhere = devcontainer(planned_of_devcontainer(project, data=private))
     assert "mounts" not in elsewhere and str(tmp_path) not in json.dumps(elsewhere)
 
 
@@ -112,21 +109,15 @@ def test_the_folder_is_written_whole_and_never_over_another(tmp_path: Path) -> N
 # ---------------------------------------------------------- another machine
 
 
-SCRIPT = Target(kind="script", value="tools/train.py", args=("--note", "a $HOME 'b'"))
+def a_job(project: Path, gpus: str = "auto", target: str = "h100") -> Job:
+    facts_of(project, "import common\nimport torch\n", common="")
+    script = SCRIPT.with_args("--note", "a $HOME 'b'")
+    return Job(project=project, target=script, gpus=GpuRequest.parse(gpus), image=ImageOptions(target=target))
 
 
-def a_job(project: Path, gpus: str = "auto", target: str = "h100", **image: Any) -> Job:
-    (project / "tools").mkdir(parents=True, exist_ok=True)
-    (project / "tools" / "train.py").write_text("import common\nimport torch\n")
-    (project / "common.py").touch()
-    return Job(project=project, target=SCRIPT, gpus=gpus, image=ImageOptions(target=target, **image))  # type: ignore[arg-type]
-
-
-def planned_of_machine(
-    folder: Path, gpus: str = "auto", *, here: int = 0, backend: str = "docker", **image: Any
-) -> Plan:
-    job = a_job(folder / "project", gpus, **image)
-    site = a_site(backend, folder, job.project, gpus=here)
+def planned_of_machine(folder: Path, gpus: str = "auto", *, here: int = 0, target: str = "h100") -> Plan:
+    job = a_job(folder / "project", gpus, target)
+    site = a_site("docker", folder, job.project, gpus=here)
     another = another_machine(job, site.host)
     assert another is not None
     site = replace(site, another=another, selection=another.selection())
@@ -155,7 +146,6 @@ def test_the_compose_file_builds_its_image_and_names_nothing_of_this_machine(tmp
     dockerfile = service["build"]["dockerfile_inline"]
     assert "torch==2.13.0" in dockerfile and "--mount" not in dockerfile
     assert "image" not in service and "pull_policy" not in service
-    assert service["environment"]["PYTHONPATH"] == "/workspace"
     assert service["command"][-1] == "a $$HOME 'b'"
 
 

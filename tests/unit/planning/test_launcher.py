@@ -86,10 +86,8 @@ def test_every_host_knows_all_of_them(tmp_path: Path) -> None:
     assert placed.workers == ("a:29400", "b:29400", "a:29401")
     plan = AgentPlan("id", [], "/", "/", nodes=3, node_rank=2, workers=list(placed.workers))
     variables = target.variables(plan)
-    assert json.loads(variables.pop("TF_CONFIG")) == {
-        "cluster": {"worker": list(placed.workers)},
-        "task": {"type": "worker", "index": 2},
-    }
+    cluster, task = {"worker": list(placed.workers)}, {"type": "worker", "index": 2}
+    assert json.loads(variables.pop("TF_CONFIG")) == {"cluster": cluster, "task": task}
     of_jax = {"COORDINATOR_ADDRESS": "a:29400", "NUM_PROCESSES": "3", "PROCESS_ID": "2"}
     assert variables == {f"JAX_{name}": value for name, value in of_jax.items()}
     assert target.variables(plan._replace(workers=[])) == {}, "under torchrun torchrun sets them"

@@ -52,13 +52,17 @@ def test_its_own_tests_pass_and_a_test_of_them_can_fail(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch")
     new_project(tmp_path / "moons")
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    passed = subprocess.run(argv, cwd=tmp_path / "moons", env=env, capture_output=True, text=True, timeout=120)
+
+    def tested() -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.run(argv, cwd=tmp_path / "moons", env=env, capture_output=True, text=True, timeout=120)
+
+    passed = tested()
     assert passed.returncode == 0 and "9 passed" in passed.stdout, passed.stdout
     loader = tmp_path / "moons" / "data.py"
     loader.write_text(loader.read_text().replace("shuffle=True", "shuffle=False"))
-    failed = subprocess.run(argv, cwd=tmp_path / "moons", env=env, capture_output=True, text=True, timeout=120)
+    failed = tested()
     assert failed.returncode == 1 and "each_epoch_another_order" in failed.stdout
 
 

@@ -1,4 +1,4 @@
-"""Paths that a script names and the container would not have."""
+"""Paths that a script or its arguments name and the container would not have, and keys of trackers that it has not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 from seatrial.errors import UsageError
 from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, Job, Target
-from seatrial.job.script import script_facts
+from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside
+from seatrial.planning.container.env import without_login
 from seatrial.planning.container.outside import (
     refuse_lost_writes,
     warn_of_lost_writes,
     warn_of_missing_data,
     warn_of_outside,
+    with_host_paths,
     with_models,
 )
 from tables import cases
@@ -36,41 +38,33 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def warnings(project: Path, source: str, **job: Any) -> list[str]:
+def read(project: Path, source: str, **job: Any) -> tuple[Job, ScriptFacts]:
     (project / "code" / "train.py").write_text(source)
-    made = Job(project=project, target=TARGET, **job)
-    return list(warn_of_outside(made, script_facts(TARGET, project)))
+    return Job(project=project, target=TARGET, **job), script_facts(TARGET, project)
 
 
 def test_an_absolute_path(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = project.parent / "data"
     monkeypatch.setattr(outside, "_IN_IMAGES", (str(data.parent / "inside"),))  # a test's folder may be under /tmp
-    [reported] = warnings(project, f"open('{data}/x.csv')\nopen('{data.parent}/inside/x')\n")
+    source = f"open('{data}/x.csv')\nopen('{data.parent}/inside/x')\n"
+    [reported] = warn_of_outside(*read(project, source))
     assert reported.endswith(f"--mount {data}/x.csv:{data}/x.csv")
-
-
-def missing_data(project: Path, source: str, **job: Any) -> list[str]:
-    (project / "code" / "train.py").write_text(source)
-    return list(warn_of_missing_data(Job(project=project, target=TARGET, **job), script_facts(TARGET, project)))
 
 
 def test_data_set_in_no_mount_is_named(project: Path) -> None:
     source = "import torchvision\ntorchvision.datasets.MNIST(root='/input/MNIST', train=True)\n"
-    [reported] = missing_data(project, source)
-    assert reported.startswith("code/train.py:2 reads a data set in /input/MNIST") and reported.endswith(
-        "--mount DIR:/input/MNIST"
-    )
-    [reported] = missing_data(project, "from torchvision import datasets\ndatasets.CIFAR10('/data')\n")
+    [reported] = warn_of_missing_data(*read(project, source))
+    assert reported.startswith("code/train.py:2 reads a data set in /input/MNIST")
+    assert reported.endswith("--mount DIR:/input/MNIST")
+    [reported] = warn_of_missing_data(*read(project, "from torchvision import datasets\ndatasets.CIFAR10('/data')\n"))
     assert reported.endswith("--data DIR")
-    folder = project.parent / "data"
-    assert missing_data(project, source, mounts=(Mount(source=folder, target="/input"),)) == []
+    mounts = (Mount(source=project.parent / "data", target="/input"),)
+    assert not [*warn_of_missing_data(*read(project, source, mounts=mounts))]
 
 
 def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
     """The refusal's advice, or the warnings."""
-    (project / "code" / "train.py").write_text(source)
-    made = Job(project=project, target=TARGET, **job)
-    script = script_facts(TARGET, project)
+    made, script = read(project, source, **job)
     made, _ = with_models(made, script)
     try:
         refuse_lost_writes(made, script, build=build)
@@ -94,8 +88,7 @@ def test_write_to_read_only_data_is_a_warning(project: Path) -> None:
 
 def test_models_is_mounted_where_the_script_writes_or_reads_it(project: Path) -> None:
     def models(source: str, **job: Any) -> tuple[DataMount | None, str]:
-        (project / "code" / "train.py").write_text(source)
-        made, choices = with_models(Job(project=project, target=TARGET, **job), script_facts(TARGET, project))
+        made, choices = with_models(*read(project, source, **job))
         return made.models, choices[0].reason if choices else ""
 
     mounted = DataMount(source=project / "models", read_only=False)
@@ -116,8 +109,7 @@ def test_local_run_refuses_a_certain_write_where_the_user_cannot(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan(source: str) -> None:
-        (project / "code" / "train.py").write_text(source)
-        process_parts._refuse_unwritable(script_facts(TARGET, project))
+        process_parts._refuse_unwritable(read(project, source)[1])
 
     plan("open('/missing/folder/a', 'w')")
     monkeypatch.setattr(process_parts.os, "access", lambda path, mode: str(path) != "/")
@@ -127,3 +119,52 @@ def test_local_run_refuses_a_certain_write_where_the_user_cannot(
         assert refused.value.run is not None and "/missing/folder " in refused.value.run
     plan("if x: open('/missing/folder/a', 'w')")
     plan(f"open('{project}/new/a', 'w')")
+
+
+# ----------------------------------------------------- what the arguments name
+
+
+def job_of(project: Path, *arguments: str, **fields: Any) -> Job:
+    return Job(project=project, target=Target(kind="script", value="train.py", args=arguments), **fields)
+
+
+def test_outside_is_read_only_and_inside_is_writable(tmp_path: Path) -> None:
+    project, data = tmp_path / "project", tmp_path / "data"
+    (project / "own").mkdir(parents=True)
+    data.mkdir()
+    named = job_of(project, "--data", str(data), "--out", str(project / "own"))
+    job, choices, warnings = with_host_paths(named, build=True)
+    mounts = [(mount.target, mount.read_only) for mount in job.mounts]
+    assert mounts == [(str(data), True), (str(project / "own"), False)]
+    assert [choice.reason for choice in choices] == ["--data names it", "--out names it"]
+    assert warnings == ()
+
+
+def test_a_folder_for_results_outside_is_refused_with_the_option(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "--output_dir", "/mnt/results")
+    with pytest.raises(UsageError, match="--output_dir /mnt/results is for results") as refusal:
+        with_host_paths(job, build=True)
+    assert refusal.value.run == "seatrial run … --mount /mnt/results:/mnt/results"
+    mounted = job.changed(mounts=({"source": "/mnt", "target": "/mnt/results", "read_only": False},))
+    assert with_host_paths(mounted, build=True)[0] == mounted
+
+
+def test_a_missing_path_is_named_and_paths_of_images_are_not(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "--data", "/nowhere/imagenet", "--sh", "/bin/sh", "--out", "/tmp/x", "--d", "/workspace/a")
+    same, choices, warnings = with_host_paths(job, build=True)
+    assert (same, choices) == (job, ())
+    assert warnings == ("--data /nowhere/imagenet: this machine has no such file or folder",)
+
+
+# --------------------------------------------------------------------- trackers
+
+
+def test_wandb_without_a_key_of_the_users_is_offline_and_the_plan_shows_it(tmp_path: Path) -> None:
+    wandb = ScriptFacts(where={"wandb": "train.py:3"})
+    env, [choice] = without_login(job_of(tmp_path), wandb, {})
+    assert env == {"WANDB_MODE": "offline"}
+    assert choice.reason.startswith("train.py:3 imports wandb, and the run has no key: --secret WANDB_API_KEY")
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        assert without_login(job_of(tmp_path), wandb, {name: "x"}) == ({}, ())
+    assert without_login(job_of(tmp_path, secrets=("WANDB_API_KEY",)), wandb, {}) == ({}, ())
+    assert without_login(job_of(tmp_path), ScriptFacts(), {}) == ({}, ())

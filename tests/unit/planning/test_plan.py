@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,9 @@ def reported(plan: Plan, folder: Path) -> str:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_a_plan(backend: str, target: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    project = tmp_path / "mnist"
-    facts_of(
-        project,
-        "print('one process')\n",
-        ddp="import torch.distributed as dist\ndist.init_process_group('nccl')\n",
-        trainer="print('a module')\n",
-    )
-    texts = []
+    project, texts = tmp_path / "mnist", []
+    ddp = "import torch.distributed as dist\ndist.init_process_group('nccl')\n"
+    facts_of(project, "print('one process')\n", ddp=ddp, trainer="print('a module')\n")
     for nodes in (1, 2):
         for gpus in (0, 1, 2):
             hosts: dict[str, Any] = {"hosts": ("a", "b"), "node_rank": 1} if nodes == 2 and backend != "k8s" else {}
@@ -85,20 +81,14 @@ def test_a_plan(backend: str, target: str, tmp_path: Path, snapshot: SnapshotAss
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_folder_that_a_local_script_cannot_see_is_a_warning(tmp_path: Path, reads: bool) -> None:
-    project = tmp_path / "mnist"
-    facts_of(project, "print(__import__('os').environ['SEATRIAL_DATA_DIR'])" if reads else "print('/data')")
-    target = TARGETS["script"]
-    data = DataMount(source=tmp_path, read_only=True)
-    job = Job(project=project, target=target, backend="local", data=data)
-    site = a_site("local", tmp_path, project, gpus=0)
-    plan = make_plan(with_defaults(job, site.backend.traits), site, script_facts(target, project))
+    source = "print(__import__('os').environ['SEATRIAL_DATA_DIR'])" if reads else "print('/data')"
+    plan = plan_of(tmp_path, source, "local", data=DataMount(source=tmp_path, read_only=True))
     assert any(warning.startswith("--data has no effect") for warning in plan.warnings) is not reads
 
 
 def test_changes_of_another_script_are_left_out_with_a_sentence(tmp_path: Path) -> None:
-    assert plan_of(tmp_path, backend="local", tune=Changes(script="train.py", workers=4)).agent.changes == {
-        "workers": 4
-    }
+    own = plan_of(tmp_path, backend="local", tune=Changes(script="train.py", workers=4))
+    assert own.agent.changes == {"workers": 4}
     other = plan_of(tmp_path, backend="local", tune=Changes(script="other.py", workers=4))
     assert other.agent.changes is None and chosen(other, "changes").value == "none"
     reason = "[tune] was measured on other.py; for this one: seatrial tune train.py --save"
@@ -168,10 +158,7 @@ def test_tensorflow_with_optional_horovod_gets_no_ranks_of_torch(tmp_path: Path,
 def test_gpu_memory_is_a_limit_or_one_sentence(
     tmp_path: Path, source: str, gpus: int, size: int, words: str | None
 ) -> None:
-    if words:
-        with pytest.raises(UsageError, match=words):
-            plan_of(tmp_path, source, gpus=gpus, gpu_memory_bytes=size)
-    else:
+    with pytest.raises(UsageError, match=words) if words else nullcontext():
         plan = plan_of(tmp_path, source, gpus=gpus, gpu_memory_bytes=size)
         assert plan.agent.gpu_memory_bytes == size
         assert chosen(plan, "GPU memory").reason.startswith("--gpu-memory: of each GPU")
@@ -193,18 +180,15 @@ TUNE = "from ray import tune\n"
 STORE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
 
 
-@pytest.mark.parametrize(
-    ("source", "packages"),
-    [
+def test_extras_of_ray_come_from_the_imports(tmp_path: Path) -> None:
+    for source, packages in (
         ("from ray.tune.schedulers import ASHAScheduler\n", {"ray", "ray[tune]"}),
         ("from ray.tune.search.optuna import OptunaSearch\n", {"ray", "ray[tune]", "optuna"}),
         ("import ray\nfrom ray import train, tune\n", {"ray", "ray[train]", "ray[tune]"}),
         ("import ray\n", {"ray"}),
         ("import raytracing_of_ones_own\n", {"raytracing-of-ones-own"}),
-    ],
-)
-def test_extras_of_ray_come_from_the_imports(tmp_path: Path, source: str, packages: set[str]) -> None:
-    assert set(project_needs(tmp_path, facts_of(tmp_path, source), tmp_path).requirements.lines) == packages
+    ):
+        assert {*project_needs(tmp_path, facts_of(tmp_path, source), tmp_path).requirements.lines} == packages
 
 
 @pytest.mark.parametrize(

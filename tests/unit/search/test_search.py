@@ -10,7 +10,7 @@ from seatrial.cli import sweep
 from seatrial.cli.trials import SearchScreen
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job, Target
-from seatrial.job.notify import Notify
+from seatrial.job.tables import Notify
 from seatrial.search.request import Request
 from seatrial.search.search import Search, open_search, place_of
 from seatrial.search.space import parse_space
@@ -56,9 +56,9 @@ def test_a_problem_of_the_searcher_does_not_end_the_study(
         _try(search, 1)
         raise EngineUnavailableError("There is no Ray cluster", run="ray start --head")
 
-    monkeypatch.setitem(sweep.RUNNERS, "ray", no_cluster)
+    monkeypatch.setattr("seatrial.search.runner.run_trials", no_cluster)
     with pytest.raises(EngineUnavailableError):
-        sweep._run_search(search, "ray", SearchScreen(), Notify(), as_json=False)
+        sweep._run_search(search, "local", SearchScreen(), Notify(), as_json=False)
     name = search.study.definition.name
     assert f"go on: seatrial sweep --resume {name}" in " ".join(capsys.readouterr().err.split())
     assert search.study.standing() == "failed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 #: Signs of one process per GPU under torchrun; docs.pytorch.org/docs/stable/elastic/run.html. A Lightning Trainer
 #: is none: it starts its own ranks.
@@ -34,11 +34,22 @@ _IGNITE = {"idist.Parallel", "idist.initialize", "idist.spawn"}
 #: sharded-computation.html; keras.io/guides/distribution (whose DataParallel is named as torch's).
 _ONE_PROCESS = {"MirroredStrategy", "CentralStorageStrategy", "ModelParallel"}
 _SHARDED = ("jax.sharding", "jax.experimental.shard_map", "jax.experimental.mesh_utils")
-_SHARDS = {"jax.pmap", "jax.shard_map", "jax.make_mesh"}
+_SHARDS = ("jax.pmap", "jax.shard_map", "jax.make_mesh")
 
 #: A process for each machine, which finds the others by the environment.
-_WORKERS = {"MultiWorkerMirroredStrategy"}
-_WORKERS_DOTTED = {"jax.distributed.initialize"}
+_WORKERS = ("MultiWorkerMirroredStrategy", "jax.distributed.initialize")
+
+#: Dotted name, as an import or an attribute has it → its sign; of the second, names below it as well.
+_NAMES = {
+    "torch.compile": "compiler",
+    "sys.stdin": "input",
+    **dict.fromkeys(_TRAINERS, "torchrun"),
+    **dict.fromkeys(_SHARDS, "one-process"),
+}
+_BELOW = {
+    **dict.fromkeys(("triton", "torch.utils.cpp_extension"), "compiler"),
+    **dict.fromkeys(_SHARDED, "one-process"),
+}
 
 #: What torchrun sets in each rank's environment, and nothing else does.
 #: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
@@ -86,35 +97,28 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield from _of_a_call(node)
     elif isinstance(node, ast.Attribute):
         name = dotted(node)
-        if name == "torch.compile":
-            yield "compiler", name
-        elif name == "sys.stdin":
-            yield "input", name
-        elif name in ("hvd.elastic", "horovod.torch.elastic"):
+        library, _, inner = name.partition(".")
+        if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif name in _TRAINERS:
-            yield "torchrun", name
-        elif name in _SHARDS or name.startswith("jax.sharding."):
-            yield "one-process", name
-        elif name.startswith(("tf.", "tensorflow.")):
-            inner = name.partition(".")[2]
-            if inner in _TENSORFLOW_1 or inner.partition(".")[0] in _TENSORFLOW_1:
-                yield "tensorflow-1", name
+        elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
+            yield "tensorflow-1", name
+        else:
+            yield from _of_a_name(name)
     elif isinstance(node, ast.Import | ast.ImportFrom):
         for module in modules_of(node):
-            if module.split(".")[0] == "triton" or module.startswith("torch.utils.cpp_extension"):
-                yield "compiler", module
-            elif module == "sys.stdin":
-                yield "input", module
-            elif module == "torch.compile":
-                yield "compiler", "torch.compile"
-            elif module in _TRAINERS or (module.startswith("trl.") and module.endswith("Trainer")):
-                yield "torchrun", module
-            elif module in _SHARDS or any(module == each or module.startswith(each + ".") for each in _SHARDED):
-                yield "one-process", module
+            yield from _of_a_name(module)
         for alias in node.names:
             if alias.asname and alias.name in _WRAPPERS:
                 yield "torchrun", alias.name
+
+
+def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
+    """Look a dotted name up, as an import or an attribute has it."""
+    sign = _NAMES.get(name) or next((sign for top, sign in _BELOW.items() if f"{name}.".startswith(f"{top}.")), None)
+    if sign is None and name.startswith("trl.") and name.endswith("Trainer"):
+        sign = "torchrun"
+    if sign is not None:
+        yield sign, name
 
 
 def assigned_variables(node: ast.Assign) -> dict[str, str]:
@@ -176,7 +180,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "spawn", called
     elif last == "DataParallel" or last in _ONE_PROCESS:
         yield "one-process", last
-    elif last in _WORKERS or called in _WORKERS_DOTTED:
+    elif last in _WORKERS or called in _WORKERS:
         yield "workers", called
     if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
         yield "input", called
@@ -185,11 +189,11 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     if last == "add_subparsers":
         yield "subcommands", last
     if last in ("add_argument", "option"):
-        yield from (("rank-option", word) for word in RANK_OPTIONS if any(_is_text(each, word) for each in node.args))
+        yield from (("rank-option", word) for word in RANK_OPTIONS if word in _constants(node.args))
     if last == "setdefault":
-        if any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
+        values = _constants(node.args)
+        if "RANK" in values:
             yield "sets-ranks", "RANK"
-        values = [each.value for each in node.args if isinstance(each, ast.Constant)]
         if len(values) == 2 and values[0] == "KERAS_BACKEND" and isinstance(values[1], str):
             yield "keras-default", values[1]
     for keyword in node.keywords:
@@ -232,16 +236,13 @@ def data_root(call: ast.Call) -> str | None:
 
     Source: docs.pytorch.org/vision/stable/datasets.html, "root" and "download".
     """
-    if "datasets" not in dotted(call.func).split(".")[:-1] and dotted(call.func) not in (
-        "ImageFolder",
-        "DatasetFolder",
-    ):
+    name = dotted(call.func)
+    if "datasets" not in name.split(".")[:-1] and name not in ("ImageFolder", "DatasetFolder"):
         return None
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     root = given.get("root", call.args[0] if call.args else None)
-    path = (
-        root.value if isinstance(root, ast.Constant) and _is(given.get("download", ast.Constant(False)), False) else ""
-    )
+    is_read = isinstance(root, ast.Constant) and _is(given.get("download", ast.Constant(False)), False)
+    path = root.value if is_read and isinstance(root, ast.Constant) else None
     return path if isinstance(path, str) and path.startswith("/") else None
 
 
@@ -275,12 +276,12 @@ def dotted(node: ast.AST) -> str:
     return ".".join(reversed(parts))
 
 
+def _constants(nodes: Sequence[ast.expr]) -> list[object]:
+    return [each.value for each in nodes if isinstance(each, ast.Constant)]
+
+
 def _is_descriptor_0(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value in ("/dev/stdin", 0) and node.value is not False
-
-
-def _is_text(node: ast.AST, value: str) -> bool:
-    return isinstance(node, ast.Constant) and node.value == value
 
 
 def _is(node: ast.AST, value: object) -> bool:

@@ -56,14 +56,10 @@ PIDS = 32768
 HOST_MEMORY_SHARE = 20
 HOST_MEMORY_LEAST_BYTES = 512 * 2**20
 
-#: Frameworks that can be made to stay below a limit without a change to the script:
-#: torch.cuda.set_per_process_memory_fraction, TensorFlow's GPUOptions, and the options of JAX's XLA client.
+#: Frameworks that can be made to stay below ``--gpu-memory`` without a change to the script:
+#: torch.cuda.set_per_process_memory_fraction, TensorFlow's GPUOptions, and the options of JAX's XLA client. CUDA itself
+#: has no limit that a process cannot pass.
 LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
-
-
-def gpu_memory_enforceable(framework: str | None) -> bool:
-    """Return whether ``--gpu-memory`` can be kept: CUDA itself has no limit that a process cannot pass."""
-    return framework in LIMITED_FRAMEWORKS
 
 
 def shm_limit(

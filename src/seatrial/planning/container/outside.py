@@ -65,10 +65,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
     """
     mounts: list[Mount] = []
     warnings: list[str] = []
-    kept = [*_IN_IMAGES, *_WRITABLE, *(mount.target for mount in job.mounts)]
-    kept += [CONTAINER_DATA] if job.data else []
-    kept += [CONTAINER_MODELS] if job.models else []
-    kept = [each for each in kept if each not in ("/tmp", CONTAINER_HOME)]
+    kept = [each for each in (*_IN_IMAGES, *_WRITABLE, *_mounted(job)) if each not in ("/tmp", CONTAINER_HOME)]
     named = host_paths(job) if job.target.kind in _OF_PYTHON else ()
     choices = []
     for path in sorted(named, key=lambda each: each.target.count("/")):
@@ -128,8 +125,10 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
         yield from (
             f"{write}, and {CONTAINER_DATA} is read-only without :rw: --data DIR:rw" for write in list(into)[:1]
         )
-    lost = dict(reversed([*_lost_writes(job, script)]))
-    for mount, write in list(reversed(lost.items()))[:_MOST_SHOWN]:
+    lost: dict[str, Write] = {}
+    for mount, write in _lost_writes(job, script):
+        lost.setdefault(mount, write)
+    for mount, write in [*lost.items()][:_MOST_SHOWN]:
         yield f"{write}, in no mounted folder; to have it on this machine: --mount {shlex.quote(mount)}"
 
 
@@ -141,9 +140,7 @@ def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
 
 def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
     """(``SOURCE:TARGET`` of the mount that would keep it, write), for what is written to no folder that is kept."""
-    kept = [*_WRITABLE, *(mount.target for mount in job.mounts)]
-    kept += [CONTAINER_DATA] if job.data else []
-    kept += [CONTAINER_MODELS] if job.models else []
+    kept = [*_WRITABLE, *_mounted(job)]
     for write in script.writes:
         path = _in_container(job, write.path)
         folder = _mount_point(path, is_folder=write.folder)
@@ -152,14 +149,25 @@ def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
             yield f"{_source(job, write, folder)}:{folder}", write
 
 
+def _mounted(job: Job) -> list[str]:
+    """Return the targets of the user's folders."""
+    folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
+    return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
+
+
 def _in_container(job: Job, path: str) -> str:
     return posixpath.normpath(posixpath.join(job.folder_inside, path))
 
 
+def _next_to_its_script(job: Job, path: str, where: str) -> Path:
+    """Return a relative path as seen from the folder of the file that names it, ``train.py:3``."""
+    return Path(os.path.normpath(job.project / Path(where.rpartition(":")[0]).parent / path))
+
+
 def _may_succeed(job: Job, write: Write) -> bool:
     """It lies in a folder that images have, or in the project as seen from the script's own folder."""
-    neighbour = os.path.normpath(job.project / Path(write.where.rpartition(":")[0]).parent / write.path)
-    if write.path.startswith("../") and Path(neighbour).is_relative_to(job.project):
+    neighbour = _next_to_its_script(job, write.path, write.where)
+    if write.path.startswith("../") and neighbour.is_relative_to(job.project):
         return True
     path = _in_container(job, write.path)
     return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*_IN_IMAGES, "/root", "/home"))
@@ -194,8 +202,12 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
     for path, where in script.paths.items():
         if path not in written and (mount := _missing(job, path, where)) is not None:
             found.setdefault(mount, (path, where))
-    targets = [mount.rpartition(":")[2] for mount in found]
-    outermost = [mount for mount, at in zip(found, targets, strict=True) if not _is_within(at, targets)]
+    targets = {mount: mount.rpartition(":")[2] for mount in found}
+    outermost = [
+        mount
+        for mount, target in targets.items()
+        if not any(inside(target, other) for other in targets.values() if other != target)  # which brings it along
+    ]
     for mount in outermost[:_MOST_SHOWN]:
         path, where = found[mount]
         yield (
@@ -206,37 +218,26 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
     """A sentence for each data set whose folder neither this machine nor a mount has."""
+    kept = [*_IN_IMAGES, CONTAINER_PROJECT, *_mounted(job)]
     for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
-        kept = [*_IN_IMAGES, CONTAINER_PROJECT, *(mount.target for mount in job.mounts)]
-        kept += [CONTAINER_DATA] if job.data else []
-        kept += [CONTAINER_MODELS] if job.models else []
         if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
             option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
             yield f"{where} reads a data set in {path}, which is not in the container; to have it there: {option}"
 
 
-def _is_within(target: str, others: list[str]) -> bool:
-    """Return whether another mount brings it along."""
-    return any(inside(target, each) for each in others if each != target)
-
-
 def _missing(job: Job, path: str, where: str) -> str | None:
     """``SOURCE:TARGET`` of the mount that would bring it, or None where nothing is missing."""
-    workdir = job.folder_inside
-    target = posixpath.normpath(posixpath.join(workdir, path))
+    target = _in_container(job, path)
     source = Path(os.path.normpath(job.folder / path))  # resolve() would change the names
-    neighbour = Path(os.path.normpath(job.project / Path(where.rpartition(":")[0]).parent / path))
-    if source.is_relative_to(job.project) or not inside(workdir, CONTAINER_PROJECT):
+    neighbour = _next_to_its_script(job, path, where)
+    if source.is_relative_to(job.project) or not inside(job.folder_inside, CONTAINER_PROJECT):
         return None
     if neighbour.is_relative_to(job.project) and os.path.exists(neighbour):  # noqa: PTH110
         return None
-    mounts = [mount.target for mount in job.mounts]
-    mounts += [CONTAINER_DATA] if job.data else []
-    mounts += [CONTAINER_MODELS] if job.models else []
-    if any(inside(target, each) for each in mounts) or not os.path.exists(source):  # noqa: PTH110  # never raises
+    if any(inside(target, each) for each in _mounted(job)) or not os.path.exists(source):  # noqa: PTH110  # never raises
         return None
     if path.startswith("/"):
         return None if any(inside(target, each) for each in _IN_IMAGES) else f"{path}:{path}"
     ups, _, down = path.rpartition("../")
     top = f"{ups}../{down.partition('/')[0]}"
-    return f"{top}:{posixpath.normpath(posixpath.join(workdir, top))}"
+    return f"{top}:{_in_container(job, top)}"

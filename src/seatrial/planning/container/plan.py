@@ -159,16 +159,11 @@ def agent_mounts(site: Site) -> list[Mount]:
 
 def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
     """Whom the container runs as, so that its files belong to the caller."""
+    user, userns, reason = f"{uid}:{gid}", None, "the caller's own uid and gid: the caller owns the outputs"
     if engine.rootless and engine.maps_the_caller:
-        user, userns, reason = f"{uid}:{gid}", "keep-id", "rootless Podman maps the caller to itself (keep-id)"
+        userns, reason = "keep-id", "rootless Podman maps the caller to itself (keep-id)"
     elif engine.rootless:
-        user, userns, reason = (
-            "0:0",
-            None,
-            "rootless Docker maps the caller to root inside: the caller owns the outputs",
-        )
-    else:
-        user, userns, reason = f"{uid}:{gid}", None, "the caller's own uid and gid: the caller owns the outputs"
+        user, reason = "0:0", "rootless Docker maps the caller to root inside: the caller owns the outputs"
     return user, userns, Choice(what="user", value=f"{user} {userns or ''}".rstrip(), reason=reason)
 
 
@@ -186,7 +181,10 @@ def _mounts(
     ours = [
         *_job_mounts(job, site.host.state_folder),
         *home_mounts(site.record, site.project_cache, named_user=named_user),
-        *_run_mounts(site),
+        *agent_mounts(site),
+        # Writable: the agent deletes each secret once it has read it.
+        *([Mount(source=site.secrets_folder, target=CONTAINER_SECRETS)] if site.secrets_folder else []),
+        *([site.resumed.mount] if site.resumed and site.resumed.mount else []),
         *injection.mounts,
     ]
     state = site.host.state_folder
@@ -215,15 +213,6 @@ def _job_mounts(job: Job, state: Path) -> list[Mount]:
         if folder:
             source = real_source(folder.source, job.project, flag, state=state)
             mounts.append(Mount(source=source, target=target, read_only=folder.read_only))
-    return mounts
-
-
-def _run_mounts(site: Site) -> list[Mount]:
-    mounts = agent_mounts(site)
-    if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
-        mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
-    if site.resumed and site.resumed.mount:
-        mounts.append(site.resumed.mount)
     return mounts
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import UsageError
 from seatrial.job.in_container import (
@@ -21,14 +20,14 @@ from seatrial.job.in_container import (
     PYTHON_COMMAND,
 )
 from seatrial.job.model import Job
-from seatrial.job.plan import Choice, ContainerPlan, ImagePlan
+from seatrial.job.plan import Choice, ContainerPlan
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.env import service_env
 from seatrial.planning.container.env import shielded as unsteered
 from seatrial.planning.container.parts import planned_image, way_in
 from seatrial.planning.container.plan import agent_command, agent_mounts, container_labels, hidden_folders
 from seatrial.planning.process import gpu_plan, selected
-from seatrial.planning.site import Parts, Places, ServiceSite, Site
+from seatrial.planning.site import Parts, Places, Site
 
 
 def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -42,7 +41,25 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     image, image_choices = planned_image(job, site, script, selected(site))
     injected = way_in(job, site)
     places = Places(project=service.workdir, run=CONTAINER_RUN, data=None, models=None, resume=None)
-    container, target_env = _container(job, site, service, image, injected)
+    env, target_env = service_env(service, image, injected)
+    mounts, masks = shielded(service.mounts, hidden_folders(job, site))
+    container = ContainerPlan(
+        name=f"seatrial-{site.run_id}",
+        hostname=None,
+        command=agent_command(site, image),
+        user=None,
+        groups=injected.groups,
+        workdir=service.workdir,
+        env=env,
+        mounts=(*mounts, *injected.mounts, *agent_mounts(site)),
+        tmpfs=masks,
+        devices=injected.devices,
+        gpus_flag=injected.gpus_flag,
+        runtime=injected.runtime,
+        read_only_root=service.read_only_root,
+        labels=container_labels(job, site),
+        stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
+    )
     return Parts(
         places=places,
         argv=service.argv,
@@ -79,35 +96,3 @@ def compared(job: Job, site: Site, env: Mapping[str, str]) -> tuple[ContainerPla
         tmpfs=masks,
     )
     return container, back
-
-
-def _container(
-    job: Job,
-    site: Site,
-    service: ServiceSite,
-    image: ImagePlan,
-    injected: InjectionPlan,
-) -> tuple[ContainerPlan, dict[str, str]]:
-    """Return what is added, and the variables that only the target gets."""
-    env, target_env = service_env(service, image, injected)
-    mounts, masks = shielded(service.mounts, hidden_folders(job, site))
-    return (
-        ContainerPlan(
-            name=f"seatrial-{site.run_id}",
-            hostname=None,
-            command=agent_command(site, image),
-            user=None,
-            groups=injected.groups,
-            workdir=service.workdir,
-            env=env,
-            mounts=(*mounts, *injected.mounts, *agent_mounts(site)),
-            tmpfs=masks,
-            devices=injected.devices,
-            gpus_flag=injected.gpus_flag,
-            runtime=injected.runtime,
-            read_only_root=service.read_only_root,
-            labels=container_labels(job, site),
-            stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
-        ),
-        target_env,
-    )

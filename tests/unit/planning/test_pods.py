@@ -1,7 +1,8 @@
-"""GPUs of pods: the device plugin's resource, a MIG slice of a size, or a claim."""
+"""Pods of a run: their GPUs and shared memory, and the registry that their image is pushed to."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,15 @@ from typing import Any
 import pytest
 
 from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
+from fakes import load_job
 from manifest_rules import CRDS, VERSIONS, violations
+from planning_sites import chosen, plan_of
+from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
-from seatrial.errors import UsageError
+from seatrial.errors import ConfigError, UsageError
+from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.model import Target
 from seatrial.job.plan import Plan
 from seatrial.planning.pod_gpus import cluster_machine
 from tables import constant
@@ -28,18 +34,8 @@ MIXED = replace(
 
 
 def _container(plan: Plan) -> dict[str, Any]:
-    workload = rendered(plan)[-1]
-    spec = workload["spec"]["template"]["spec"]
-    container: dict[str, Any] = spec["containers"][0]
-    return {**container, "pod": spec}
-
-
-def _reported(plan: Plan) -> tuple[str, str]:
-    [choice] = [choice for choice in plan.choices if choice.what == "gpus"]
-    return choice.value, choice.reason
-
-
-# ------------------------------------------------------------------- claims
+    spec = rendered(plan)[-1]["spec"]["template"]["spec"]
+    return {**spec["containers"][0], "pod": spec}
 
 
 @pytest.mark.parametrize("gpus", ["2", "mig-1g.18gb"])
@@ -70,21 +66,13 @@ def test_every_kind_but_a_trainjob_claims(tmp_path: Path, kind: str) -> None:
         assert violations(workload) == []
 
 
-# ------------------------------------------------------------- slices by size
-
-
 def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, MIXED, gpus="mig-1g.10gb")
     assert _container(plan)["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
-    assert _reported(plan) == ("1 nvidia.com/mig-1g.10gb per pod", "--gpus mig-1g.10gb")
+    choice = chosen(plan, "gpus")
+    assert (choice.value, choice.reason) == ("1 nvidia.com/mig-1g.10gb per pod", "--gpus mig-1g.10gb")
     assert plan.warnings == a_cluster_plan(tmp_path, MIXED, gpus="none").warnings
     assert plan.job.gpus.noun == "1g.10gb MIG slice" and plan.injection == "device-plugin"
-
-
-# ------------------------------------------------------------------ explained
-
-
-# ---------------------------------------------------------------- /dev/shm
 
 
 @pytest.mark.parametrize(
@@ -105,17 +93,11 @@ def test_shared_memory_is_sized_counted_and_reported(
     [shm] = [volume["emptyDir"] for volume in container["pod"]["volumes"] if volume["name"] == "shm"]
     assert shm == {"medium": "Memory", "sizeLimit": str(size)}
     assert container["resources"]["requests"]["memory"] == requested
-    assert counts in next(choice.reason for choice in plan.choices if choice.what == "/dev/shm")
+    assert counts in chosen(plan, "/dev/shm").reason
 
-
-# ------------------------------------------------------------- the nodes as a machine
 
 A100 = constant(__file__, "A100")
-H200 = {
-    "nvidia.com/gpu.product": "NVIDIA-H200",
-    "nvidia.com/cuda.driver-version.full": "580.95.05",
-    "pool": "new",
-}
+H200 = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/cuda.driver-version.full": "580.95.05", "pool": "new"}
 
 
 def _nodes(*labels: dict[str, str]) -> ClusterFacts:
@@ -146,3 +128,43 @@ def test_limit_above_every_gpu_of_the_cluster_is_warned_of(
     facts = _nodes(*({"nvidia.com/gpu.memory": size} for size in sizes), *([{}] if not sizes else []))
     plan = a_cluster_plan(tmp_path, facts, gpus="1", gpu_memory="100GiB", script="import torch\n")
     assert any("the largest GPU of this cluster has 80 GiB" in warning for warning in plan.warnings) is warned
+
+
+TARGETS = {
+    "configmap": Target(kind="script", value="train.py"),
+    "image": Target(kind="script", value="train.py"),
+    "auto": Target(kind="recipe", value="digits"),
+}
+
+
+@pytest.mark.parametrize("code", TARGETS)
+def test_built_image_is_named_after_the_registry(tmp_path: Path, code: str) -> None:
+    options = ClusterOptions(code=code, registry="ghcr.io/me")  # type: ignore[arg-type]
+    plan = plan_of(tmp_path, "print(1)\n", "k8s", target=TARGETS[code], kubernetes=options)
+    assert plan.image is not None and plan.cluster is not None
+    assert re.fullmatch(r"ghcr\.io/me/[a-z-]+:[0-9a-f]{20}", plan.image.tag)
+    assert plan.cluster.image == plan.image.tag
+    assert any(name.startswith("code/") for name in plan.image.context_files) == (code == "image")
+
+
+@pytest.mark.parametrize(
+    "text", ["me", "seatrial", "me/images", "", "/", "docker.io", "https://ghcr.io/me", "ghcr.io/me:1", "ghcr.io/Me"]
+)
+def test_registry_without_a_host_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "seatrial.toml").write_text(f'[kubernetes]\nregistry = "{text}"\n')
+    with pytest.raises(ConfigError, match=r"kubernetes\.registry: (expected HOST|docker\.io needs)") as refused:
+        load_job(tmp_path, {"target": "train.py", "on": "k8s"})
+    assert "docker.io/me" in str(refused.value)
+
+
+@pytest.mark.parametrize("reference", ["seatrial/train:1", "train:1", "train", "me/images/train:1"])
+def test_push_refuses_a_reference_without_a_host(tmp_path: Path, reference: str) -> None:
+    log = tmp_path / "argv"
+    program = tmp_path / "docker"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
+    program.chmod(0o755)
+    with pytest.raises(UsageError, match="names no registry") as refused:
+        Docker({"SEATRIAL_DOCKER": str(program)}).images.push(reference)
+    assert not log.exists()
+    assert "[kubernetes] registry" in (refused.value.run or "")

@@ -1,0 +1,211 @@
+"""Commands that change runs or act in them: exec, stop, cp, rm, prune; and those that processes of ours start."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from seatrial.cli.options import (
+    AS_JSON,
+    RUN,
+    RUN_OR_LAST,
+    TAKES_OPTIONS,
+    RunAndPath,
+    RunReference,
+    argument,
+    command,
+    option,
+    project_option,
+    target_arguments,
+    this_host,
+)
+from seatrial.errors import EXIT_DONE, UsageError
+
+if TYPE_CHECKING:
+    from seatrial.backends.base import Freed
+    from seatrial.compose.group import Group as RunGroup
+    from seatrial.runs.run import Run
+    from seatrial.runs.run_actions import Pruned
+    from seatrial.runs.store import RunStore
+
+PROJECT = project_option("The project folder; default: the nearest with runs.")
+WHOLE_RECEIPT = option("--verbose", "-v", is_flag=True, help="Print the whole receipt, not only its verdict.")
+
+
+def store_at(project: Path | None) -> RunStore:
+    """Return the store of a project; None: of the nearest around this folder."""
+    from seatrial.runs.store import store_of
+
+    return store_of(project)
+
+
+def find(store: RunStore, reference: str) -> Run:
+    """Return the run of an ID, a part of one, a name, or last. Raises RunNotFoundError."""
+    from seatrial.compose.output import find_run
+
+    return find_run(store, reference)
+
+
+def group_of(store: RunStore, reference: str) -> RunGroup | None:
+    """Return the group of that name; None if it is a run. A run of the same name is found by its ID."""
+    from seatrial.compose.group import GroupStore
+
+    return None if reference == "last" else GroupStore(store).look_up(reference)
+
+
+@command("exec", examples=("seatrial runs exec last -- nvidia-smi",), context_settings=TAKES_OPTIONS)
+@RUN_OR_LAST
+@argument("words", nargs=-1, metavar="[--] COMMAND…", help="The command, with its own options.")
+@PROJECT
+def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int:
+    """Run a command in a run that has not ended: seatrial runs exec RUN -- nvidia-smi"""
+    from seatrial.runs import run_actions
+
+    run = find(store_at(project), reference)
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    return run_actions.execute(run, [*words, *target_arguments()], this_host(), interactive=interactive)
+
+
+@command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
+@argument("reference", required=False, metavar="RUN", type=RunReference())
+@option("--kill", is_flag=True, help="Send SIGKILL at once; leaves no time to save.")
+@option("everything", "--all", is_flag=True, help="Stop every group that seatrial up started in this project.")
+@AS_JSON
+@WHOLE_RECEIPT
+@PROJECT
+def stop(
+    reference: str | None, kill: bool, everything: bool, as_json: bool, verbose: bool, project: Path | None
+) -> int:
+    """End a run or a group: SIGTERM, its grace period, SIGKILL. Volumes of a group stay."""
+    from seatrial.cli.screen import Screen
+    from seatrial.runs import run_actions
+
+    if (reference is None) is not everything:
+        problem = "RUN is missing" if reference is None else "A run and --all exclude each other"
+        raise UsageError(problem, run="seatrial runs stop --help")
+    store = store_at(project)
+    group = None if reference is None else group_of(store, reference)
+    if reference is None or group is not None:
+        from seatrial.cli.screen import front
+        from seatrial.compose.commands import down
+
+        down(store, None if group is None else group.id, front(), this_host())
+        return EXIT_DONE
+    run = find(store, reference)
+    receipt = run_actions.stop(run, this_host(), kill=kill)
+    if as_json or verbose:
+        Screen(json=as_json, whole=verbose).receipt(receipt, run)
+    else:
+        print(f"{run.id}: {receipt.outcome.sentence}")
+    return EXIT_DONE
+
+
+@command("cp", examples=("seatrial runs cp last:digits.pth ./models",))
+@argument("reference", metavar="RUN[:PATH]", type=RunAndPath())
+@argument("destination", metavar="FOLDER", type=click.Path(path_type=Path))
+@PROJECT
+def copy(reference: str, destination: Path, project: Path | None) -> int:
+    """Fetch what a run on a cluster saved: seatrial runs cp RUN:digits.pth ./models"""
+    from seatrial.runs import run_actions
+
+    name, _, path = reference.partition(":")
+    for file in run_actions.copy_models(find(store_at(project), name), path, destination, this_host()):
+        print(destination / file)
+    return EXIT_DONE
+
+
+@command(hidden=True)
+@RUN
+@PROJECT
+def record(reference: str, project: Path | None) -> int:
+    """Follow a run in the background and make its receipt; started by run --detach."""
+    from seatrial.runs.following.watch import record as follow_to_the_end
+
+    follow_to_the_end(store_at(project).find(reference), this_host())
+    return EXIT_DONE
+
+
+@command(hidden=True)
+@click.argument("record", type=click.Path(path_type=Path))
+def notify(record: Path) -> int:
+    """Run the commands that announce the end of a run; started by the process that ends it."""
+    from seatrial.runs.notify import deliver
+
+    deliver(record, this_host())
+    return EXIT_DONE
+
+
+@command("rm", examples=("seatrial runs rm last",))
+@argument("references", nargs=-1, required=True, metavar="RUN…", type=RunReference())
+@option("--force", "-f", is_flag=True, help="Kill the run first if it has not ended.")
+@PROJECT
+def remove(references: tuple[str, ...], force: bool, project: Path | None) -> int:
+    """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
+    from seatrial.runs import run_actions
+
+    store = store_at(project)
+    for run in [find(store, reference) for reference in references]:
+        run_actions.remove(store, run, this_host(), force=force)
+        print(run.id)
+    return EXIT_DONE
+
+
+@command(examples=("seatrial runs prune --keep 10",))
+@option("--keep", metavar="N", type=click.IntRange(min=0), default=0, help="Keep the N newest ended runs.")
+@option("--dry-run", is_flag=True, help="Show what would be deleted.")
+@option("everything", "--all", is_flag=True, help="Also delete all unused images and build cache of seatrial.")
+@option("--yes", "-y", is_flag=True, help="Do not ask.")
+@AS_JSON
+@project_option("The project folder.", default=Path())
+def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, project: Path) -> int:
+    """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
+    import dataclasses
+
+    folder = project.absolute()
+    asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or dry_run or as_json)
+    if asks:
+        if not _print_pruned("would remove", *_prune(folder, keep, everything=everything, dry_run=True)):
+            return EXIT_DONE
+        if not click.confirm("Delete this? Receipts and checkpoints of these runs are lost", default=False):
+            print("nothing was removed")
+            return EXIT_DONE
+    pruned, freed = _prune(folder, keep, everything=everything, dry_run=dry_run)
+    if as_json:
+        engines = {name: dataclasses.asdict(each) for name, each in freed.items()}
+        print(json.dumps({**dataclasses.asdict(pruned), "engines": engines, "dry_run": dry_run}))
+    else:
+        _print_pruned("would remove" if dry_run else "removed", pruned, freed)
+    return EXIT_DONE
+
+
+def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple[Pruned, Mapping[str, Freed]]:
+    """Delete runs, groups without runs, and images."""
+    from seatrial.compose.group import GroupStore
+    from seatrial.runs import run_actions
+    from seatrial.runs.run_actions import free_images
+    from seatrial.runs.store import RunStore
+
+    pruned = run_actions.prune(RunStore(folder), this_host(), keep=keep, dry_run=dry_run)
+    groups = GroupStore(RunStore(folder))
+    for group in () if dry_run else groups.without_runs():
+        groups.remove(group)
+    return pruned, free_images(None if everything else folder, this_host(), dry_run=dry_run)
+
+
+def _print_pruned(verb: str, pruned: Pruned, freed: Mapping[str, Freed]) -> bool:
+    """Print what goes; return whether that is anything."""
+    from seatrial.job.units import format_bytes
+
+    print(f"{verb} {pruned.runs} run{'s' * (pruned.runs != 1)}, {format_bytes(pruned.bytes)}")
+    least = "at least " if verb == "would remove" else ""
+    unused = {name: each for name, each in freed.items() if each.images or each.steps}
+    for name, each in unused.items():
+        images = f"{each.images} image{'s' * (each.images != 1)}"
+        steps = f"{each.steps} cached build step{'s' * (each.steps != 1)}"
+        print(f"{name}: {verb} {images} and {steps} of seatrial's own, {least}{format_bytes(each.bytes)}")
+    return bool(pruned.runs or unused)

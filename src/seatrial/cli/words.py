@@ -1,0 +1,155 @@
+"""The words of a command line as they are typed: which are the target's, and which no verb can take."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from seatrial.cli.options import Root, has_undecoded, options_of, quoted
+from seatrial.errors import UsageError
+
+#: Files of a project that are searched for the name of an option.
+_MOST_READ, _MOST_BYTES = 200, 20 << 20
+
+#: Words of a program that reads its command line, and modules that it may leave this to.
+_PARSERS = re.compile(
+    r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|draccus|fire|hydra|tap|typer|tyro)\b"
+)
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """Run a verb. Words after the first ``--`` belong to the target, untouched."""
+    _check_words(argv)
+    argv = _with_dashes(argv)
+    cut = argv.index("--") if "--" in argv else len(argv)
+    ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
+    if argv[0] in ("run", "plan") and not any(word.startswith("--image") for word in ours):
+        check_launcher(ours[1:], theirs)
+    if ours == ["runs"]:
+        ours = ["runs", "--help"]
+    return int(Root().main(ours, prog_name="seatrial", standalone_mode=False, obj=theirs) or 0)
+
+
+def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
+    """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
+
+    Only where no word behind it may be an option of ours: one of our names, or nearly one, counts as the script's if
+    its text has the name in quotes, and some other word is none of ours.
+    """
+    if argv[0] not in ("run", "plan") or "--" in argv:
+        return argv
+    import difflib
+
+    from seatrial.job.startable import LAUNCHER_MODULES, scripts
+    from seatrial.system.project_files import read_sources
+
+    here = Path.cwd()
+    known, at, text, script = {**options_of(argv[0]), "-h": False, "--help": False}, 1, "", Path()
+    for name, words in typed_parts(argv[1:], known):
+        at += len(words)
+        if not name:
+            script = Path(words[0])
+            if script.suffix != ".py" or words[0].startswith("-"):
+                return argv
+            text = next(read_sources([script], here, _MOST_BYTES), "")
+        elif name == "-m":
+            script = Path(f"{words[-1].replace('.', '/')}.py")
+        if not name or name == "-m":
+            break
+    if argv[at - 1] in LAUNCHER_MODULES:
+        return [*argv[:at], "--", *argv[at:]]
+    parts = [(name, words[0].partition("=")[0]) for name, words in typed_parts(argv[at:], known)]
+    ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
+    similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    texts = [text]
+    if ours or similar:
+        texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
+    if similar:
+        files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
+        everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
+        similar = {name for name in similar if not any(_declares(each, name) for each in everywhere)}
+    declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
+    is_theirs = theirs and (not text or _reads_arguments(script, text)) and declared
+    return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
+
+
+def typed_parts(words: Sequence[str], known: Mapping[str, bool]) -> Iterator[tuple[str, list[str]]]:
+    """Yield (name, the option and its value) or ("", another word) of a command line, in the order of its words.
+
+    Args:
+        known: names of options, each with whether a value follows.
+    """
+    at = 0
+    while at < len(words):
+        name, sign, _ = words[at].partition("=")
+        size = 2 if known.get(name) and not sign else 1
+        yield name if name in known else "", [*words[at : at + size]]
+        at += size
+
+
+def _reads_arguments(script: Path, text: str) -> bool:
+    """Return whether a script, or a module that it imports from its project, may read its command line."""
+    roots = {name.partition(".")[0] for name in _IMPORTED.findall(text)}
+    places = [folder / root for folder in script.parents for root in roots]
+    return any(each.is_dir() or each.with_suffix(".py").is_file() for each in places) or bool(_PARSERS.search(text))
+
+
+def _imported_files(script: Path, text: str) -> Iterator[Path]:
+    """Yield the project's files that a script imports, with their packages."""
+    from seatrial.job.startable import scripts
+
+    for root in dict.fromkeys(name.partition(".")[0] for name in _IMPORTED.findall(text)):
+        for folder in script.parents:
+            yield folder / f"{root}.py"
+            yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
+
+
+def _declares(script: str, option: str) -> bool:
+    """``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl."""
+    own = re.escape(option.lstrip("-"))
+    return re.search(rf"""["']{option}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
+
+
+def check_launcher(words: Sequence[str], arguments: Sequence[str] = ()) -> None:
+    """Refuse ``mpirun -np 4 python train.py``, whose -np click would call unknown. Raises TargetError.
+
+    Args:
+        arguments: the words after ``--``.
+    """
+    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, is_python
+
+    for at, word in enumerate(words if arguments else words[:-1]):
+        launcher = word in (*LAUNCHERS, *MPI_LAUNCHERS) and not (at and words[at - 1].startswith("-"))
+        if launcher or (is_python(word) and _is_first(words, at)):
+            from seatrial.job.target import launcher_refused
+
+            raise launcher_refused([*words[at:], *arguments])
+
+
+def _is_first(words: Sequence[str], at: int) -> bool:
+    """Return True if only options and their values stand before this word."""
+    flags = {name for verb in ("run", "plan") for name, takes_value in options_of(verb).items() if not takes_value}
+    value_follows = False
+    for word in words[:at]:
+        if not value_follows and not word.startswith("-"):
+            return False
+        value_follows = not value_follows and "=" not in word and word not in flags
+    return not value_follows
+
+
+def _check_words(argv: Sequence[str]) -> None:
+    """Raise UsageError for the first word that is not UTF-8: it goes into plan.json and to a container."""
+    for word in argv:
+        if word.isascii() or not has_undecoded(word):
+            continue
+        try:
+            text = os.fsencode(word).decode("utf-8")
+        except UnicodeDecodeError:
+            run = f"seatrial {argv[0]} --help   # rename the file"
+            raise UsageError(f"An argument is not UTF-8 text: {quoted(word)}", run=run) from None
+        run = f"PYTHONUTF8=1 seatrial {argv[0]} …"
+        raise UsageError(f"This locale cannot encode {quoted(text)}", cause="it is not UTF-8", run=run)
