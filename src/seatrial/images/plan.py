@@ -387,7 +387,7 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         own = recipe_requirements(job.target)
         needs = project_needs(job.project, facts, (job.project / factory).parent, also=(*own, *further))
         listed = {canonical_name(line) for line in needs.requirements.lines}
-        needs = needs.plus(Requirements(lines=tuple(name for name in own if name not in listed)))
+        needs = needs.changed(needs.requirements.plus(*(name for name in own if name not in listed)))
     elif job.target.kind == "recipe":
         found = Requirements(lines=serving or recipe_requirements(job.target))
         name = f"the recipe {job.target.value}" if job.serve is None else f"the server of {job.serve.model}"
@@ -398,12 +398,10 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         needs = project_needs(job.project, script, around, also=further, file=file, folder=job.folder)
     if not further:
         return needs
-    reason = f"{needs.reason}; {added}"
     named = {canonical_name(line) for line in further}
     open_names = {line for line in needs.requirements.lines if re.fullmatch(r"[\w.-]+", line)}
     lines = (line for line in needs.requirements.lines if line not in open_names or canonical_name(line) not in named)
-    requirements = replace(needs.requirements, lines=(*lines, *further))
-    return replace(needs, requirements=requirements, reason=reason)
+    return needs.with_lines((*lines, *further), why=added)
 
 
 def factory_of(target: Target, project: Path) -> Path | None:

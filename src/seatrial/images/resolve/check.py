@@ -163,7 +163,7 @@ def _adapted(
             why = "the package index has none" if answer.no_package else "the package of this name is another's"
             changed = needs.without_guess(wrong, why)
         elif (release := _demanded(resolver, request, needs)) is not None:
-            changed = needs.plus(Requirements(constraints=(release,)))
+            changed = needs.changed(needs.requirements.plus(constraints=(release,)))
         else:
             break
         try:

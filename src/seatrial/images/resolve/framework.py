@@ -136,7 +136,7 @@ def _resolve_one(
     place = _place(found, framework)
     if place is None:
         line, reason = _name_alone(framework, machine), "imported"
-        found, place = found + Requirements(lines=(line,)), len(found.lines)
+        found, place = found.plus(line), len(found.lines)
     else:
         line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
         if line == framework and (needs.source == "the imports" or needs.source.startswith("the recipe ")):
@@ -346,9 +346,9 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     old = Version(stack.wheel.version) < Version("2.3")
     listed = [line for line in found.lines if canonical_name(line) == "numpy"]
     if not listed:
-        return found + Requirements(lines=("numpy<2" if old else "numpy",))
+        return found.plus("numpy<2" if old else "numpy")
     if old and all("--hash" not in line and _admits_numpy_2(line) for line in listed):
-        return found + Requirements(constraints=("numpy<2",))
+        return found.plus(constraints=("numpy<2",))
     return found
 
 
