@@ -57,6 +57,17 @@ class Stack:
             return f"Python {self.python}"
         return f"{Candidate(self.wheel, self.python, cpu=self.cpu).name} on Python {self.python}"
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Return the versions as plain text, for labels, the receipt and the check of the built image."""
+        facts = {"python": self.python} if self.python else {}
+        if self.wheel is not None:
+            facts |= {self.wheel.framework: self.wheel.version, "build": str(self.build)}
+            if not self.cpu:
+                facts["cuda"] = self.wheel.cuda
+                facts |= {key: value for key in ("cudnn", "nccl") if (value := getattr(self.wheel, key))}
+        return facts
+
 
 @dataclass(frozen=True)
 class Conflict:
