@@ -247,21 +247,12 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         if not each.forward_compat and not (each.cpu and on_a_gpu)
     ]
     broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
+    another = replace(constraints, specifier=SpecifierSet(), partners={}, cudnn=None)
     ways = {
-        "another version": replace(
-            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, keras=None, cudnn=None
-        ),
+        "another version": another,
         "another build": replace(constraints, variant=None),
         "another Python": replace(constraints, python=None, python_specifier=SpecifierSet(), barred={}),
-        "another version and build": replace(
-            constraints,
-            specifier=SpecifierSet(),
-            torchvision=None,
-            torchaudio=None,
-            keras=None,
-            cudnn=None,
-            variant=None,
-        ),
+        "another version and build": replace(another, variant=None),
         "another version, build and Python": Constraints(
             framework=constraints.framework, gpu=constraints.gpu, prefer=constraints.prefer
         ),

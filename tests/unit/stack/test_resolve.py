@@ -96,7 +96,7 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
         (requested(variant="cpu", source="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
         (requested(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
         (
-            requested(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")),
+            requested(specifier="==2.13.0", partners={"torchvision": SpecifierSet("==0.20.0")}),
             "h100",
             ("torchvision 0.28.0", "==0.20"),
         ),

@@ -16,7 +16,7 @@ from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
-from seatrial.stack.rules import Constraints
+from seatrial.stack.rules import PARTNERS, Constraints
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -212,19 +212,15 @@ def _constraints(
         python=python,
         python_specifier=needs.python,
         cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
-        torchvision=_tied("torchvision", found) if framework == "torch" else None,
-        torchaudio=_tied("torchaudio", found) if framework == "torch" else None,
-        keras=_tied("keras", found) if framework == "tensorflow" else None,
+        partners={each: wanted for each in PARTNERS.get(framework, ()) if len(wanted := _wanted(each, found))},
         prefer=TORCH_VERSION if framework == "torch" else None,
         source=f"{line} ({needs.source})",
     )
 
 
-def _tied(package: str, found: Requirements) -> SpecifierSet | None:
-    """Return the specifier of a package that belongs to one release of a framework; None if it is not listed."""
-    lines = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == package]
-    specifier = SpecifierSet(",".join(str(public(each)[0]) for each in lines if each is not None))
-    return specifier if len(specifier) else None
+def _wanted(package: str, found: Requirements) -> SpecifierSet:
+    """Return what all lines together ask of a package's release."""
+    return SpecifierSet(",".join(str(public(each)[0]) for each in found.of(package)))
 
 
 def public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
