@@ -19,13 +19,12 @@ from fakes import FakeGpu
 from machines import SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
 from seatrial.backends.containers.cdi import read_specs
 from seatrial.doctor import fix as fixes
-from seatrial.doctor.cdi_spec import minimum_version, to_yaml
+from seatrial.doctor.cdi_spec import to_yaml
 from seatrial.doctor.examine import examine
 from seatrial.doctor.fix import Change, ChangeJournal, apply_fixes, changes_for, undo
 from seatrial.doctor.toolkit_install import merged
 from seatrial.errors import DiskError, EngineError, GpuContractError, UsageError
 from seatrial.system.host import Host
-from tables import cases
 from unit.doctor.test_breaks import Breaker
 
 
@@ -300,9 +299,3 @@ def test_an_incomplete_driver_is_refused(host: FakeHost, tmp_path: Path, path: s
     with pytest.raises(GpuContractError) as raised:
         fixes.spec_of(host.machine())
     assert (path or "") in str(raised.value.cause)
-
-
-@cases("change", "version")
-def test_lowest_version(change: dict[str, Any], version: str) -> None:
-    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "gpu", "containerEdits": {}}], "containerEdits": {}}
-    assert minimum_version({**spec, **change}) == version
