@@ -11,8 +11,8 @@ import pytest
 
 from package_indexes import Index, serving
 from seatrial.images.plan import plan_image
-from seatrial.images.resolve.indexes import PackageSource
 from seatrial.images.resolve.uv import Lock, ResolveRequest, Unreachable, UvResolver
+from seatrial.images.sources import PackageSource
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
