@@ -98,11 +98,7 @@ def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflic
         first = constraints.python or PYTHONS[0]
         needs = next(iter(constraints.barred.values()), f"Python {first}")
         return Conflict((Violation("requires-python", needs, required),), ())
-    best_first = sorted(candidates(constraints), key=lambda each: _preference(each, constraints))
-    for each in best_first:  # among the first of thousands, as a rule
-        if next(violations(each, constraints, machine), None) is None:
-            return _stack(each, constraints, machine)
-    return _conflict(constraints, machine)
+    return resolve_once(constraints, machine) or _conflict(constraints, machine)
 
 
 def candidates(constraints: Constraints) -> Iterator[Candidate]:
@@ -271,10 +267,11 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
 
 def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | None:
     """The stack, or None; a conflict is not looked into."""
-    fitting = [each for each in candidates(constraints) if next(violations(each, constraints, machine), None) is None]
-    return (
-        _stack(min(fitting, key=lambda each: _preference(each, constraints)), constraints, machine) if fitting else None
-    )
+    best_first = sorted(candidates(constraints), key=lambda each: _preference(each, constraints))
+    for each in best_first:  # among the first of thousands, as a rule
+        if next(violations(each, constraints, machine), None) is None:
+            return _stack(each, constraints, machine)
+    return None
 
 
 #: Distance of a broken rule from the request: changes that keep the version are the closest.
