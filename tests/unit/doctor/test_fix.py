@@ -235,25 +235,18 @@ def test_it_is_valid_by_the_published_schema(host: FakeHost) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     if not SCHEMAS.is_dir():
         pytest.skip("the CDI schema is not here")
-    from referencing import Registry, Resource
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT7
 
     host.two_gpus()
     spec = yaml.safe_load(to_yaml(fixes.spec_of(host.machine())))
-    definitions = Resource.from_contents(
-        json.loads((SCHEMAS / "defs.json").read_text()), default_specification=_draft7()
-    )
+    definitions = DRAFT7.create_resource(json.loads((SCHEMAS / "defs.json").read_text()))
     registry = Registry().with_resource("defs.json", definitions)
     schema = json.loads((SCHEMAS / "cdi-schema.json").read_text())
     jsonschema.Draft7Validator(schema, registry=registry).validate(spec)
     spec["devices"][0].pop("name")
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft7Validator(schema, registry=registry).validate(spec)
-
-
-def _draft7() -> Any:
-    from referencing.jsonschema import DRAFT7
-
-    return DRAFT7
 
 
 def test_our_reader_takes_it_and_misses_nothing(host: FakeHost, tmp_path: Path) -> None:
