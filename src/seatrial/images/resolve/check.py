@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -80,21 +80,17 @@ def resolve_packages(
     return _PackageChoice(resolver, job, needs, barred, choose, own_base).made(base, resolved)
 
 
+@dataclass
 class _PackageChoice:
-    """One choice of packages. The arguments are those of resolve_packages."""
+    """One choice of packages. The first attributes are arguments of resolve_packages."""
 
-    def __init__(
-        self,
-        resolver: PackageResolver,
-        job: Job,
-        needs: Needs,
-        barred: Mapping[str, str],
-        choose: Choose,
-        own_base: bool,
-    ) -> None:
-        self.resolver, self.job, self.needs = resolver, job, needs
-        self.barred, self.choose, self.own_base = barred, choose, own_base
-        self.bounded: dict[str, str] = {}
+    resolver: PackageResolver
+    job: Job
+    needs: Needs
+    barred: Mapping[str, str]
+    choose: Choose
+    own_base: bool
+    bounded: dict[str, str] = field(default_factory=dict)
 
     def made(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked, Needs]:
         base, resolved = self._adapted(base, resolved)
