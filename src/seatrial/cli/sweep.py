@@ -96,7 +96,7 @@ def sweep(
         from seatrial.cli.job import read_allowed_job, require_consent
         from seatrial.cli.trials import SearchScreen
         from seatrial.job.loading import read_notify, read_sweep
-        from seatrial.search.request import Flags, make_request, parse_parallel
+        from seatrial.search.request import make_request, parse_parallel
         from seatrial.search.search import open_search, resume_search
         from seatrial.system.project_files import project_root
 
@@ -123,8 +123,12 @@ def sweep(
             if "=" in word and not chosen.get("settings"):
                 run = f"seatrial sweep {words[0]} --set {word}"
                 raise TargetError(f"{word} stands behind --set", run=run, instead=(word, ["--set", word]))
-        typed = Flags(trials=trials, budget_s=budget_s, parallel=parallel, name=study, **chosen)
-        request = make_request(typed, read_sweep(project))
+        settings, typed = (
+            chosen.pop("settings"),
+            {**chosen, "trials": trials, "budget_s": budget_s, "parallel": parallel},
+        )
+        table = read_sweep(project).changed(**{key: value for key, value in typed.items() if value is not None})
+        request = make_request(table, settings, study)
         job = read_allowed_job(words, flags, screen)
         notify, job = job.notify, job.without_notify
         found = open_search(request, job, host, screen.note)

@@ -58,7 +58,7 @@ class GpuAsk:
 def gpu_ask(file: ComposeFile, service: Service) -> GpuAsk | None:
     """Return the request; None if there is none. Raises GpuRequestError with the line of a wrong one."""
     found: dict[Way, tuple[str, tuple[str, ...]]] = {}
-    reserved = _nvidia(_at(service.config, RESERVED))
+    reserved = _nvidia(value_at(service.config, RESERVED))
     if reserved:
         found["deploy"] = _of_requests(reserved)
     if short := _nvidia(_short(service)):
@@ -90,7 +90,8 @@ def gpu_ask(file: ComposeFile, service: Service) -> GpuAsk | None:
         ) from None
 
 
-def _at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
+def value_at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return what a configuration has below these keys; () where that is nothing."""
     value: Any = config
     for key in path:
         value = (value or {}).get(key)
@@ -99,7 +100,7 @@ def _at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 def foreign_ask(service: Service) -> tuple[str, ...] | None:
     """The key with which a service asks for an accelerator that is not NVIDIA's: it stays Compose's whole."""
-    if any(not is_nvidias(each) for each in _at(service.config, RESERVED)):
+    if any(not is_nvidias(each) for each in value_at(service.config, RESERVED)):
         return RESERVED
     if any(not is_nvidias(each) for each in _short(service)):
         return ("gpus",)

@@ -13,7 +13,7 @@ import yaml
 
 from seatrial.backends.table import ENGINES
 from seatrial.compose.client import escaped
-from seatrial.compose.gpu_requests import RESERVED, is_nvidias
+from seatrial.compose.gpu_requests import RESERVED, is_nvidias, value_at
 from seatrial.compose.service import COMPLETED, Service
 from seatrial.job.plan import ContainerPlan, Mount, Plan
 from seatrial.planning.container.plan import GPU_DEVICE
@@ -113,10 +113,8 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
     """The GPUs by this host's way in, in place of every way that the file asks for them."""
     entry: Entry = {}
     config = service.config
-    reserved: Any = config
-    for key in RESERVED:
-        reserved = (reserved or {}).get(key)
-    requests = [each for each in reserved or () if not is_nvidias(each)]
+    reserved = value_at(config, RESERVED)
+    requests = [each for each in reserved if not is_nvidias(each)]
     requests += _requests(container)
     if reserved or requests:
         devices = _Replaced(requests) if requests else _Gone()

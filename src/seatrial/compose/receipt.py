@@ -156,15 +156,10 @@ def _link(group: Group, member: Member, store: RunStore) -> Link:
         seconds = member.ended_at - member.started_at
     verdict, level, findings = _verdict(member, run)
     gpus = (summary.gpus if summary else 0) or member.gpus
+    own = ("name", "role", "target", "state", "needs", "run", "exit_code")
     return Link(
-        name=member.name,
-        role=member.role,
-        target=member.target,
-        state=member.state,
+        **{name: getattr(member, name) for name in own},
         verdict=verdict,
-        needs=member.needs,
-        run=member.run,
-        exit_code=member.exit_code,
         gpus=gpus,
         seconds=seconds,
         gpu_seconds=(seconds or 0.0) * gpus,

@@ -352,21 +352,18 @@ def _check_override(context: ComposeContext, path: Path, planned: Planned) -> No
 
 
 def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[str, Run]) -> Group:
-    members = []
-    for name, service in planned.file.services.items():
-        plan = planned.plans.get(name)
-        members.append(
-            Member(
-                name,
-                role="task" if service.is_task else "service",
-                target=group.member(name).target,
-                needs=planned.file.needs[name],
-                run=made[name].id if name in made else None,
-                gpus=len(plan.gpus) if plan else 0,
-                details={"why_service": service.why_service},
-            )
+    members = tuple(
+        replace(
+            group.member(name),
+            role="task" if service.is_task else "service",
+            needs=planned.file.needs[name],
+            run=made[name].id if name in made else None,
+            gpus=len(planned.plans[name].gpus) if name in planned.plans else 0,
+            details={"why_service": service.why_service},
         )
-    return store.change_group(group, members=tuple(members))
+        for name, service in planned.file.services.items()
+    )
+    return store.change_group(group, members=members)
 
 
 def launch(compose: Compose, folder: Path, *words: str) -> Process:

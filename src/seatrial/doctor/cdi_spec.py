@@ -57,8 +57,10 @@ def make_spec(
     devices = _wsl_devices(driver) if driver.wsl else list(_devices(driver, gpus, capabilities or {}))
     if not devices:
         raise GpuContractError("No GPU to write a CDI spec for", run="seatrial doctor --host-only")
-    spec: dict[str, Any] = {
-        "cdiVersion": "",
+    return {
+        # 0.5.0 has names that begin with a digit, and an older engine refuses what it does not know.
+        # Source: container-device-interface, specs-go/version.go.
+        "cdiVersion": "0.3.0" if all(device["name"][0].isalpha() for device in devices) else "0.5.0",
         "kind": KIND,
         "devices": devices,
         "containerEdits": {
@@ -68,8 +70,6 @@ def make_spec(
             "mounts": [*_libraries(driver, machine), *_binaries(driver), *(_mount(path, path) for path in sockets)],
         },
     }
-    spec["cdiVersion"] = minimum_version(spec)
-    return spec
 
 
 def _devices(
@@ -111,31 +111,6 @@ def _binaries(driver: DriverFiles) -> Iterator[dict[str, Any]]:
 
 def _mount(source: str, target: str) -> dict[str, Any]:
     return {"hostPath": source, "containerPath": target, "options": list(MOUNT_OPTIONS)}
-
-
-def minimum_version(spec: Mapping[str, Any]) -> str:
-    """Return the lowest cdiVersion that has everything in the spec: an older engine refuses unknown keys.
-
-    Source: container-device-interface, specs-go/version.go: 0.4.0 mount types; 0.5.0 names that begin with a digit and
-    a device's hostPath; 0.6.0 annotations and dots in the class; 0.7.0 additionalGids and intelRdt; 1.1.0 net devices.
-    """
-    edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in spec["devices"])]
-    needs = ["0.3.0"]
-    if any("type" in mount for edit in edits for mount in edit.get("mounts") or ()):
-        needs.append("0.4.0")
-    if any(not device["name"][0].isalpha() for device in spec["devices"]):
-        needs.append("0.5.0")
-    if any("hostPath" in node for edit in edits for node in edit.get("deviceNodes") or ()):
-        needs.append("0.5.0")
-    if "annotations" in spec or any("annotations" in device for device in spec["devices"]):
-        needs.append("0.6.0")
-    if "." in spec["kind"].partition("/")[2]:
-        needs.append("0.6.0")
-    if any(key in edit for edit in edits for key in ("additionalGids", "intelRdt")):
-        needs.append("0.7.0")
-    if any("netDevices" in edit for edit in edits):
-        needs.append("1.1.0")
-    return max(needs, key=lambda version: tuple(int(part) for part in version.split(".")))
 
 
 def to_yaml(spec: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import seatrial
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers import injection
+from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
@@ -89,8 +90,7 @@ class Inspection:
         """Inspect the requested container; None if it is not there or not running."""
         if self.request.container is None or self._host.engine is None:
             return None
-        call = self._call()
-        ended = self._host.ask(*call, "container", "inspect", self.request.container)
+        ended = self._host.ask(*self._backend.call, "container", "inspect", self.request.container)
         if ended is None or ended.exit_code != 0:
             return None
         found: dict[str, Any] = json.loads(ended.stdout)[0]
@@ -110,8 +110,7 @@ class Inspection:
         return self._image(self.reference) if self.reference is not None else None
 
     def _image(self, reference: str) -> ImageFacts | None:
-        engine = self._host.engine
-        return self._host.backend(engine.name).images.image(reference) if engine is not None else None
+        return self._backend.images.image(reference) if self._host.engine is not None else None
 
     @cached_property
     def python(self) -> str | None:
@@ -122,10 +121,9 @@ class Inspection:
             return self._host.python
         if self.inspected is not None:
             return self._python_of_container()
-        engine = self._host.engine
-        if engine is None or self.reference is None:
+        if self._host.engine is None or self.reference is None:
             return None
-        return self._host.backend(engine.name).images.find_python(self.reference)
+        return self._backend.images.find_python(self.reference)
 
     def _python_of_container(self) -> str | None:
         for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):
@@ -212,14 +210,12 @@ class Inspection:
     def _exec(self, argv: Sequence[str], input: str | None, timeout_s: float) -> Completed:
         assert self.request.container is not None
         env = [word for name, value in self.request.env.items() for word in ("--env", f"{name}={value}")]
-        command = [*self._call(), "exec", "-i", *env, self.request.container, *argv]
+        command = [*self._backend.call, "exec", "-i", *env, self.request.container, *argv]
         return self._host.command(command, timeout_s=timeout_s, input=input or "")
 
     def _start(self, argv: Sequence[str], input: str | None, timeout_s: float, *, gpus: bool) -> Completed:
-        engine = self._host.engine
-        assert engine is not None and self.reference is not None
-        backend = self._host.backend(engine.name)
-        name = f"seatrial-doctor-{os.getpid()}-{os.urandom(3).hex()}"
+        assert self.reference is not None
+        backend, name = self._backend, f"seatrial-doctor-{os.getpid()}-{os.urandom(3).hex()}"
         plan = self._container(name, argv, gpus=gpus)
         options = backend.options(plan, self.reference).plus(remove=True, interactive=True)
         try:
@@ -262,9 +258,10 @@ class Inspection:
     def _engine_name(self) -> str:
         return self._host.engine.name if self._host.engine is not None else "local"
 
-    def _call(self) -> list[str]:
+    @property
+    def _backend(self) -> ContainerEngine:
         assert self._host.engine is not None
-        return self._host.backend(self._host.engine.name).call
+        return self._host.backend(self._host.engine.name)
 
 
 def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...]:

@@ -203,14 +203,17 @@ class Machine:
         pairs = (line.partition("=") for line in lines if "=" in line)
         return {key: value.strip("\"'") for key, _, value in pairs}
 
+    @cached_property
+    def family(self) -> str:
+        """The family of this machine's distribution: ubuntu, debian, fedora, suse, arch, or ""."""
+        words = f"{self.os_release.get('ID', '')} {self.os_release.get('ID_LIKE', '')}"
+        if any(word in words for word in ("fedora", "rhel", "centos", "amzn", "rocky", "almalinux")):
+            return "fedora"
+        return next((each for each in ("suse", "ubuntu", "debian", "arch") if each in words), "")
+
     def by_distribution(self, *, fedora: str, suse: str, other: str, ubuntu: str | None = None) -> str:
         """Return the text for the family of this machine's distribution."""
-        family = f"{self.os_release.get('ID', '')} {self.os_release.get('ID_LIKE', '')}"
-        if any(word in family for word in ("fedora", "rhel", "centos")):
-            return fedora
-        if "suse" in family:
-            return suse
-        return ubuntu if ubuntu and "ubuntu" in family else other
+        return {"fedora": fedora, "suse": suse, "ubuntu": ubuntu or other}.get(self.family, other)
 
     @property
     def has_char_links(self) -> bool:

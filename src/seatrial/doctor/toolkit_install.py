@@ -31,8 +31,6 @@ def toolkit_steps(machine: Machine) -> str:
 
 
 def _toolkit_steps(machine: Machine) -> tuple[str, ...]:
-    release = machine.os_release
-    family = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
     restart = (
         "sudo snap restart docker"
         if machine.docker is not None and machine.docker.snap
@@ -43,15 +41,15 @@ def _toolkit_steps(machine: Machine) -> tuple[str, ...]:
     if machine.docker is None:  # Podman takes CDI names
         configure = (GENERATE_CDI,)
     rpm = f"{REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo"
-    if family & {"debian", "ubuntu"}:
+    if machine.family in ("debian", "ubuntu"):
         return (*_leave_old(machine), *_apt(), *configure)
-    if family & {"fedora", "rhel", "centos", "amzn", "rocky", "almalinux"}:
+    if machine.family == "fedora":
         repo = f"curl -fsSL {rpm} | sudo tee /etc/yum.repos.d/nvidia-container-toolkit.repo"
         return (repo, "sudo dnf install -y nvidia-container-toolkit", *configure)
-    if any("suse" in word for word in family):
+    if machine.family == "suse":
         install = "sudo zypper --gpg-auto-import-keys install -y nvidia-container-toolkit"
         return (f"sudo zypper ar {rpm}", install, *configure)
-    if "arch" in family:
+    if machine.family == "arch":
         return ("sudo pacman -S --needed nvidia-container-toolkit", *configure)
     return ("sudo seatrial doctor --write-cdi",)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
@@ -28,7 +28,7 @@ from seatrial.images.base import (
 from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
-from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, Layers, digest_of, program, split
+from seatrial.images.dockerfile.layers import TOOLS, Layers, digest_of, program, split
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
@@ -39,7 +39,7 @@ from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
-from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, pip_conf, wheels_of
+from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
 from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
@@ -204,34 +204,23 @@ def _to_build(
     compiles: bool,
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
-    found, wheels, texts = resolved.requirements, wheels_of(job), {**layers.texts(), **own_code.texts}
+    wheels, texts = wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
     contents = ImageContents(
         slug=_slug(job),
-        base=base.image,
-        builder=base.builder,
-        base_packages=(*base.system_packages, *(name for name in job.image.system_packages if _is_python(name))),
-        system_packages=tuple(name for name in job.image.system_packages if not _is_python(name)),
+        options=job.image,
+        base=base,
+        resolved=resolved,
+        layers=layers,
+        slimming=slimming,
+        digests=_digests(texts, slimmer),
         compiles=compiles,
-        layers=_digests(texts, slimmer),
-        constrained=tuple(sorted(PurePath(name).parts[0] for name in texts if name.endswith(f"/{CONSTRAINTS}"))),
-        by_hash=layers.by_hash,
-        hashed=layers.hashed,
-        git=found.needs_git,
-        index=resolved.index,
-        index_needed=resolved.index_needed,
-        ca_bundle=job.image.ca_bundle is not None,
-        pip_conf=pip_conf(job.image) is not None,
         wheels=digest_of_wheels(wheels),
         sources=sources,
         own_sources=own_sources,
         own_wheel=own_wheel,
         extensions=own_code.commands(),
-        slimming=slimming.arguments,
-        slims_packages=slimming.packages,
-        architectures=slimming.architectures,
-        labels=_labels(resolved.stack, slimming.architectures),
     )
     dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
@@ -241,14 +230,14 @@ def _to_build(
         base=base.image,
         python=VENV_PYTHON,
         dockerfile=dockerfile,
-        plain_dockerfile=render_plain(contents, found.lines, found.constraints),
+        plain_dockerfile=render_plain(contents),
         context_files={f"{WHEELS}/{path.name}": str(path) for path in wheels},
         context_texts=texts,
         own_wheel=own_wheel,
         secrets={CA_SECRET: str(ca_bundle(job))} if job.image.ca_bundle else {},
         network=job.image.build_network,
-        stack=stack_facts(resolved.stack),
-        index_decides=has_own_sources(job.image) or found.names_an_index,
+        stack=resolved.stack.facts,
+        index_decides=has_own_sources(job.image) or resolved.requirements.names_an_index,
         architectures=slimming.architectures,
         slimmed=bool(slimming.arguments),
     )
@@ -354,24 +343,6 @@ def _cuda_base(resolved_on: Callable[[str | None], Resolved], flavour: Flavour, 
     raise failed
 
 
-def stack_facts(stack: Stack) -> dict[str, str]:
-    """Return the resolved versions as plain text, for labels, the receipt and the check of the built image."""
-    facts = {"python": stack.python} if stack.python else {}
-    if stack.wheel is not None:
-        facts |= {stack.wheel.framework: stack.wheel.version, "build": str(stack.build)}
-        if not stack.cpu:
-            facts["cuda"] = stack.wheel.cuda
-            facts |= {key: value for key in ("cudnn", "nccl") if (value := getattr(stack.wheel, key))}
-    return facts
-
-
-def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
-    labels = {f"seatrial.stack.{name}": value for name, value in stack_facts(stack).items()}
-    if architectures:
-        labels["seatrial.architectures"] = " ".join(architectures)
-    return labels
-
-
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     """Return the requirements of the job's target, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
@@ -387,7 +358,7 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         own = recipe_requirements(job.target)
         needs = project_needs(job.project, facts, (job.project / factory).parent, also=(*own, *further))
         listed = {canonical_name(line) for line in needs.requirements.lines}
-        needs = needs.plus(Requirements(lines=tuple(name for name in own if name not in listed)))
+        needs = needs.changed(needs.requirements.plus(*(name for name in own if name not in listed)))
     elif job.target.kind == "recipe":
         found = Requirements(lines=serving or recipe_requirements(job.target))
         name = f"the recipe {job.target.value}" if job.serve is None else f"the server of {job.serve.model}"
@@ -398,12 +369,10 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         needs = project_needs(job.project, script, around, also=further, file=file, folder=job.folder)
     if not further:
         return needs
-    reason = f"{needs.reason}; {added}"
     named = {canonical_name(line) for line in further}
     open_names = {line for line in needs.requirements.lines if re.fullmatch(r"[\w.-]+", line)}
     lines = (line for line in needs.requirements.lines if line not in open_names or canonical_name(line) not in named)
-    requirements = replace(needs.requirements, lines=(*lines, *further))
-    return replace(needs, requirements=requirements, reason=reason)
+    return needs.with_lines((*lines, *further), why=added)
 
 
 def factory_of(target: Target, project: Path) -> Path | None:
@@ -432,11 +401,6 @@ def _compiler(compiles: bool) -> tuple[Choice, ...]:
     if not compiles:
         return ()
     return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
-
-
-def _is_python(debian_package: str) -> bool:
-    """Return True for Python's own packages, which a base without Python needs before anything else."""
-    return debian_package.startswith("python3")
 
 
 def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal, TypeVar
+from typing import Literal
 
 from seatrial.errors import UsageError
 from seatrial.job.keys import read_pattern
@@ -22,8 +22,6 @@ MAX_PARALLEL = 256
 
 #: Behind --search and --prune; Optuna has the samplers and pruners.
 SEARCHES, PRUNERS = ("grid", "random", "tpe"), ("asha", "median")
-
-T = TypeVar("T")
 
 Direction = Literal["max", "min"]
 
@@ -95,50 +93,26 @@ class Request:
     name: str | None = None
 
 
-@dataclass(frozen=True)
-class Flags:
-    """Return the value as typed; None without one."""
+def make_request(table: SweepTable, settings: Sequence[str] = (), name: str | None = None) -> Request:
+    """Check ``[sweep]``, with flags in place of its keys, and the ``--set`` flags, which replace its settings by name.
 
-    settings: Sequence[str] = ()
-    search: str | None = None
-    metric: str | None = None
-    metric_from: str | None = None
-    prune: str | None = None
-    trials: int | None = None
-    budget_s: float | None = None
-    parallel: str | None = None
-    seed: int | None = None
-    name: str | None = None
-
-
-def make_request(flags: Flags, table: SweepTable) -> Request:
-    """Raises UsageError, naming the flag and what would be right."""
-    typed = list(flags.settings)
-    named = {text.partition("=")[0].replace("-", "_") for text in typed}
-    typed += from_table({name: value for name, value in table.set.items() if name.replace("-", "_") not in named})
-    space = parse_space(typed)
-    metric, pattern = _first(flags.metric, table.metric), _first(flags.metric_from, table.metric_from)
-    objective = parse_objective(metric, pattern) if metric is not None else None
-    if pattern is not None and objective is None:
+    Raises UsageError, naming the flag and what would be right.
+    """
+    named = {text.partition("=")[0].replace("-", "_") for text in settings}
+    of_table = {key: value for key, value in table.set.items() if key.replace("-", "_") not in named}
+    space = parse_space([*settings, *from_table(of_table)])
+    objective = parse_objective(table.metric, table.metric_from) if table.metric is not None else None
+    if table.metric_from is not None and objective is None:
         raise UsageError(
             "--metric-from needs --metric: the number's name, and whether more or less is better",
-            run=f"seatrial sweep … --metric accuracy:max --metric-from '{pattern}'",
+            run=f"seatrial sweep … --metric accuracy:max --metric-from '{table.metric_from}'",
         )
-    search = _first(flags.search, table.search, "grid")
-    prune = _first(flags.prune, table.prune, "asha" if search == "tpe" else "none")
-    assert search is not None and prune is not None, "both have a default"
+    search = "grid" if table.search is None else table.search
+    prune = ("asha" if search == "tpe" else "none") if table.prune is None else table.prune
     _check_names(search, prune, objective)
-    trials, budget_s = _first(flags.trials, table.trials), _first(flags.budget_s, table.budget_s)
-    _check_size(space, search, trials, budget_s)
-    seed = flags.seed if flags.seed is not None else table.seed or 0
-    at_once = flags.parallel if flags.parallel is not None else table.parallel
-    parallel = parse_parallel(1 if at_once is None else at_once)
-    return Request(space, search, objective, prune, trials, budget_s, parallel, seed, flags.name)
-
-
-def _first(*given: T | None) -> T | None:
-    """The first that was given, though it be empty."""
-    return next((value for value in given if value is not None), None)
+    _check_size(space, search, table.trials, table.budget_s)
+    parallel = parse_parallel(1 if table.parallel is None else table.parallel)
+    return Request(space, search, objective, prune, table.trials, table.budget_s, parallel, table.seed or 0, name)
 
 
 def parse_parallel(value: str | int) -> int | None:

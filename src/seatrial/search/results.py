@@ -88,11 +88,8 @@ def best_of(trials: Sequence[Trial], objective: Objective | None) -> Trial | Non
     if objective is None:
         winners = [best_in(trials, column) for column in columns(trials, None) if column.judged]
         return winners[0] if winners and all(each is winners[0] for each in winners) else None
-    known = [trial for trial in trials if trial.state == "done" and trial.value is not None]
-    if not known:
-        return None
-    sign = 1 if objective.lower_is_better else -1
-    return min(known, key=lambda trial: sign * (trial.value or 0.0))
+    first = next(iter(_ranked(trials, objective)), None)
+    return first if first is not None and first.state == "done" and first.value is not None else None
 
 
 def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int | None, left_s: float | None) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
@@ -135,7 +136,11 @@ class Search:
 
     def job_of(self, trial: Trial) -> Job:
         """Return the job of a trial: its settings as flags, arguments or variables of the target."""
-        return varied(self.job, trial.settings, ways_in(self.job, self.space.names))
+        return varied(self.job, trial.settings, self._ways)
+
+    @cached_property
+    def _ways(self) -> dict[str, str]:
+        return ways_in(self.job, self.space.names)
 
     def report(self, trial: Trial, step: int, value: float) -> str | None:
         """Record a value; return why the trial is to be stopped, or None."""

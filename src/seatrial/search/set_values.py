@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
-from seatrial.job.reading.modules import find_module
+from seatrial.job.script import source_facts
 from seatrial.planning.options import PRECISIONS, RECIPE_FLAGS
 
 #: Libraries that make a flag of a name in the source → what joins that name's words in the flag.
@@ -32,18 +31,14 @@ _SWITCH = re.compile(r"action\s*=\s*[\"']store_(?:true|false)|\bis_flag\s*=\s*Tr
 _NEXT_OPTION = re.compile(r"\b(?:add_argument|option)\(")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
-_IMPORT = re.compile(r"(?m)^\s*(?:from\s+\.*([\w.]*)\s+import\s+([\w, ]+)|import\s+([\w., ]+))")
-
-#: Files of a project that are looked through for a flag.
-_MOST_FILES = 200
-
 
 def ways_in(job: Job, names: Sequence[str]) -> dict[str, str]:
     """Name of a setting → ``--flag``, ``--flag=``, or the name of a variable. Raises UsageError."""
-    return {name: way_in(job, name) for name in names}
+    source = None if job.target.kind == "recipe" else _sources(job)
+    return {name: _way_in(job, name, source) for name in names}
 
 
-def way_in(job: Job, name: str) -> str:
+def _way_in(job: Job, name: str, source: str | None) -> str:
     """Return the way in which the target takes a setting.
 
     ``--flag``; ``--flag=`` or ``name=``, the value in the same word; ``--flag?`` or ``--flag?--no-flag``, of a switch
@@ -54,7 +49,6 @@ def way_in(job: Job, name: str) -> str:
     variable = re.sub("[-.]", "_", name.upper())
     if job.target.kind == "recipe":
         return RECIPE_FLAGS.get(variable, "--" + name.replace("_", "-"))
-    source = _sources(job)
     if source is None:
         return variable
     word = name.replace("-", "_")
@@ -120,29 +114,9 @@ def check_switches(ways: Mapping[str, str], values: Mapping[str, Sequence[str]])
 
 def _sources(job: Job) -> str | None:
     """The text of the target and of what it imports of the project; None for an image, or a module of no project."""
-    path = job.project / job.target.value if job.target.kind == "script" else None
-    if job.target.kind == "module":
-        path = find_module(job.target.value, [job.folder, job.project, job.project / "src"], main=True)
-    if path is None:
-        return None
-    found: dict[Path, str] = {}
-    waiting = [path]
-    while waiting and len(found) < _MOST_FILES:
-        path = waiting.pop(0)
-        if path in found:
-            continue
-        found[path] = path.read_text(encoding="utf-8", errors="replace")
-        for match in _IMPORT.finditer(found[path]):
-            package, names, plain = match.groups()
-            modules = [one.split()[0] for one in (plain or "").split(",") if one.strip()]
-            if package is not None:
-                modules += [
-                    package,
-                    *(f"{package}.{one.split()[0]}".strip(".") for one in names.split(",") if one.strip()),
-                ]
-            roots = [path.parent, job.project, job.project / "src"]
-            waiting += [there for module in modules if module and (there := find_module(module, roots)) is not None]
-    return "\n".join(found.values())
+    files = source_facts(job).files
+    texts = ((job.project / name).read_text(encoding="utf-8", errors="replace") for name in files)
+    return "\n".join(texts) if files else None
 
 
 def varied(job: Job, chosen: Mapping[str, str], ways: Mapping[str, str]) -> Job:

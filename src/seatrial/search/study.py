@@ -101,7 +101,7 @@ class Study:
     def trials(self) -> list[Trial]:
         """Return all of them, by number."""
         with self._errors():
-            return [trial_of(frozen) for frozen in self._visible()]
+            return [trial_of(each) for each in self._visible()]
 
     def trial(self, number: int) -> Trial:
         with self._errors():
@@ -110,10 +110,8 @@ class Study:
     def shown(self) -> list[Trial]:
         """Return the trials for people: a running one that nobody follows is marked so."""
         with self._errors():
-            return [
-                replace(trial_of(each), state="not followed") if _is_lost(each) else trial_of(each)
-                for each in self._visible()
-            ]
+            lost = {each.number for each in self._visible() if _is_lost(each)}
+        return [replace(each, state="not followed") if each.number in lost else each for each in self.trials()]
 
     def standing(self) -> Standing:
         """Return whether it is searched now; else how its search ended."""

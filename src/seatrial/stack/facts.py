@@ -105,59 +105,24 @@ def table(name: str) -> dict[str, Any]:
 @lru_cache
 def wheels(framework: Framework) -> tuple[Wheel, ...]:
     """Every known build of a framework that has CUDA, newest version first."""
-    rows = {"torch": _torch, "tensorflow": _tensorflow, "jax": _jax}[framework]()
-    return tuple(sorted(rows, key=lambda row: (Version(row.version), Version(row.cuda)), reverse=True))
+    rows = table(framework)["releases" if framework == "tensorflow" else "wheels"]
+    made = (_wheel(framework, row) for row in rows)
+    return tuple(sorted(made, key=lambda each: (Version(each.version), Version(each.cuda)), reverse=True))
 
 
-def _torch() -> list[Wheel]:
-    return [
-        Wheel(
-            framework="torch",
-            version=row["torch"],
-            sure=row["confidence"] in ("high", "medium"),
-            **{key: row[key] for key in ("variant", "cuda", "default", "cudnn", "nccl", "torchvision")},
-            **_tuples(row),
-        )
-        for row in table("torch")["wheels"]
-    ]
-
-
-def _tuples(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON's lists as the tuples that a frozen model holds."""
-    return {key: tuple(row[key]) for key in ("python", "sm", "ptx")}
-
-
-def _tensorflow() -> list[Wheel]:
-    return [
-        Wheel(
-            framework="tensorflow",
-            version=row["tensorflow"],
-            variant="and-cuda" if row["extra"] else "system",
-            default=True,
-            extra="and-cuda" if row["extra"] else None,
-            system_cuda=not row["extra"],
-            sure=row["confidence"] in ("high", "medium"),
-            **{key: row[key] for key in ("cuda", "cudnn")},
-            **_tuples(row),
-        )
-        for row in table("tensorflow")["releases"]
-    ]
-
-
-def _jax() -> list[Wheel]:
-    return [
-        Wheel(
-            framework="jax",
-            version=row["jax"],
-            variant=row["extra"],
-            cuda=row["cuda"],
-            python=tuple(row["python"]),
-            default=False,
-            jit_from=row["sm_from"],
-            extra=row["extra"],
-        )
-        for row in table("jax")["wheels"]
-    ]
+def _wheel(framework: Framework, row: dict[str, Any]) -> Wheel:
+    """Make a build of its row: TensorFlow has one for each release, JAX's bear the name of their extra."""
+    extra = "and-cuda" if row.get("extra") is True else row.get("extra") or None
+    own = {key: row[key] for key in row.keys() & Wheel.model_fields.keys()}
+    facts = {
+        "version": row[framework],
+        "variant": row.get("variant", extra or "system"),
+        "extra": extra,
+        "system_cuda": row.get("extra") is False,
+        "jit_from": row.get("sm_from"),
+        "sure": framework == "jax" or row["confidence"] in ("high", "medium"),
+    }
+    return Wheel.model_validate({"framework": framework, "default": framework == "tensorflow", **own, **facts})
 
 
 @lru_cache
@@ -189,7 +154,9 @@ def minimum_driver(cuda: str) -> str:
 
 def cuda_of_driver(driver: str) -> str | None:
     """The newest CUDA whose full toolkit this driver supports: what nvidia-smi prints as CUDA Version."""
-    fitting = [row["cuda"] for row in table("cuda")["toolkits"] if _branch(driver) >= _branch(row["driver"])]
+    fitting = [
+        row["cuda"] for row in table("cuda")["toolkits"] if driver_branch(driver) >= driver_branch(row["driver"])
+    ]
     return str(max(fitting, key=Version)) if fitting else None
 
 
@@ -201,8 +168,4 @@ def forward_branches(cuda: str) -> tuple[int, ...]:
 
 def driver_branch(driver: str) -> int:
     """535 of ``535.129.03``."""
-    return _branch(driver)
-
-
-def _branch(driver: str) -> int:
     return Version(driver).major

@@ -57,6 +57,17 @@ class Stack:
             return f"Python {self.python}"
         return f"{Candidate(self.wheel, self.python, cpu=self.cpu).name} on Python {self.python}"
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Return the versions as plain text, for labels, the receipt and the check of the built image."""
+        facts = {"python": self.python} if self.python else {}
+        if self.wheel is not None:
+            facts |= {self.wheel.framework: self.wheel.version, "build": str(self.build)}
+            if not self.cpu:
+                facts["cuda"] = self.wheel.cuda
+                facts |= {key: value for key in ("cudnn", "nccl") if (value := getattr(self.wheel, key))}
+        return facts
+
 
 @dataclass(frozen=True)
 class Conflict:
@@ -87,11 +98,7 @@ def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflic
         first = constraints.python or PYTHONS[0]
         needs = next(iter(constraints.barred.values()), f"Python {first}")
         return Conflict((Violation("requires-python", needs, required),), ())
-    best_first = sorted(candidates(constraints), key=lambda each: _preference(each, constraints))
-    for each in best_first:  # among the first of thousands, as a rule
-        if next(violations(each, constraints, machine), None) is None:
-            return _stack(each, constraints, machine)
-    return _conflict(constraints, machine)
+    return resolve_once(constraints, machine) or _conflict(constraints, machine)
 
 
 def candidates(constraints: Constraints) -> Iterator[Candidate]:
@@ -236,21 +243,12 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         if not each.forward_compat and not (each.cpu and on_a_gpu)
     ]
     broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
+    another = replace(constraints, specifier=SpecifierSet(), partners={}, cudnn=None)
     ways = {
-        "another version": replace(
-            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, keras=None, cudnn=None
-        ),
+        "another version": another,
         "another build": replace(constraints, variant=None),
         "another Python": replace(constraints, python=None, python_specifier=SpecifierSet(), barred={}),
-        "another version and build": replace(
-            constraints,
-            specifier=SpecifierSet(),
-            torchvision=None,
-            torchaudio=None,
-            keras=None,
-            cudnn=None,
-            variant=None,
-        ),
+        "another version and build": replace(another, variant=None),
         "another version, build and Python": Constraints(
             framework=constraints.framework, gpu=constraints.gpu, prefer=constraints.prefer
         ),
@@ -269,10 +267,11 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
 
 def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | None:
     """The stack, or None; a conflict is not looked into."""
-    fitting = [each for each in candidates(constraints) if next(violations(each, constraints, machine), None) is None]
-    return (
-        _stack(min(fitting, key=lambda each: _preference(each, constraints)), constraints, machine) if fitting else None
-    )
+    best_first = sorted(candidates(constraints), key=lambda each: _preference(each, constraints))
+    for each in best_first:  # among the first of thousands, as a rule
+        if next(violations(each, constraints, machine), None) is None:
+            return _stack(each, constraints, machine)
+    return None
 
 
 #: Distance of a broken rule from the request: changes that keep the version are the closest.

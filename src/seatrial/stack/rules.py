@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -35,8 +35,7 @@ class Constraints:
         python_specifier: ``requires-python`` of the project.
         barred: Python → what else is required and has no wheel for it, a sentence without an end.
         cudnn: exact version of nvidia-cudnn-cu* that the requirements pin, or None.
-        torchvision: specifier on torchvision, whose releases each need one torch; None when it is not required.
-        torchaudio: likewise. keras: specifier on Keras, of which TensorFlow 2.6 and later each need one release.
+        partners: package of PARTNERS → specifier on it, of those that are required.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
         source: the requirement and its file, for sentences: ``torch==2.0.1 (requirements.txt)``.
     """
@@ -49,12 +48,13 @@ class Constraints:
     python_specifier: SpecifierSet = field(default_factory=SpecifierSet)
     barred: Mapping[str, str] = field(default_factory=dict)
     cudnn: str | None = None
-    torchvision: SpecifierSet | None = None
-    torchaudio: SpecifierSet | None = None
-    keras: SpecifierSet | None = None
+    partners: Mapping[str, SpecifierSet] = field(default_factory=dict)
     prefer: str | None = None
     source: str = "the project"
 
+
+#: Framework → packages that have a release of their own for each of its releases.
+PARTNERS: dict[Framework, tuple[str, ...]] = {"torch": ("torchvision", "torchaudio"), "tensorflow": ("keras",)}
 
 #: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
 _FIRST_OWN_KERAS, _FIRST_KERAS_3 = 6, 16
@@ -203,61 +203,43 @@ def one_cudnn(candidate: Candidate, constraints: Constraints, machine: TargetMac
     return Violation("cudnn", f"{candidate.name} needs cuDNN {own}", f"the requirements pin cuDNN {constraints.cudnn}")
 
 
-def torchvision_pair(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Each torchvision is built for one torch."""
-    own = candidate.wheel.torchvision
-    if candidate.wheel.framework != "torch" or own is None or constraints.torchvision is None:
+def partner_fits(
+    package: str, candidate: Candidate, constraints: Constraints, machine: TargetMachine
+) -> Violation | None:
+    """A package that is built for one release of the framework has one that the project admits."""
+    wheel, wanted = candidate.wheel, constraints.partners.get(package)
+    own = _partner(wheel, package) if package in PARTNERS.get(wheel.framework, ()) else None
+    if wanted is None or own is None:
         return None
-    if _admits(constraints.torchvision, own):
+    releases = _KERAS_3 if own == "3" else (own,) if own.count(".") > 1 else [f"{own}.{patch}" for patch in range(5)]
+    if any(_admits(wanted, each) for each in releases):
         return None
-    return Violation(
-        "torchvision",
-        f"torch {candidate.wheel.version} goes with torchvision {own}",
-        f"torchvision{constraints.torchvision} is required",
-    )
+    name = f"{wheel.framework} {wheel.version}"
+    return Violation("torchvision", f"{name} goes with {package} {own}", f"{package}{wanted} is required")
 
 
-def torchaudio_pair(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Each torchaudio before 2.9 is built for one torch: 0.13 for 1.13, 2.1 for 2.1.
+def _partner(wheel: Wheel, package: str) -> str | None:
+    """Return the release of a partner for a build; None if any will do.
 
-    Source: https://docs.pytorch.org/audio/stable/installation.html, "Compatibility Matrix".
+    torchaudio before 2.9 has torch's own minor number, 0.13 for 1.13. TensorFlow 2.6 to 2.15 each need the Keras of
+    their own number, later ones Keras 3. Sources: https://docs.pytorch.org/audio/stable/installation.html,
+    "Compatibility Matrix"; install_requires in tensorflow/tools/pip_package/setup.py of these releases.
     """
-    major, minor = Version(candidate.wheel.version).release[:2]
-    if candidate.wheel.framework != "torch" or constraints.torchaudio is None or (major, minor) >= (2, 9):
-        return None
-    own = f"{major}.{minor}" if major >= 2 else f"0.{minor}"
-    if any(constraints.torchaudio.contains(f"{own}.{patch}") for patch in range(5)):
-        return None
-    return Violation(
-        "torchvision",
-        f"torch {candidate.wheel.version} goes with torchaudio {own}",
-        f"torchaudio{constraints.torchaudio} is required",
-    )
-
-
-def keras_pair(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """TensorFlow 2.6 to 2.15 each need the Keras of their own number, later ones Keras 3.
-
-    Source: install_requires in tensorflow/tools/pip_package/setup.py of these releases.
-    """
-    minor = Version(candidate.wheel.version).minor
-    if candidate.wheel.framework != "tensorflow" or constraints.keras is None or minor < _FIRST_OWN_KERAS:
-        return None
-    own = f"2.{minor}" if minor < _FIRST_KERAS_3 else "3"
-    releases = [f"{own}.{patch}" for patch in range(5)] if minor < _FIRST_KERAS_3 else _KERAS_3
-    if any(constraints.keras.contains(each) for each in releases):
-        return None
-    return Violation(
-        "torchvision",
-        f"tensorflow {candidate.wheel.version} goes with keras {own}",
-        f"keras{constraints.keras} is required",
-    )
+    major, minor = Version(wheel.version).release[:2]
+    if package == "torchvision":
+        return wheel.torchvision
+    if package == "torchaudio" and (major, minor) < (2, 9):
+        return f"{major}.{minor}" if major >= 2 else f"0.{minor}"
+    if package == "keras" and minor >= _FIRST_OWN_KERAS:
+        return f"2.{minor}" if minor < _FIRST_KERAS_3 else "3"
+    return None
 
 
 #: Every rule, in the order of a conflict's message: the project's requirements, then the machine.
 RULES: tuple[Rule, ...] = (
-    version_fits, variant_fits, gpu_build, python_in_range, python_as_required, pins_have_wheels, torchvision_pair,
-    torchaudio_pair, keras_pair, one_cudnn, code_for_every_gpu, driver_new_enough, forward_compat_allowed,
+    version_fits, variant_fits, gpu_build, python_in_range, python_as_required, pins_have_wheels,
+    *(partial(partner_fits, package) for packages in PARTNERS.values() for package in packages),
+    one_cudnn, code_for_every_gpu, driver_new_enough, forward_compat_allowed,
 )  # fmt: skip
 
 

@@ -86,13 +86,6 @@ def test_a_file_that_is_none_is_no_group(store: GroupStore, text: bytes) -> None
     assert store.read(group.id) is None and store.all() == []
 
 
-def test_a_group_of_a_retired_kind_is_not_read(store: GroupStore) -> None:
-    group = store.create((Member("train"),))
-    path = store.folder(group.id) / "group.json"
-    path.write_text(path.read_text().replace('"kind": "compose"', '"kind": "stages"'))
-    assert store.all() == []
-
-
 def test_a_key_of_a_later_version_is_passed_over(store: GroupStore) -> None:
     group = store.create((Member("mlflow", "service"),))
     path = store.folder(group.id) / "group.json"

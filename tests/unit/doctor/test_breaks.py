@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from seatrial.doctor.check import Verdict
 from seatrial.doctor.cluster import ClusterObjects
 from seatrial.doctor.examine import CHAIN, Result, examine
 from seatrial.doctor.inspection import InspectionRequest, LookError
+from seatrial.doctor.machine import Machine
 from seatrial.errors import CommandTimeoutError, GpuContractError
 from seatrial.system.command import Completed
 from tables import cases, constant
@@ -37,15 +38,10 @@ BREAKS: dict[tuple[str, str], Break] = {}
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
 
-def breaks(check: str, finding: str) -> Callable[[Break], Break]:
-    def keep(function: Break) -> Break:
-        key = (check, finding)
-        while key in BREAKS:
-            key = (key[0] + "/", finding)
-        BREAKS[key] = function
-        return function
-
-    return keep
+def breaks(check: str, finding: str, function: Break) -> None:
+    while (check, finding) in BREAKS:
+        check += "/"
+    BREAKS[check, finding] = function
 
 
 class Breaker:
@@ -223,7 +219,7 @@ def change(steps: tuple[tuple[Any, ...], ...], host: FakeHost) -> None:
 
 
 for _key, _steps in constant(__file__, "BREAKS").items():
-    breaks(*_key.split(" ")[:2])(partial(change, _steps))
+    breaks(*_key.split(" ")[:2], partial(change, _steps))
 
 
 # ----------------------------------------------------------------- kubernetes
@@ -246,12 +242,11 @@ def pod(name: str = "train", gpus: int = 1, on: str | None = "gpu-1", **status: 
 CLUSTERS: dict[int, ClusterObjects] = {}
 
 
-def cluster(host: FakeHost, **objects: object) -> None:
+def cluster(objects: Mapping[str, object], host: FakeHost) -> None:
     host.write("/home/u/.kube/config", "apiVersion: v1\n")
     CLUSTERS[id(host)] = ClusterObjects("https://10.0.0.1:6443", **{"nodes": [node()], **objects})  # type: ignore[arg-type]
 
 
-@breaks("kubernetes.reachable", "k8s-unreachable")
 def dead_cluster(host: FakeHost) -> None:
     text = {
         "apiVersion": "v1",
@@ -264,41 +259,30 @@ def dead_cluster(host: FakeHost) -> None:
     host.write("/home/u/.kube/config", yaml.safe_dump(text))
 
 
-breaks("kubernetes.nodes", "k8s-no-gpu-resource")(lambda host: cluster(host, nodes=[node(0)]))
-breaks("kubernetes.nodes", "k8s-plugin-sees-no-gpu")(
-    lambda host: cluster(host, nodes=[node(0)], pods=[pod("nvidia-device-plugin-x7", gpus=0)])
+GPUS, NO_RUNTIME = (
+    "requests.nvidia.com/gpu",
+    'failed to get sandbox runtime: no runtime for "nvidia" is configured',
 )
-breaks("kubernetes.healthy", "k8s-gpu-unhealthy")(lambda host: cluster(host, nodes=[node(8, 7)]))
-breaks("kubernetes.free", "k8s-insufficient-gpus")(
-    lambda host: cluster(host, pods=[pod(gpus=8), pod("waits", gpus=1, on=None)])
-)
-breaks("kubernetes.runtime-class", "k8s-runtime-missing")(
-    lambda host: cluster(
-        host, events=[{"message": 'failed to get sandbox runtime: no runtime for "nvidia" is configured'}]
-    )
-)
-
-
-@breaks("kubernetes.images", "k8s-image-pull")
-def image_pull(host: FakeHost) -> None:
-    waiting = {"image": "x:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
-    cluster(host, pods=[pod(containerStatuses=[waiting])])
-
-
-QUOTA = {"metadata": {"name": "gpus"}, "status": {"hard": {"requests.nvidia.com/gpu": "8"}}}
-breaks("kubernetes.namespace", "k8s-quota")(
-    lambda host: cluster(
-        host, quotas=[{**QUOTA, "status": {**QUOTA["status"], "used": {"requests.nvidia.com/gpu": "8"}}}]
-    )
-)
-breaks("kubernetes.operators", "k8s-operator-down")(
-    lambda host: cluster(
-        host, groups=("kubeflow.org",), deployments=[{"metadata": {"name": "training-operator"}, "status": {}}]
-    )
-)
-breaks("kubernetes.rights", "k8s-forbidden")(
-    lambda host: cluster(host, rules=[{"verbs": ["get", "list"], "apiGroups": ["*"], "resources": ["*"]}])
-)
+WAITING = {"image": "x:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+SEEN: dict[tuple[str, str], Mapping[str, object]] = {
+    ("nodes", "k8s-no-gpu-resource"): {"nodes": [node(0)]},
+    ("nodes", "k8s-plugin-sees-no-gpu"): {"nodes": [node(0)], "pods": [pod("nvidia-device-plugin-x7", gpus=0)]},
+    ("healthy", "k8s-gpu-unhealthy"): {"nodes": [node(8, 7)]},
+    ("free", "k8s-insufficient-gpus"): {"pods": [pod(gpus=8), pod("waits", gpus=1, on=None)]},
+    ("runtime-class", "k8s-runtime-missing"): {"events": [{"message": NO_RUNTIME}]},
+    ("images", "k8s-image-pull"): {"pods": [pod(containerStatuses=[WAITING])]},
+    ("namespace", "k8s-quota"): {
+        "quotas": [{"metadata": {"name": "gpus"}, "status": {"hard": {GPUS: "8"}, "used": {GPUS: "8"}}}]
+    },
+    ("operators", "k8s-operator-down"): {
+        "groups": ("kubeflow.org",),
+        "deployments": [{"metadata": {"name": "training-operator"}, "status": {}}],
+    },
+    ("rights", "k8s-forbidden"): {"rules": [{"verbs": ["get", "list"], "apiGroups": ["*"], "resources": ["*"]}]},
+}
+breaks("kubernetes.reachable", "k8s-unreachable", dead_cluster)
+for (_check, _finding), _objects in SEEN.items():
+    breaks(f"kubernetes.{_check}", _finding, partial(cluster, _objects))
 
 
 # ---------------------------------------------------------------------- tests
@@ -315,8 +299,7 @@ def look(host: FakeHost) -> list[Result]:
 
 
 @pytest.mark.parametrize("key", BREAKS, ids=lambda key: " ".join(key))
-def test_break_is_found_and_named(key: tuple[str, str], tmp_path: Path) -> None:
-    host = healthy(tmp_path)
+def test_break_is_found_and_named(key: tuple[str, str], host: FakeHost) -> None:
     BREAKS[key](host)
     check, finding_id = key[0].rstrip("/"), key[1]
     if check == "kubernetes.reachable":
@@ -346,59 +329,56 @@ def test_every_finding_of_every_check_has_a_reproduction() -> None:
     assert promised - made == set()
 
 
-def test_nodes_that_this_user_may_not_open_are_named(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
-    machine = host.machine()
-    node = machine.driver.gpus[0]._replace(accessible=False, world=False)
-    vars(machine)["driver"] = machine.driver._replace(gpus={0: node})
-    [result] = [result for result in examine(machine) if result.check.id == "userspace.access"]
-    assert result.verdict.findings[0].id == "device-permission"
-    assert result.verdict.findings[0].fix == "sudo chmod a+rw /dev/nvidia0"
-
-
-def test_slices_are_offered_by_name(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
-    parent = host.gpus[0]
-    assert parent is not None
-    parent.slices = [FakeGpu(uuid="MIG-1", name="NVIDIA H200 MIG 1g.18gb", parent=parent)]
-    [result] = [result for result in examine(host.machine()) if result.check.id == "driver.mig"]
-    assert result.verdict.status == "ok" and "--gpus 0:0" in result.verdict.line
-
-
-def test_uuids_are_compared_without_their_prefix(tmp_path: Path) -> None:
-    """CUDA writes GPU- before the UUID of a slice whose name does not show that it is one."""
-    host = healthy(tmp_path)
-    host.live["cuda"]["visible"][0]["uuid"] = UUID.replace("GPU-", "MIG-").upper()
-    [result] = [result for result in examine(host.machine()) if result.check.id == "container.gpus"]
-    assert result.verdict.status == "ok"
-
-
-def verdict(host: FakeHost, check: str) -> Verdict:
-    [result] = [result for result in examine(host.machine()) if result.check.id == check]
+def verdict(machine: Machine, check: str) -> Verdict:
+    [result] = [result for result in examine(machine) if result.check.id == check]
     return result.verdict
 
 
-def test_spec_whose_hooks_can_run_is_fresh(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return healthy(tmp_path)
+
+
+def test_nodes_that_this_user_may_not_open_are_named(host: FakeHost) -> None:
+    machine = host.machine()
+    node = machine.driver.gpus[0]._replace(accessible=False, world=False)
+    vars(machine)["driver"] = machine.driver._replace(gpus={0: node})
+    [finding] = verdict(machine, "userspace.access").findings
+    assert (finding.id, finding.fix) == ("device-permission", "sudo chmod a+rw /dev/nvidia0")
+
+
+def test_slices_are_offered_by_name(host: FakeHost) -> None:
+    parent = host.gpus[0]
+    assert parent is not None
+    parent.slices = [FakeGpu(uuid="MIG-1", name="NVIDIA H200 MIG 1g.18gb", parent=parent)]
+    seen = verdict(host.machine(), "driver.mig")
+    assert seen.status == "ok" and "--gpus 0:0" in seen.line
+
+
+def test_uuids_are_compared_without_their_prefix(host: FakeHost) -> None:
+    """CUDA writes GPU- before the UUID of a slice whose name does not show that it is one."""
+    host.live["cuda"]["visible"][0]["uuid"] = UUID.replace("GPU-", "MIG-").upper()
+    assert verdict(host.machine(), "container.gpus").status == "ok"
+
+
+def test_spec_whose_hooks_can_run_is_fresh(host: FakeHost) -> None:
     change((("executable", "/usr/bin/nvidia-cdi-hook"), ("spec_with_hooks", "/usr/bin/nvidia-cdi-hook")), host)
-    assert verdict(host, "cdi.fresh").status == "ok"
+    assert verdict(host.machine(), "cdi.fresh").status == "ok"
 
 
-def test_docker_whose_containerd_has_no_version_has_its_parts(tmp_path: Path) -> None:
+def test_docker_whose_containerd_has_no_version_has_its_parts(host: FakeHost) -> None:
     """Return the output of Debian's Docker 28.5.2."""
-    host = healthy(tmp_path)
     host.docker = json.loads((RECORDED / "docker-info-28.5.2.json").read_text())
     assert host.docker["ContainerdCommit"]["ID"] == ""
-    assert verdict(host, "engine.parts").status == "ok"
+    assert verdict(host.machine(), "engine.parts").status == "ok"
 
 
 @cases("steps", "path", "status")
 def test_runtime_is_looked_for_where_the_daemon_finds_it(
-    tmp_path: Path, steps: tuple[tuple[str, ...], ...], path: str, status: str
+    host: FakeHost, steps: tuple[tuple[str, ...], ...], path: str, status: str
 ) -> None:
-    host = healthy(tmp_path)
     host.remove("/usr/bin/nvidia-container-runtime")
     host.write("/proc/812/environ", "PATH=/usr/bin:/opt/toolkit\0")
     host.docker = docker_info(Runtimes={"nvidia": {"path": path}})
     change(steps, host)
-    assert verdict(host, "engine.runtimes").status == status
+    assert verdict(host.machine(), "engine.runtimes").status == status

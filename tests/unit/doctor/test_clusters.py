@@ -20,7 +20,7 @@ pytest.importorskip("kr8s")
 
 #: Version → group and version of Dynamic Resource Allocation that is served by default.
 #: Source: kubernetes.io/docs/reference/access-authn-authz; the API is stable and on by default from 1.34.
-VERSIONS = {"1.25": None, "1.29": None, "1.32": "v1beta1", "1.33": "v1beta2", "1.34": "v1", "1.35": "v1"}
+VERSIONS = {"1.29": None, "1.32": "v1beta1", "1.33": "v1beta2", "1.35": "v1"}
 RULES = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
 
 

@@ -19,13 +19,12 @@ from fakes import FakeGpu
 from machines import SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
 from seatrial.backends.containers.cdi import read_specs
 from seatrial.doctor import fix as fixes
-from seatrial.doctor.cdi_spec import minimum_version, to_yaml
+from seatrial.doctor.cdi_spec import to_yaml
 from seatrial.doctor.examine import examine
 from seatrial.doctor.fix import Change, ChangeJournal, apply_fixes, changes_for, undo
 from seatrial.doctor.toolkit_install import merged
 from seatrial.errors import DiskError, EngineError, GpuContractError, UsageError
 from seatrial.system.host import Host
-from tables import cases
 from unit.doctor.test_breaks import Breaker
 
 
@@ -236,25 +235,18 @@ def test_it_is_valid_by_the_published_schema(host: FakeHost) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     if not SCHEMAS.is_dir():
         pytest.skip("the CDI schema is not here")
-    from referencing import Registry, Resource
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT7
 
     host.two_gpus()
     spec = yaml.safe_load(to_yaml(fixes.spec_of(host.machine())))
-    definitions = Resource.from_contents(
-        json.loads((SCHEMAS / "defs.json").read_text()), default_specification=_draft7()
-    )
+    definitions = DRAFT7.create_resource(json.loads((SCHEMAS / "defs.json").read_text()))
     registry = Registry().with_resource("defs.json", definitions)
     schema = json.loads((SCHEMAS / "cdi-schema.json").read_text())
     jsonschema.Draft7Validator(schema, registry=registry).validate(spec)
     spec["devices"][0].pop("name")
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft7Validator(schema, registry=registry).validate(spec)
-
-
-def _draft7() -> Any:
-    from referencing.jsonschema import DRAFT7
-
-    return DRAFT7
 
 
 def test_our_reader_takes_it_and_misses_nothing(host: FakeHost, tmp_path: Path) -> None:
@@ -300,9 +292,3 @@ def test_an_incomplete_driver_is_refused(host: FakeHost, tmp_path: Path, path: s
     with pytest.raises(GpuContractError) as raised:
         fixes.spec_of(host.machine())
     assert (path or "") in str(raised.value.cause)
-
-
-@cases("change", "version")
-def test_lowest_version(change: dict[str, Any], version: str) -> None:
-    spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "gpu", "containerEdits": {}}], "containerEdits": {}}
-    assert minimum_version({**spec, **change}) == version

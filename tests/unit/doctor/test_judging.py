@@ -32,13 +32,17 @@ def test_architectures(arch_list: list[str], capability: str, expected: bool) ->
     assert covers(arch_list, capability) is expected
 
 
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return healthy(tmp_path)
+
+
 def full(host: FakeHost, **more: bool) -> str:
     machine = host.machine()
     return json.dumps(report.full(examine(machine), machine, **more), default=str)
 
 
-def test_the_report_holds_the_facts_and_no_secret(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
+def test_the_report_holds_the_facts_and_no_secret(host: FakeHost) -> None:
     token = "hf_" + "a1b2c3d4" * 4
     secrets = {"HF_TOKEN": token, "CUDA_NOTE": f"see {token}", "AWS_SECRET_ACCESS_KEY": "q" * 20}
     host.environ.update(NVIDIA_VISIBLE_DEVICES="all", **secrets)
@@ -51,10 +55,9 @@ def test_the_report_holds_the_facts_and_no_secret(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("user", "home"), [("zebedee", "/data/zebedee"), ("max", "/mnt/max")])
 def test_the_report_names_neither_user_host_nor_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, home: str
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, user: str, home: str
 ) -> None:
     """``max`` is also a word of what engines report."""
-    host = healthy(tmp_path)
     monkeypatch.setattr(platform, "node", lambda: "florence.example.org")
     host.environ.update(HOME=home, USER=user, KUBECONFIG=f"{home}/.kube/config")
     host.environ.update(DOCKER_HOST=f"ssh://{user}@ermintrude:22", SEATRIAL_NOTE=f"{user} on florence")
@@ -70,8 +73,7 @@ def test_the_report_names_neither_user_host_nor_home(
     assert all(name in result for name in (user, "florence", "ermintrude", f"{home}/x", '"vm"'))
 
 
-def test_json_has_the_stable_keys(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
+def test_json_has_the_stable_keys(host: FakeHost) -> None:
     host.remove("/dev/nvidia-uvm")
     result = report.to_dict(examine(host.machine()))
     assert set(result) == {"schema_version", "seatrial", "created_at", "exit_code", "first_broken", "checks"}
@@ -84,8 +86,7 @@ def test_json_has_the_stable_keys(tmp_path: Path) -> None:
 
 
 @cases("os_release", "words", "not_words")
-def test_install_steps(tmp_path: Path, os_release: str, words: list[str], not_words: list[str]) -> None:
-    host = healthy(tmp_path)
+def test_install_steps(host: FakeHost, os_release: str, words: list[str], not_words: list[str]) -> None:
     host.write("/etc/os-release", os_release)
     steps = toolkit_install.toolkit_steps(host.machine())
     assert all(word in steps for word in words) and not any(word in steps for word in not_words), steps
@@ -93,8 +94,7 @@ def test_install_steps(tmp_path: Path, os_release: str, words: list[str], not_wo
         assert steps.endswith("nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker")
 
 
-def test_the_way_off_what_came_before(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
+def test_the_way_off_what_came_before(host: FakeHost) -> None:
     host.write("/var/lib/dpkg/status", "Package: bash\n\nPackage: nvidia-docker2\nStatus: install ok installed\n")
     host.write("/etc/apt/sources.list.d/nvidia-docker.list", "deb https://nvidia.github.io/nvidia-docker/x /\n")
     host.write("/etc/apt/trusted.gpg.d/nvidia.asc")
@@ -106,8 +106,7 @@ def test_the_way_off_what_came_before(tmp_path: Path) -> None:
     ]
 
 
-def test_the_broken_check_comes_first_with_its_fix(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
+def test_the_broken_check_comes_first_with_its_fix(host: FakeHost) -> None:
     host.remove("/sys/bus/pci/devices/0000:10:00.0")
     host.nvml_error = 9
     host.environ.update(HOME="/data/zebedee", USER="zebedee", CUDA_NOTE="hf_" + "a1b2c3d4" * 4)
@@ -121,8 +120,7 @@ def test_the_broken_check_comes_first_with_its_fix(tmp_path: Path) -> None:
     assert text.count("<details>") == text.count("</details>") == 2
 
 
-def test_what_an_engine_prints_ends_no_block(tmp_path: Path) -> None:
-    host = healthy(tmp_path)
+def test_what_an_engine_prints_ends_no_block(host: FakeHost) -> None:
     machine = host.machine()
     content = report.full(examine(machine), machine)
     check = {**content["checks"][0], "status": "broken", "line": "a <details> b"}

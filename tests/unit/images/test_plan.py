@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from image_plans import SCRIPT, Planned
+from image_plans import planned as plan_of
 from seatrial.errors import ConfigError, GpuContractError, TargetError, UsageError
-from seatrial.images.plan import plan_image, plan_packages
+from seatrial.images.plan import plan_packages
 from seatrial.images.recipes import RECIPES, TOOLS, recipe_requirements
 from seatrial.images.resolve.framework import Resolved
 from seatrial.images.slim import options
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target
-from seatrial.job.plan import Choice, ImagePlan
+from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.machine import TargetMachine, parse_target
+from seatrial.stack.machine import parse_target
 from tables import cases, constant
 
 TORCH = frozenset({"torch", "argparse"})
-SCRIPT = Target(kind="script", value="train.py")
 GOLDEN, PLANS, REFUSED, TAGS = (constant(__file__, name) for name in ("GOLDEN", "PLANS", "REFUSED", "TAGS"))
 
 
@@ -37,23 +39,17 @@ def project(tmp_path: Path) -> Path:
 def planned(
     project: Path,
     *,
-    target: Target = SCRIPT,
     imports: frozenset[str] = TORCH,
     compiles: bool = False,
     cpu_only: bool = False,
-    machine: TargetMachine | None = None,
-    built_for: str | None = None,
-    multi_gpu: bool = False,
-    nodes: int = 1,
-    **image: Any,
-) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    job = Job(project=project, target=target, image=ImageOptions(target=built_for, **image), nodes=nodes)
+    **more: Any,
+) -> Planned:
     script = ScriptFacts(
         imports=tuple(sorted(imports - {"seatrial"})),
         modules=dict.fromkeys(imports, "train.py:1"),
         compiler_evidence="train.py:1" if compiles else None,
     )
-    return plan_image(job, script=script, cpu_only=cpu_only, machine=machine, multi_gpu=multi_gpu)
+    return plan_of(project, script=script, cpu_only=cpu_only, **more)
 
 
 def text_of(plan: ImagePlan) -> str:
@@ -64,21 +60,18 @@ def text_of(plan: ImagePlan) -> str:
     return "\n".join(parts)
 
 
-def of_row(project: Path, row: dict[str, Any]) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """Plan a row of test_plan.toml: its files written, what it expects left out."""
-    for name, text in row.get("files", {}).items():
-        (project / name).write_text(text)
-    keys = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-    for expected in ("files", "base_is", "reason", "within", "without", "lists", "lists_only", "stack", "tag", "error"):
-        keys.pop(expected, None)
-    if "target" in keys:
-        keys["target"] = Target(kind=keys["target"][0], value=keys["target"][1])
-    if "imports" in keys:
-        keys["imports"] = frozenset(keys["imports"])
-    if "machine" in keys:
-        keys["machine"] = parse_target(keys["machine"])
-    if "ca_bundle" in keys:
-        keys["ca_bundle"] = Path(keys["ca_bundle"])
+#: What a row of test_plan.toml expects. Its other keys are arguments of ``planned``, some to be read.
+EXPECTED = {"base_is", "reason", "within", "without", "lists", "lists_only", "stack", "tag", "error"}
+READ: dict[str, Callable[[Any], Any]] = {
+    "runs": lambda words: Target(kind=words[0], value=words[1]),
+    "imports": frozenset,
+    "machine": parse_target,
+    "ca_bundle": Path,
+}
+
+
+def of_row(project: Path, row: dict[str, Any]) -> Planned:
+    keys = {key: READ.get(key, lambda value: value)(value) for key, value in row.items() if key not in EXPECTED}
     return planned(project, **keys)
 
 
@@ -154,11 +147,11 @@ def test_every_framework_on_every_flavour(
 
 def test_slimming_follows_what_the_source_shows(project: Path, snapshot: SnapshotAssertion) -> None:
     (project / "train.py").write_text("import torch\ntorch.fft.fft(x)\nmodel = DataParallel(model)\n")
-    plan, _ = planned(project, slim="arch", built_for="h100")
+    plan, _ = planned(project, slim="arch", target="h100")
     assert plan.architectures == ("9.0",)
     assert "--unused compile,linalg,nvshmem,random,sparse,sparselt --arch 90" in str(plan.dockerfile)
     assert text_of(plan) == snapshot
-    assert planned(project, slim="unused", built_for="h100", compiles=True)[0].tag != plan.tag
+    assert planned(project, slim="unused", target="h100", compiles=True)[0].tag != plan.tag
 
 
 @cases("line", "packages", "options", "stubbed")
@@ -167,7 +160,7 @@ def test_auto_leaves_out_what_the_job_cannot_call(
 ) -> None:
     (project / "train.py").write_text(f"import torch\n{line}\n")
     (project / "requirements.txt").write_text(packages.replace(" ", "\n") + "\n")
-    dockerfile = str(planned(project, built_for="h100", **options)[0].dockerfile)
+    dockerfile = str(planned(project, target="h100", **options)[0].dockerfile)
     slimmer = f"slim.pyz --root /opt/venv --level unused --keep-headers --unused {stubbed} "
     layers = len(re.findall("pip install --no-compile .*-r /media", dockerfile))
     # Above the framework what others are linked to comes back, and nothing else goes.
@@ -178,7 +171,7 @@ def test_auto_leaves_out_what_the_job_cannot_call(
 def test_auto_proves_nothing_of_more_source_than_is_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "more.py").write_text("")
     monkeypatch.setattr(options, "_MOST_FILES", 1)
-    assert "--unused none " in str(planned(project, built_for="h100")[0].dockerfile)
+    assert "--unused none " in str(planned(project, target="h100")[0].dockerfile)
 
 
 EVERYTHING = "compile fft libclang linalg nccl nvcc nvshmem random rnn sparse sparselt"
@@ -188,7 +181,7 @@ EVERYTHING = "compile fft libclang linalg nccl nvcc nvshmem random rnn sparse sp
 @cases("line", "kept")
 def test_slimming_tensorflow_and_jax(project: Path, framework: str, line: str, kept: str) -> None:
     (project / "train.py").write_text(f"import {framework}\n{line}\n")
-    plan, _ = planned(project, imports=frozenset({framework}), slim="unused", built_for="h100")
+    plan, _ = planned(project, imports=frozenset({framework}), slim="unused", target="h100")
     [unused] = set(re.findall(r"--unused (\S+)", str(plan.dockerfile)))
     assert set(unused.split(",")) == set(EVERYTHING.split()) - set(kept.split())
 
@@ -199,27 +192,22 @@ def test_slimming_reads_the_source_of_every_recipe(project: Path, name: str, mon
     monkeypatch.setattr(
         options, "read_sources", lambda paths, *_: [read.append(path) or path.read_text() for path in paths]
     )
-    plan, _ = planned(project, target=Target(kind="recipe", value=name), slim="unused", built_for="h100")
+    plan, _ = planned(project, runs=Target(kind="recipe", value=name), slim="unused", target="h100")
     assert "--level unused" in str(plan.dockerfile) and [path.is_file() for path in read] == [True]
 
 
-def test_the_tag_is_that_of_the_contents(project: Path) -> None:
-    tag = planned(project)[0].tag
-    assert re.fullmatch(r"seatrial/my-project:[0-9a-f]{20}", tag)
-    (project / "train.py").write_text("import torch\nprint('edited')\n")
-    assert planned(project)[0].tag == tag
-
-
-def test_a_new_password_is_no_new_image(project: Path) -> None:
-    first, second = (planned(project, index_url=f"https://me:{word}@e.org/simple")[0] for word in ("one", "two"))
-    assert first.tag == second.tag
-
-
-def test_comments_are_no_new_image(project: Path) -> None:
-    (project / "requirements.txt").write_text("torch\n")
-    tag = planned(project)[0].tag
-    (project / "requirements.txt").write_text("# the framework\ntorch  # here\n")
-    assert planned(project)[0].tag == tag
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"index_url": "https://me:one@e.org/simple"}, {"index_url": "https://me:two@e.org/simple"}),
+        ({}, {"files": {"train.py": "import torch\nprint('edited')\n"}}),
+        ({"files": {"requirements.txt": "torch\n"}}, {"files": {"requirements.txt": "# that\ntorch  # here\n"}}),
+    ],
+    ids=["a password", "the script", "comments"],
+)
+def test_what_changes_no_contents_is_no_new_image(project: Path, one: dict[str, Any], other: dict[str, Any]) -> None:
+    tag = planned(project, **one).image.tag
+    assert re.fullmatch(r"seatrial/my-project:[0-9a-f]{20}", tag) and planned(project, **other).image.tag == tag
 
 
 def test_pip_conf() -> None:
@@ -228,12 +216,9 @@ def test_pip_conf() -> None:
     assert pip_conf(options) == "[global]\nindex-url = https://e.org/simple\nfind-links = https://e.org/wheels\n"
 
 
-def test_image_without_packages_has_no_disk_line(project: Path) -> None:
-    def shown(imports: str) -> list[str]:
-        return [each.what for each in planned(project, imports=frozenset({imports}))[1]]
-
-    assert "disk" not in shown("argparse")
-    assert "disk" in shown("numpy")
+@pytest.mark.parametrize(("imports", "shown"), [("argparse", False), ("numpy", True)])
+def test_image_without_packages_has_no_disk_line(project: Path, imports: str, shown: bool) -> None:
+    assert bool(planned(project, imports=frozenset({imports})).chosen("disk")) is shown
 
 
 def test_environment_of_another_python_gets_a_warning(project: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from image_plans import write_files
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.project import project_needs
 from seatrial.job.script import ScriptFacts
@@ -24,11 +25,7 @@ def facts_of(row: dict[str, Any]) -> ScriptFacts:
 @pytest.mark.parametrize("name", NEEDS)
 def test_needs_of_a_project(tmp_path: Path, name: str) -> None:
     row = NEEDS[name]
-    for file, text in row.get("files", {}).items():
-        path = tmp_path / file
-        (path if file.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
-        if not file.endswith("/"):
-            path.write_text(text)
+    write_files(tmp_path, row.get("files", {}))
     project = tmp_path / row.get("project", "")
     folder = (project / row.get("folder", "")).resolve()
     if "error" in row:

@@ -43,21 +43,27 @@ def test_gpus_that_ray_only_believes_in() -> None:
     assert "ray start" in (refused.value.run or "")
 
 
+def ordered(project: Path, place: Path, **keys: Any) -> dict[str, Any]:
+    """The order for a trial of a project that the node has at ``place``; ``keys``: of its job."""
+    job = Job(project=project, target=Target(kind="script", value="train.py"), gpus=GpuRequest("none"), **keys)
+    return {
+        "job": job.model_dump_json(),
+        "project": str(place),
+        "copied": place != project,
+        "gpus": [],
+        "number": 4,
+        "settings": {"lr": "1"},
+        "objective": ["loss", "min", r"loss ([\d.]+)"],
+        "series": None,
+    }
+
+
 def test_a_shipped_trial_has_folders_of_the_copy(tmp_path: Path) -> None:
-    job = Job(
-        project=tmp_path,
-        target=Target(kind="script", value="train.py"),
-        gpus=GpuRequest("none"),
-        data=DataMount(source=tmp_path / "data", read_only=True),
-        models=DataMount(source=tmp_path / "models", read_only=False),
-    )
+    folders = {name: DataMount(source=tmp_path / name, read_only=name == "data") for name in ("data", "models")}
     copy = tmp_path / "cache" / "copy"
-    order = {"job": job.model_dump_json(), "project": str(copy), "copied": True, "gpus": [], "number": 4}
-    on_node = job_on_node(order, Host({}))
-    assert on_node.project == copy
-    assert on_node.data is not None
-    assert on_node.data.source == copy / "data"
-    assert on_node.models is not None
+    on_node = job_on_node(ordered(tmp_path, copy, **folders), Host({}))
+    assert on_node.data is not None and on_node.models is not None
+    assert (on_node.project, on_node.data.source) == (copy, copy / "data")
     assert on_node.models.source == copy / ".seatrial" / "models" / "4", "trials side by side do not mix their models"
 
 
@@ -72,23 +78,6 @@ def start(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text(script)
-    job = Job(
-        project=project,
-        target=Target(kind="script", value="train.py"),
-        gpus=GpuRequest("none"),
-        backend="local",
-        grace_s=5,
-    )
-    order: dict[str, Any] = {
-        "job": job.model_dump_json(),
-        "project": str(project),
-        "copied": False,
-        "gpus": [],
-        "number": 0,
-        "settings": {"lr": "1"},
-        "objective": ["loss", "min", r"loss ([\d.]+)"],
-        "series": None,
-    }
     process = subprocess.Popen(
         [sys.executable, "-m", "seatrial.search.ray_node"],
         stdin=subprocess.PIPE,
@@ -99,7 +88,7 @@ def start(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
         start_new_session=True,
     )
     assert process.stdin is not None
-    process.stdin.write(json.dumps(order) + "\n")
+    process.stdin.write(json.dumps(ordered(project, project, backend="local", grace_s=5)) + "\n")
     process.stdin.flush()
     return process, project
 

@@ -20,9 +20,7 @@ from seatrial.stack.facts import (
     GpuModel,
     Wheel,
     cuda_images,
-    cuda_of_driver,
     gpu_models,
-    minimum_driver,
     table,
     wheels,
 )
@@ -96,7 +94,7 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
         (requested(variant="cpu", source="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
         (requested(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
         (
-            requested(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")),
+            requested(specifier="==2.13.0", partners={"torchvision": SpecifierSet("==0.20.0")}),
             "h100",
             ("torchvision 0.28.0", "==0.20"),
         ),
@@ -148,19 +146,7 @@ def native_to(driver: str, row: dict[str, Any]) -> bool:
 
 
 GPUS = [TargetGpu(row.gpu, row.cc, row.kind == "datacenter") for row in gpu_models()]
-DRIVERS = [
-    None,
-    "418.39",
-    "450.80.02",
-    "470.82",
-    "515.43",
-    "525.60.13",
-    "535.129",
-    "550.54",
-    "570.124",
-    "580.65.06",
-    "595.45",
-]
+DRIVERS = [None, *sorted({row["driver"] for row in table("cuda")["toolkits"]} | {"418.39", "450.80.02"})]
 VERSIONS = {name: sorted({wheel.version for wheel in wheels(name)}) for name in FRAMEWORKS}
 
 
@@ -200,14 +186,6 @@ def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple
         assert found.wheel is not None
         assert (found.wheel, found.python, found.cpu, found.forward_compat) in possible
         assert all(choice.reason for choice in found.choices)
-
-
-@pytest.mark.parametrize("minor", ["0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "0.10", "0.11"])
-def test_every_jax_from_0_4_on_is_known(minor: str) -> None:
-    found = stack(requested("jax", f"=={minor}.*"), "driver=535.129,gpu=A100")
-    assert found.requirement is not None and found.requirement.startswith(f"jax[cuda12]=={minor}.")
-    if Version(minor) >= Version("0.8"):
-        assert stack(requested("jax", f"=={minor}.*"), "driver=580.95,gpu=H100").build == "cuda13"
 
 
 def test_the_nearest_work() -> None:
@@ -272,24 +250,10 @@ def test_every_row_names_its_source_and_confidence(name: str) -> None:
         assert row["confidence"] in ("high", "medium", "low"), row
 
 
-def test_drivers() -> None:
-    assert minimum_driver("12.6") == "525.60.13"
-    assert minimum_driver("13.0") == "580.65.06"
-    assert minimum_driver("10.2") == "440.33"
-    assert cuda_of_driver("535.129.03") == "12.2"
-    assert cuda_of_driver("100.1") is None
-
-
-def test_one_default_a_torch() -> None:
-    for version in {wheel.version for wheel in wheels("torch")}:
-        assert sum(wheel.default for wheel in wheels("torch") if wheel.version == version) == 1
-
-
-def test_tags_of_nvidia_cuda() -> None:
-    tags = {image.cuda: image.tag("cudnn-runtime") for image in cuda_images()}
-    assert tags["11.8.0"] == "nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04"
-    assert tags["12.3.2"] == "nvidia/cuda:12.3.2-cudnn9-runtime-ubuntu22.04"
-    assert tags["12.6.3"] == "nvidia/cuda:12.6.3-cudnn-runtime-ubuntu24.04"
+@pytest.mark.parametrize(("cuda", "cudnn"), [("11.8.0", "cudnn8"), ("12.3.2", "cudnn9"), ("12.6.3", "cudnn")])
+def test_a_tag_names_cudnn_as_its_release_does(cuda: str, cudnn: str) -> None:
+    [image] = [image for image in cuda_images() if image.cuda == cuda]
+    assert image.tag("cudnn-runtime", "22.04") == f"nvidia/cuda:{cuda}-{cudnn}-runtime-ubuntu22.04"
 
 
 @pytest.mark.torch

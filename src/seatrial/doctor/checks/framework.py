@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from packaging.version import Version
+
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown, worst
 from seatrial.doctor.checks.image import without_python
 from seatrial.doctor.machine import Machine
 from seatrial.findings.device_code import covers
 from seatrial.findings.gpu_missing import explain_missing
 from seatrial.findings.match import match_text
-
-#: CUDA major version → first driver branch that runs it. Minor versions are compatible: CUDA 12.8 runs on branch 525.
-#: Source: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
-FIRST_BRANCH = {11: 450, 12: 525, 13: 580}
+from seatrial.stack.facts import minimum_driver, torch_index
 
 _NO_CUDA = skipped("no torch with CUDA inside")
 
@@ -63,10 +62,8 @@ def _driver(machine: Machine) -> Verdict:
     driver = machine.inventory.driver_version or machine.driver.version
     if driver is None:
         return unknown(f"torch needs a driver for CUDA {cuda}, but the driver's version is unknown")
-    branch, needed = int(driver.split(".")[0]), FIRST_BRANCH.get(int(cuda.split(".")[0]))
-    if needed is not None and branch < needed:
-        major = max((one for one, first in FIRST_BRANCH.items() if first <= branch), default=11)
-        index = f"https://download.pytorch.org/whl/{'cu118' if major == 11 else 'cu126'}"
+    if Version(driver) < Version(needed := minimum_driver(cuda)):
+        index = torch_index("cu126" if Version(driver) >= Version(minimum_driver("12.6")) else "cu118")
         fix = f"upgrade the driver, or pip install --force-reinstall torch --index-url {index}"
         evidence = [f"torch: CUDA {cuda}, needs driver {needed} or later", f"driver {driver}"]
         return found("driver-too-old", evidence, fix=fix)

@@ -6,7 +6,7 @@ from typing import Any
 
 from seatrial.doctor import cluster
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
-from seatrial.doctor.cluster import ClusterError, ClusterObjects
+from seatrial.doctor.cluster import DRA_DRIVER, ClusterError, ClusterObjects
 from seatrial.doctor.machine import Machine
 from seatrial.job.cluster import Volume
 
@@ -15,9 +15,6 @@ PLUGIN_MANIFEST = (
     "https://raw.githubusercontent.com/NVIDIA/k8s-device-plugin/main/deployments/static/nvidia-device-plugin.yml"
 )
 
-
-#: NVIDIA's driver for Dynamic Resource Allocation, and its device class of whole GPUs.
-DRIVER = "gpu.nvidia.com"
 
 #: API group → the Deployment of its operator. Sources: manifests of kubeflow/trainer 1.9.4 and 2.3.0; config/ of
 #: kubernetes-sigs/jobset 0.12.0 and kubernetes-sigs/kueue 0.14.
@@ -74,15 +71,15 @@ def _nodes(machine: Machine) -> Verdict:
         return unknown("no permission to list nodes, so their GPUs are unknown")
     specs = [one.get("spec") or {} for one in seen.slices]
     claimable = {
-        str(spec.get("nodeName")): len(spec.get("devices") or ()) for spec in specs if spec["driver"] == DRIVER
+        str(spec.get("nodeName")): len(spec.get("devices") or ()) for spec in specs if spec["driver"] == DRA_DRIVER
     }
     offers = [("", seen.gpus("allocatable")), (" to claim ([kubernetes] gpu_claims = true)", claimable)]
     if any(sum(gpus.values()) for _, gpus in offers):
         return ok("; ".join(f"{sum(gpus.values())} GPUs{how} on {', '.join(gpus)}" for how, gpus in offers if gpus))
     nodes = f"nodes: {', '.join(str(node['metadata']['name']) for node in seen.nodes)}; none has nvidia.com/gpu"
-    if any(one["metadata"]["name"] == DRIVER for one in seen.device_classes):
+    if any(one["metadata"]["name"] == DRA_DRIVER for one in seen.device_classes):
         cause = "NVIDIA's driver for Dynamic Resource Allocation is installed, and reports no GPU"
-        evidence = [nodes, f"DeviceClass {DRIVER}, and no ResourceSlice of that driver"]
+        evidence = [nodes, f"DeviceClass {DRA_DRIVER}, and no ResourceSlice of that driver"]
         return found("k8s-no-gpu-resource", evidence, cause=cause, fix="kubectl get pods --all-namespaces | grep dra")
     phases = {str(pod["metadata"]["name"]): (pod.get("status") or {}).get("phase") for pod in seen.pods}
     if plugins := [f"pod {name}: {phase}" for name, phase in phases.items() if PLUGIN in name]:

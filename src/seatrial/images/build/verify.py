@@ -11,6 +11,8 @@ from typing import Any
 from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import ImageError
 from seatrial.findings.device_code import covers
+from seatrial.findings.known import mid_sentence
+from seatrial.images.build.checks import mismatch
 from seatrial.images.slim.options import slimmer_bytes
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.plan import ContainerPlan, ImagePlan
@@ -83,15 +85,8 @@ def judge(
 ) -> Verification:
     """The script's answers against the plan's promises; ``on_gpu``: it had GPUs to run on. Pure."""
     wrong = [f"`import {name}` fails: {error}" for name, error in found["errors"].items()]
-    planned = image.stack
-    for framework in ("torch", "tensorflow", "jax"):
-        versions = [found["versions"].get(name) for name in (framework, f"{framework}-cpu")]
-        have = next((version for version in versions if version), None)
-        if framework in planned and have is not None and have.partition("+")[0] != planned[framework]:
-            wrong.append(f"{framework} is {have}, but {planned[framework]} was resolved")
-    build = planned.get("build", "")
-    if "torch" in planned and build.startswith("cu") and not found.get("cuda"):
-        wrong.append(f"torch {found['versions'].get('torch')} is a CPU build, but {build} was resolved")
+    if other := mismatch({**found["versions"], **{key: found[key] for key in ("cuda",) if key in found}}, image):
+        wrong.append(mid_sentence(other.message))
     architectures = tuple(found.get("architectures", ()))
     for gpu in machine.gpus if machine is not None and architectures else ():
         if not covers(architectures, gpu.cc):

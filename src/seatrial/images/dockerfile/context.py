@@ -34,6 +34,7 @@ WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
 _PACKAGE = Path(seatrial.__file__).parent
 _DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
+#: The training library, and what it imports of ours besides.
 _FOLDERS = ("events", "export", "models", "recipes", "serve", "train")
 _FILES = (
     "__init__.py",
@@ -42,10 +43,7 @@ _FILES = (
     "common/gpu_peaks.py",
     "web/__init__.py",
     "web/guard.py",
-)
-
-_IMPORTS = re.compile(
-    r"^\s*(?:from seatrial\.(\w+)[\w.]* import |from seatrial import ([\w, ]+)|import seatrial\.(\w+))", re.MULTILINE
+    "recipe_names.py",
 )
 
 
@@ -76,28 +74,9 @@ def write_wheel(folder: Path) -> Path:
 
 
 def _sources() -> list[Path]:
-    """Return the files of the folders that go in, and the modules directly under ``seatrial`` that they import."""
-    inside = [
-        path
-        for subfolder in _FOLDERS
-        for path in sorted((_PACKAGE / subfolder).rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    ]
-    files = [_PACKAGE / name for name in _FILES]
-    imported = {name for path in inside if path.suffix == ".py" for name in _our_modules(path)}
-    shared = (_PACKAGE / f"{name}.py" for name in sorted(imported))
-    return [*files, *(path for path in shared if path.is_file() and path not in files), *inside]
-
-
-def _our_modules(path: Path) -> set[str]:
-    """``{"errors"}`` for ``from seatrial.errors import …`` or ``from seatrial import errors`` anywhere in the file.
-
-    By their lines: parsing all files takes 150 ms of every plan.
-    """
-    found = set()
-    for inside, several, plain in _IMPORTS.findall(path.read_text(encoding="utf-8")):
-        found |= {name.split()[0] for name in several.split(",")} if several else {inside or plain}
-    return found
+    found = (path for folder in _FOLDERS for path in sorted((_PACKAGE / folder).rglob("*")))
+    inside = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    return [*(_PACKAGE / name for name in _FILES), *inside]
 
 
 def _digest(data: bytes) -> str:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from seatrial.findings.gpu_missing import ARCHITECTURES
+from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK_LIST
 from seatrial.images.dockerfile.layers import (
     CONSTRAINTS,
@@ -24,8 +25,13 @@ from seatrial.images.dockerfile.layers import (
     REQUIRED,
     REQUIREMENTS,
     TOOLS,
+    Layers,
 )
+from seatrial.images.resolve.framework import Resolved
+from seatrial.images.slim.options import Slimming
+from seatrial.images.sources import pip_conf
 from seatrial.job.in_container import CONTAINER_PROJECT
+from seatrial.job.model import ImageOptions
 
 VENV = "/opt/venv"
 VENV_PYTHON = f"{VENV}/bin/python3"
@@ -87,61 +93,60 @@ class ImageContents:
 
     Attributes:
         slug: name for people, in the title label.
-        base_packages: Debian packages that the base's Python needs. system_packages: those of the project.
+        options: the user's, with the Debian packages that the requirements need.
+        digests: folder of the build context → digest of what is in it; those that there are requirements for.
         compiles: the job compiles at run time.
-        layers: folder of the build context → digest of what is in it; those that there are requirements for.
-        constrained: folders that have constraints.
-        by_hash: folders that list each package with its hash. hashed: so do the project's own lines.
-        git: a requirement comes from a git repository.
-        builder: image of the builder stage, where that needs more than the base has, or None.
-        index: package index to look at as well, or None. index_needed: the requirements name a build that only it
-            has; otherwise a base whose pip names its own sources keeps to those.
-        ca_bundle, pip_conf: these build secrets are given.
         wheels: digest of the folder of wheels in the build context, or None.
         sources: digest of where packages come from, so that other sources make other layers; None without any.
         own_sources: the same for layers whose packages have no hashes: two projects share them only if nothing secret
             decides what is in there.
         own_wheel: file name of our wheel in the build context, or None.
         extensions: commands that compile the project's own modules.
-        slimming: arguments of the slimming program, () for none. slims_packages: those of the project, too.
-        architectures: compute capabilities left, () for all.
-        labels: further labels.
     """
 
     slug: str
-    base: str
-    base_packages: tuple[str, ...] = ()
-    system_packages: tuple[str, ...] = ()
+    options: ImageOptions
+    base: Base
+    resolved: Resolved
+    layers: Layers
+    slimming: Slimming
+    digests: dict[str, str]
     compiles: bool = False
-    layers: dict[str, str] = field(default_factory=dict)
-    constrained: tuple[str, ...] = ()
-    by_hash: frozenset[str] = frozenset()
-    hashed: bool = False
-    git: bool = False
-    builder: str | None = None
-    index: str | None = None
-    index_needed: bool = False
-    ca_bundle: bool = False
-    pip_conf: bool = False
     wheels: str | None = None
     sources: str | None = None
     own_sources: str | None = None
     own_wheel: str | None = None
     extensions: tuple[str, ...] = ()
-    slimming: tuple[str, ...] = ()
-    slims_packages: bool = True
-    architectures: tuple[str, ...] = ()
-    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def git(self) -> bool:
+        """A requirement comes from a git repository."""
+        return self.resolved.requirements.needs_git
+
+    @property
+    def pip_conf(self) -> bool:
+        """The build gets a pip configuration as a secret."""
+        return pip_conf(self.options) is not None
+
+    @property
+    def base_packages(self) -> tuple[str, ...]:
+        """Debian packages that the base's Python needs, before anything else."""
+        return (*self.base.system_packages, *filter(_is_python, self.options.system_packages))
+
+    @property
+    def system_packages(self) -> tuple[str, ...]:
+        """Debian packages of the project."""
+        return tuple(name for name in self.options.system_packages if not _is_python(name))
 
     @property
     def has_builder(self) -> bool:
         """Packages are built in a stage that has more than the image."""
-        return LISTED in self.layers and (self.builder is not None or self.git)
+        return LISTED in self.layers.folders and (self.base.builder is not None or self.git)
 
-    @property
-    def last_layer(self) -> str:
-        """Folder of the requirements that are installed last."""
-        return [folder for folder in (FRAMEWORK, REQUIRED, LARGE, LOCKED, LISTED) if folder in self.layers][-1]
+
+def _is_python(debian_package: str) -> bool:
+    """Return True for Python's own packages, which a base without Python needs before anything else."""
+    return debian_package.startswith("python3")
 
 
 def render(contents: ImageContents) -> str:
@@ -151,7 +156,7 @@ def render(contents: ImageContents) -> str:
         f"# {CONTAINER_PROJECT} when it runs, so editing it rebuilds nothing.",
         "\n".join(_base(contents)),
     ]
-    if FRAMEWORK in contents.layers:
+    if FRAMEWORK in contents.layers.folders:
         parts.append("\n".join(_framework(contents)))
     if contents.has_builder:
         parts += ["\n".join(_system(contents)), "\n".join(_builder(contents))]
@@ -163,14 +168,14 @@ def render(contents: ImageContents) -> str:
 
 
 def _base(contents: ImageContents) -> Iterator[str]:
-    yield f"FROM {contents.base} AS base"
+    yield f"FROM {contents.base.image} AS base"
     yield "# Here, because it makes a folder, and so a layer, with the time of the build."
     yield f"WORKDIR {CONTAINER_PROJECT}"
     if contents.base_packages:
         yield from _debian_packages(contents, sorted(contents.base_packages))
     yield "# Bytecode of the standard library: the official Python images delete it, and no run could write it."
     yield "# layer.py gives everything one time, so that a layer is the same bytes wherever it is built."
-    yield f"ARG FILES={contents.layers[TOOLS]}"
+    yield f"ARG FILES={contents.digests[TOOLS]}"
     yield f"RUN --mount={_TOOLS_MOUNT} python3 {_LAYER} standard-library || true{OURS}"
     yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv {VENV} && {VENV_PYTHON} {_LAYER} finish{OURS}"
 
@@ -179,24 +184,24 @@ def _framework(contents: ImageContents) -> Iterator[str]:
     yield "# The framework and what it needs of CUDA: one layer for all projects that use this release and build of it."
     yield "FROM base AS framework"
     yield from _install(contents, FRAMEWORK)
-    if REQUIRED in contents.layers:
+    if REQUIRED in contents.layers.folders:
         yield "# What it requires besides. A project that asks for another version of it shares all that is above."
         yield from _install(contents, REQUIRED)
 
 
 def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
-    yield from debian_packages(contents)
-    if LARGE in contents.layers:
+    yield from _of_the_project(contents)
+    if LARGE in contents.layers.folders:
         yield "# What is large, apart: adding a small package does not install it again."
         yield from _install(contents, LARGE)
-    if LOCKED in contents.layers:
+    if LOCKED in contents.layers.folders:
         yield "# All other packages that have a hash."
         yield from _install(contents, LOCKED)
 
 
-def debian_packages(contents: ImageContents) -> Iterator[str]:
+def _of_the_project(contents: ImageContents, also: Sequence[str] = ()) -> Iterator[str]:
     """The project's Debian packages, and a compiler where it compiles when it runs."""
-    packages = sorted({*contents.system_packages, *(COMPILER_PACKAGES if contents.compiles else ())})
+    packages = sorted({*contents.system_packages, *also, *(COMPILER_PACKAGES if contents.compiles else ())})
     if packages:
         yield from _debian_packages(contents, packages)
 
@@ -226,11 +231,11 @@ def _system(contents: ImageContents) -> Iterator[str]:
 
 
 def _builder(contents: ImageContents) -> Iterator[str]:
-    if contents.builder is None:
+    if contents.base.builder is None:
         yield "FROM system AS builder"
     else:
         yield "# The compiler and CUDA's headers stay in this stage."
-        yield f"FROM {contents.builder} AS builder"
+        yield f"FROM {contents.base.builder} AS builder"
         packages = {*contents.base_packages, *contents.system_packages, "build-essential", "python3-dev"}
         yield from _debian_packages(contents, sorted(packages))
         yield f"COPY --from=system {VENV} {VENV}"
@@ -242,29 +247,29 @@ def _builder(contents: ImageContents) -> Iterator[str]:
 
 def _below(contents: ImageContents) -> str:
     """The stage that the project's packages are installed on."""
-    return FRAMEWORK if FRAMEWORK in contents.layers else "base"
+    return FRAMEWORK if FRAMEWORK in contents.layers.folders else "base"
 
 
 def _install(contents: ImageContents, folder: str) -> Iterator[str]:
     """One layer: pip with the requirements of one folder of the context, on what is there already."""
-    by_hash = folder in contents.by_hash
+    by_hash = folder in contents.layers.by_hash
     if digest := contents.sources if by_hash else contents.own_sources:
         yield "# Digest of the package sources, which are build secrets: other sources make other layers."
         yield f"ARG PACKAGE_SOURCES={digest}"
     if contents.wheels:
         yield f"ARG WHEELS={contents.wheels}"
     yield "# Digest of the requirements below."
-    yield f"ARG FILES={contents.layers[folder]}"
+    yield f"ARG FILES={contents.digests[folder]}"
     commands = [_PIP_SETTINGS]
     if contents.pip_conf:
         commands.append(f"export PIP_CONFIG_FILE=/run/secrets/{PIP_SECRET}")
-    flags = [f"-c {_FILES_AT}/{CONSTRAINTS}"] if folder in contents.constrained else []
-    if folder == LISTED and FRAMEWORK in contents.layers and not contents.hashed:
+    flags = [f"-c {_FILES_AT}/{CONSTRAINTS}"] if contents.layers.folders[folder].constraints else []
+    if folder == LISTED and FRAMEWORK in contents.layers.folders and not contents.layers.hashed:
         yield "# The framework stays as it is below: what contradicts it is an error of pip's."
         flags.append(f"-c {FRAMEWORK_LIST}")
     sources = ["--find-links", f"/build/{WHEELS}"] if contents.wheels else []
-    also = contents.index if not by_hash or FRAMEWORK in contents.by_hash else None
-    if also and (contents.index_needed or FRAMEWORK in contents.by_hash):
+    also = contents.resolved.index if not by_hash or FRAMEWORK in contents.layers.by_hash else None
+    if also and (contents.resolved.index_needed or FRAMEWORK in contents.layers.by_hash):
         yield "# The build for the target's driver and GPU is on PyTorch's own index."
         sources.append(f"--extra-index-url {also}")
     elif also:
@@ -286,7 +291,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         ]
     if folder == FRAMEWORK:
         commands.append(f"{VENV_PYTHON} {_LAYER} freeze")
-    if contents.slimming:
+    if contents.slimming.arguments:
         yield "# image.slim; what each level saves: seatrial build --explain"
         commands += _slim(contents, folder, install)
     commands.append(f"{VENV_PYTHON} {_LAYER} finish")
@@ -295,7 +300,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
 
 def _mounts(contents: ImageContents, folder: str) -> list[str]:
     mounts = [_TOOLS_MOUNT, f"type=bind,source={folder},target={_FILES_AT}"]
-    if "--unused" in contents.slimming and folder != FRAMEWORK and FRAMEWORK in contents.by_hash:
+    if "--unused" in contents.slimming.arguments and folder != FRAMEWORK and FRAMEWORK in contents.layers.by_hash:
         mounts.append(f"type=bind,source={FRAMEWORK},target={_STAGE_AT}")
     if contents.pip_conf:
         mounts.append(f"type=secret,id={PIP_SECRET}")
@@ -306,23 +311,23 @@ def _mounts(contents: ImageContents, folder: str) -> list[str]:
 
 def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
     """Slim what this layer adds; above the framework's, what was left out there comes back where a package needs it."""
-    slimmer = f"{VENV_PYTHON} {_FILES_AT}/{SLIMMER} --root {VENV} {' '.join(contents.slimming)}"
+    slimmer = f"{VENV_PYTHON} {_FILES_AT}/{SLIMMER} --root {VENV} {' '.join(contents.slimming.arguments)}"
     if folder == FRAMEWORK:
         return [f"{slimmer} --keep-metadata"]
     commands, again = [], f"{install} --no-deps --force-reinstall"
-    if FRAMEWORK in contents.by_hash:
+    if FRAMEWORK in contents.layers.by_hash:
         lines = f'for each in $wanted; do grep "^$each " {_STAGE_AT}/{REQUIREMENTS} || exit 1; done'
         again = f"{{ {lines} > {_WANTED} && {again} --require-hashes -r {_WANTED} && rm {_WANTED}; }}"
     else:
         again += " $wanted"
-    if "--unused" in contents.slimming and FRAMEWORK in contents.layers:
+    if "--unused" in contents.slimming.arguments and FRAMEWORK in contents.layers.folders:
         commands += [
             f"wanted=$({slimmer} --wanted)",
             f'{{ [ -z "$wanted" ] || {again}; }}',
         ]
-    if not contents.slims_packages:
+    if not contents.slimming.packages:
         return commands
-    last = "" if folder == contents.last_layer else " --keep-metadata"
+    last = "" if folder == list(contents.layers.folders)[-1] else " --keep-metadata"
     return [*commands, f"{slimmer} --above {FRAMEWORK_LIST}{last}"]
 
 
@@ -333,10 +338,10 @@ def _final(contents: ImageContents) -> Iterator[str]:
         yield from _shared_with_builder(contents)
     if contents.has_builder:
         yield "# What the packages add to the layers below."
-        yield f"ARG FILES={contents.layers[LISTED]}"
+        yield f"ARG FILES={contents.digests[LISTED]}"
         mounts = [_TOOLS_MOUNT, f"type=bind,from=builder,source={VENV},target={_STAGE_AT}"]
         yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_STAGE_AT}{OURS}"
-    elif LISTED in contents.layers:
+    elif LISTED in contents.layers.folders:
         yield "# All that the project asks for."
         yield from _install(contents, LISTED)
 
@@ -344,12 +349,12 @@ def _final(contents: ImageContents) -> Iterator[str]:
 def _extensions(contents: ImageContents) -> Iterator[str]:
     """The project's own modules that are compiled: in a stage that has the compilers, into a folder of their own."""
     yield "# The project's extensions. Compilers stay in this stage."
-    yield f"FROM {contents.builder or 'packages'} AS extensions"
-    packages = {*contents.base_packages, *contents.system_packages} if contents.builder else set()
+    yield f"FROM {contents.base.builder or 'packages'} AS extensions"
+    packages = {*contents.base_packages, *contents.system_packages} if contents.base.builder else set()
     yield from _debian_packages(contents, sorted({"build-essential", *packages}), headers=True)
-    if contents.builder:
+    if contents.base.builder:
         yield f"COPY --from=packages {VENV} {VENV}"
-    yield f"ARG FILES={contents.layers[EXTENSIONS]}"
+    yield f"ARG FILES={contents.digests[EXTENSIONS]}"
     yield f"COPY {EXTENSIONS}/ /build/"
     tools, *commands = contents.extensions
     conf = [f"export PIP_CONFIG_FILE=/run/secrets/{PIP_SECRET}"] if contents.pip_conf else []
@@ -366,9 +371,9 @@ def finish(contents: ImageContents) -> Iterator[str]:
     """Write the end of every image: environment, user, labels."""
     yield "# Bytecode is there already; a run leaves no __pycache__ in the project, and its output is not held back."
     yield f"ENV PATH={VENV}/bin:$PATH VIRTUAL_ENV={VENV} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
-    if contents.architectures:
+    if contents.slimming.architectures:
         yield "# Device code for other GPUs is not in here: the agent reads this and refuses them by name."
-        yield f'ENV {ARCHITECTURES}="{" ".join(contents.architectures)}"'
+        yield f'ENV {ARCHITECTURES}="{" ".join(contents.slimming.architectures)}"'
     yield 'CMD ["python3"]'
     if contents.own_wheel:
         yield "# The recipes and the training library of seatrial: a small layer above their requirements."
@@ -378,15 +383,18 @@ def finish(contents: ImageContents) -> Iterator[str]:
     yield f"USER {ORDINARY_USER}"
     yield "# Last, so that projects with equal packages share every layer."
     yield f'LABEL org.opencontainers.image.title="{contents.slug}" \\'
-    yield f'      org.opencontainers.image.base.name="{contents.base}" \\'
-    labels = {"seatrial.built": "true", **contents.labels}
+    yield f'      org.opencontainers.image.base.name="{contents.base.image}" \\'
+    labels = {"seatrial.built": "true"}
+    labels |= {f"seatrial.stack.{name}": value for name, value in contents.resolved.stack.facts.items()}
+    if contents.slimming.architectures:
+        labels["seatrial.architectures"] = " ".join(contents.slimming.architectures)
     lines = [f'      {name}="{value}"' for name, value in sorted(labels.items())]
     yield " \\\n".join(lines)
 
 
 def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = ()) -> Iterator[str]:
     """One RUN, a command a line; with ``ca_bundle``, inside a frame that trusts it for this step alone."""
-    if contents.ca_bundle:
+    if contents.options.ca_bundle:
         yield "# Trusted in this step alone: pip's own authorities, the system's, and the extra ones."
         mounts = (*mounts, f"type=secret,id={CA_SECRET}")
         commands = [*_TRUST, *(command.replace("apt-get ", f"{_APT_TRUSTING} ") for command in commands), _DISTRUST]
@@ -397,32 +405,26 @@ def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = (
 _BUILD = "/tmp/requirements"
 
 
-def render_plain(contents: ImageContents, lines: Sequence[str], constraints: Sequence[str]) -> str | None:
+def render_plain(contents: ImageContents) -> str | None:
     """The Dockerfile, or None where the image needs what a text cannot hold: wheels, secrets, nvcc, slimming.
 
     Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
     """
-    if (
-        contents.builder
-        or contents.extensions
-        or contents.ca_bundle
-        or contents.pip_conf
-        or contents.wheels
-        or contents.own_wheel
-    ):
+    needs = (contents.base.builder, contents.extensions, contents.options.ca_bundle, contents.pip_conf)
+    if any((*needs, contents.wheels, contents.own_wheel)):
         return None
-    if contents.slimming and contents.slims_packages:  # requested; `auto` may as well keep it
+    if contents.slimming.arguments and contents.slimming.packages:  # requested; `auto` may as well keep it
         return None
-    return "\n".join(_lines(contents, lines, constraints)) + "\n"
+    return "\n".join(_lines(contents)) + "\n"
 
 
-def _lines(contents: ImageContents, lines: Sequence[str], constraints: Sequence[str]) -> Iterator[str]:
+def _lines(contents: ImageContents) -> Iterator[str]:
+    lines, constraints = contents.resolved.requirements.lines, contents.resolved.requirements.constraints
     yield f"# {contents.slug}: made by seatrial. The project is mounted at {CONTAINER_PROJECT} when it runs."
-    yield f"FROM {contents.base}"
+    yield f"FROM {contents.base.image}"
     yield f"WORKDIR {CONTAINER_PROJECT}"
     git = ("git", "ca-certificates") if contents.git else ()
-    everything = (*contents.base_packages, *contents.system_packages, *git)
-    yield from debian_packages(replace(contents, system_packages=everything))
+    yield from _of_the_project(contents, (*contents.base_packages, *git))
     yield f"RUN python3 -m venv {VENV}"
     if lines:
         files = {"requirements.txt": lines, "constraints.txt": constraints}
@@ -431,7 +433,7 @@ def _lines(contents: ImageContents, lines: Sequence[str], constraints: Sequence[
             for name, text in files.items()
             if text
         ]
-        flags = [f"--extra-index-url {contents.index}"] if contents.index else []
+        flags = [f"--extra-index-url {contents.resolved.index}"] if contents.resolved.index else []
         flags += [f"-r {_BUILD}/requirements.txt"] + ([f"-c {_BUILD}/constraints.txt"] if constraints else [])
         install = f"{VENV_PYTHON} -m pip install --no-cache-dir {' '.join(flags)}"
         yield "RUN " + " && \\\n    ".join([f"mkdir -p {_BUILD}", *commands, install, f"rm -r {_BUILD}"])

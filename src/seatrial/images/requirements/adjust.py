@@ -3,70 +3,60 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.script import HOROVOD
 from seatrial.stack.facts import table
 
 
 def installable(needs: Needs) -> Needs:
-    """Leave out lines that no package index has for Linux; each gets a warning."""
-    return _for_linux(_without_horovod(_without_standard_modules(_without_python(needs))))
+    """Leave out lines that no package index has for Linux, each with a warning or in the reason.
+
+    Lists name modules of Python itself at times; the index has nothing by that name, or something else. horovod does
+    not build, and seatrial has a stand-in for it (seatrial.compat).
+    """
+    needs = _without_python(needs)
+    if standard := list(filter(_is_standard_module, needs.requirements.lines)):
+        what = "a module" if len(standard) == 1 else "modules"
+        note = (
+            f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
+        )
+        needs = _without(needs, standard, warning=f"{note}no such package, or another's")
+    if horovod := list(filter(_is_horovod, needs.requirements.lines)):
+        why = "horovod is left out: it has no wheels, and does not build against current torch"
+        needs = _without(needs, horovod, why=why)
+    lines, note = _for_linux(needs.requirements.lines)
+    return needs.with_lines(lines, why=note)
 
 
-def _without_horovod(needs: Needs) -> Needs:
-    """A list's horovod from the index is left out: seatrial has a stand-in (seatrial.compat), and it does not build."""
-    found = needs.requirements
-    kept = tuple(line for line in found.lines if not _is_horovod(line))
-    if kept == found.lines:
-        return needs
-    reason = f"{needs.reason}; horovod is left out: it has no wheels, and does not build against current torch"
-    return replace(needs, requirements=replace(found, lines=kept), reason=reason)
-
-
-def _is_horovod(line: str) -> bool:
-    requirement = parsed(line)
-    return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
-
-
-def _for_linux(needs: Needs) -> Needs:
-    found, note = for_linux(needs.requirements)
-    return needs if note is None else replace(needs, requirements=found, reason=f"{needs.reason}; {note}")
+def _without(needs: Needs, lines: Collection[str], **note: str) -> Needs:
+    return needs.with_lines((line for line in needs.requirements.lines if line not in lines), **note)
 
 
 def _without_python(needs: Needs) -> Needs:
     """A list of pip's may name python itself, as conda's do: no package, but the version that the project is for."""
-    named = {
-        line: each for line in needs.requirements.lines if (each := parsed(line)) and each.name.lower() == "python"
-    }
+    lines = needs.requirements.lines
+    named = {line: each for line in lines if (each := parsed(line)) and each.name.lower() == "python"}
     if not named:
         return needs
-    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in named))
     wanted = needs.python
     for each in named.values():
         pinned = re.fullmatch(r"={2,3}(\d+\.\d+)\S*", str(each.specifier))
         wanted &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
     note = f"{needs.source} lists {', '.join(named)}, which pip cannot install: taken for the Python that it asks for"
-    return replace(needs, requirements=kept, python=wanted, warnings=(*needs.warnings, note))
+    return _without(needs.changed(replace(needs.requirements, python=wanted)), named, warning=note)
 
 
-def _without_standard_modules(needs: Needs) -> Needs:
-    """Lists name modules of Python itself at times; the index has nothing by that name, or something else."""
-    standard = [line for line in needs.requirements.lines if _is_standard_module(line)]
-    if not standard:
-        return needs
-    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in standard))
-    what = "a module" if len(standard) == 1 else "modules"
-    note = f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
-    note += "no such package, or another's"
-    return replace(needs, requirements=kept, warnings=(*needs.warnings, note))
+def _is_horovod(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
 
 
 def _is_standard_module(line: str) -> bool:
@@ -83,19 +73,19 @@ _OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
 _WITH_ROCM = re.compile(r"(\d+\.\d+\.\d+)\.\d+")
 
 
-def for_linux(found: Requirements) -> tuple[Requirements, str | None]:
-    """(the same as a container has it, what became of which; None: nothing)."""
-    foreign = {line: _OTHER_NAMES[name] for line in found.lines if (name := _plain_name(line)) in _OTHER_NAMES}
+def _for_linux(lines: Sequence[str]) -> tuple[Iterable[str], str]:
+    """(the same as a container has it, what became of which; "": nothing)."""
+    foreign = {line: _OTHER_NAMES[name] for line in lines if (name := _plain_name(line)) in _OTHER_NAMES}
     if not foreign:
-        return found, None
-    listed = {canonical_name(line) for line in found.lines}
+        return lines, ""
+    listed = {canonical_name(line) for line in lines}
     own_lines = {own: _merged(foreign, own) for own in foreign.values() if own and own not in listed}
-    lines = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in found.lines]
+    kept = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in lines]
     note = f"{' and '.join(foreign)}, for old releases or other systems than Linux, "
     named = sorted({own for own in foreign.values() if own})
     left_out = "are left out" if len(foreign) > 1 else "is left out"
     note += f"became {' and '.join(named)}" if named else left_out
-    return replace(found, lines=tuple(dict.fromkeys(filter(None, lines)))), note
+    return dict.fromkeys(filter(None, kept)), note
 
 
 def _merged(foreign: Mapping[str, str | None], own: str) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -15,19 +14,18 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.imports import known_package
 from seatrial.images.requirements.pip_format import (
-    MOST_LINES,
-    Declared,
     Requirements,
     canonical_name,
     checked_requirement,
+    line_of,
     listed_requirements,
     parsed,
+    python_specifier,
     read_requirements,
+    refuse_too_many,
     text_of,
 )
-from seatrial.images.requirements.poetry import poetry_requirements
-from seatrial.images.requirements.pyproject import declared, python_specifier
-from seatrial.images.requirements.uv_sources import sourced, uv_sources
+from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
 from seatrial.system import toml_file, yaml_file
 from seatrial.system.project_files import is_there, read_bytes, read_text
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
@@ -55,15 +53,7 @@ _EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)=([^=\s]+)")
 _ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Hold the requirements of a conda file, under pip's names."""
-
-    requirements: Requirements
-    python: SpecifierSet
-
-
-def read_environment(file: Path) -> Environment:
+def read_environment(file: Path) -> Requirements:
     """The file's pip part, options of pip's included, and the Python packages that conda would install.
 
     The project itself (``-e .``) is left out: it is mounted, and its packages are importable.
@@ -89,34 +79,30 @@ def read_environment(file: Path) -> Environment:
             )
         elif isinstance(item, str) and (line := as_pip_has_it(item)):
             conda.append(line)
-    if len(lines) + len(conda) > MOST_LINES:
-        raise ConfigError(
-            f"{file.name}: {len(lines)} packages are more than any image could contain", run=f"wc -l {file}"
-        )
-    pip = listed_requirements(((_line_of(line, text), line) for line in lines), file)
+    refuse_too_many([*lines, *conda], file.name, file)
+    pip = listed_requirements(((line_of(line, text), line) for line in lines), file)
     named = {canonical_name(line) for line in pip.lines}
     own = tuple(line for line in conda if canonical_name(line) not in named)
-    return Environment(replace(pip, lines=(*own, *pip.lines)), python)
+    return replace(pip, lines=(*own, *pip.lines), python=python)
 
 
-def read_conda_list(file: Path, project: Path) -> Environment | None:
-    """Read the output of ``conda list --export``, often named requirements.txt; None for a file of another format.
+def read_list(file: Path, project: Path) -> Requirements:
+    """Read a requirements.txt in pip's format or, as people call that one too, what ``conda list --export`` prints.
 
-    Raises ConfigError for one that cannot be read.
+    Raises ConfigError naming ``file:line``.
     """
     lines = [line.strip() for line in text_of(file, project).splitlines()]
     matches = [_EXPORTED.fullmatch(line) for line in lines if line and not line.startswith("#")]
     found = [match for match in matches if match is not None]
     if not found or len(found) < len(matches):
-        return None
+        return read_requirements(file, project)
     pinned = [match[2] for match in found if match[1] == "python"]
     python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
     listed = (
         f"{name}=={version}" if build == "pypi_0" else as_pip_has_it(f"{name}={version}")
         for name, version, build in (match.groups() for match in found if match[1] != "python")
     )
-    lines = [checked_requirement(line, file.name) for line in listed if line]
-    return Environment(Requirements(lines=tuple(lines)), python)
+    return Requirements(tuple(checked_requirement(line, file.name) for line in listed if line), python=python)
 
 
 def as_pip_has_it(item: str) -> str | None:
@@ -138,11 +124,7 @@ def as_pip_has_it(item: str) -> str | None:
         return package
 
 
-def _line_of(item: Any, text: str) -> int:
-    return text[: max(text.find(str(item)), 0)].count("\n") + 1
-
-
-def read_setup(file: Path) -> Declared | None:
+def read_setup(file: Path) -> Requirements | None:
     """The file's requirements, or None when it lists none literally. Raises ConfigError naming ``file:line``."""
     try:
         source = read_bytes(file, inside=file.parent, limit_bytes=MAX_BYTES)
@@ -168,11 +150,11 @@ def read_setup(file: Path) -> Declared | None:
             wanted, name = given.get("python_requires"), given.get("name")
             python = wanted.value if isinstance(wanted, ast.Constant) else ""
             own = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
-            return Declared(
+            return Requirements(
                 lines,
-                python_specifier(python, "setup.py: python_requires"),
-                None if extras is None or len(known) < len(found) else known,
-                canonicalize_name(own) if own else None,
+                python=python_specifier(python, "setup.py: python_requires"),
+                extras=None if extras is None or len(known) < len(found) else known,
+                name=canonicalize_name(own) if own else None,
             )
     return None
 
@@ -219,8 +201,7 @@ class _Values:
             return (*read.lines, *read.constraints)
         if texts is None:
             return None
-        if len(texts) > MOST_LINES:
-            raise ConfigError("setup.py: more packages than any image could contain", run=f"wc -l {self.file}")
+        refuse_too_many(texts, "setup.py", self.file)
         return tuple(checked_requirement(text, f"setup.py:{line}") for text, line in texts)
 
     def _texts(self, node: ast.expr | None) -> list[tuple[str, int]] | None:
@@ -276,24 +257,21 @@ class _Values:
                 yield from self._lists(self.names[each.id], seen)
 
 
-def read_pipfile(file: Path) -> Declared | None:
+def read_pipfile(file: Path) -> Requirements | None:
     """Read a Pipfile's ``[packages]``; None without it. Raises ConfigError."""
     table = toml_file.read_toml(file, inside=file.parent)
     listed = poetry_requirements({"dependencies": table.get("packages")}, file)
     wish = table.get("requires")
     version = str(wish.get("python_version", "")) if isinstance(wish, dict) else ""
     python = python_specifier(f"=={version}.*" if version else "", "Pipfile: requires.python_version")
-    return None if listed is None else Declared(tuple(listed[0]), python)
+    return None if listed is None else Requirements(tuple(listed[0]), python=python)
 
 
-_MAX_CFG_BYTES = 300_000
-
-
-def read_setup_cfg(file: Path) -> Declared | None:
+def read_setup_cfg(file: Path) -> Requirements | None:
     """The file's requirements, or None when it lists none. Raises ConfigError naming the file."""
     import configparser  # few projects have such a file
 
-    text = read_text(file, inside=file.parent, limit_bytes=_MAX_CFG_BYTES)
+    text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(text, file.name)
@@ -302,12 +280,11 @@ def read_setup_cfg(file: Path) -> Declared | None:
     if not parser.has_option("options", "install_requires"):
         return None
     extras = dict(parser.items("options.extras_require")) if parser.has_section("options.extras_require") else {}
-    return Declared(
+    wish = parser.get("options", "python_requires", fallback="").strip()
+    return Requirements(
         _lines(parser.get("options", "install_requires"), file),
-        python_specifier(
-            parser.get("options", "python_requires", fallback="").strip(), "setup.cfg: options.python_requires"
-        ),
-        {canonicalize_name(name): _lines(value, file) for name, value in extras.items()},
+        python=python_specifier(wish, "setup.cfg: options.python_requires"),
+        extras={canonicalize_name(name): _lines(value, file) for name, value in extras.items()},
     )
 
 
@@ -315,34 +292,28 @@ def _lines(value: str, file: Path) -> tuple[str, ...]:
     """One requirement a line; setuptools takes semicolons for markers and ``file:`` for a list elsewhere."""
     listed = [line.partition(" #")[0].strip() for line in value.splitlines()]
     wanted = [line for line in listed if line and not line.startswith(("#", "file:"))]
-    if len(wanted) > MOST_LINES:
-        raise ConfigError(f"{file.name}: more packages than any image could contain", run=f"wc -l {file}")
+    refuse_too_many(wanted, file.name, file)
     return tuple(checked_requirement(line, file.name) for line in wanted)
 
 
 _BEGIN, _END = "# /// script", "# ///"
 
 
-def read_inline(file: Path, project: Path) -> Declared | None:
+def read_inline(file: Path, project: Path) -> Requirements | None:
     """The dependencies and the Python that a script names, or None where it names none. Raises ConfigError."""
     text = _block(read_bytes(file, inside=project).decode("utf-8", "replace").splitlines())
     if text is None:
         return None
     table = toml_file.parse_toml(text, file)
-    listed = table.get("dependencies")
+    listed, place = table.get("dependencies"), f"{file.name}: {_BEGIN}"
     if listed is None:
         return None
-    is_list = isinstance(listed, list) and len(listed) <= MOST_LINES
-    if not is_list or not all(isinstance(line, str) for line in listed):
-        raise ConfigError(
-            f"{file.name}: dependencies of {_BEGIN} must be a list of requirements, not {shown(listed)}",
-            run=f"${{EDITOR:-vi}} {as_typed(file)}",
-        )
-    place = f"{file.name}: {_BEGIN}"
-    lines = sourced([checked_requirement(line, place) for line in listed], uv_sources(table, file.parent), place)
-    wish = table.get("requires-python")
-    python = SpecifierSet() if wish is None else python_specifier(wish, f"{file.name}: requires-python")
-    return Declared(tuple(lines), python)
+    if not isinstance(listed, list) or not all(isinstance(line, str) for line in listed):
+        message = f"{file.name}: dependencies of {_BEGIN} must be a list of requirements, not {shown(listed)}"
+        raise ConfigError(message, run=f"${{EDITOR:-vi}} {as_typed(file)}")
+    refuse_too_many(listed, place, file)
+    python = python_specifier(table.get("requires-python", ""), f"{file.name}: requires-python")
+    return Requirements(script_requirements(table, listed, file, place), python=python)
 
 
 def _block(lines: list[str]) -> str | None:
@@ -363,7 +334,7 @@ def _block(lines: list[str]) -> str | None:
 _MOST_STEPS = 100
 
 
-def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Declared, tuple[str, ...]]:
+def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements, tuple[str, ...]]:
     """(requirements that the project's files list literally, extras included; missing extras, as pip warns).
 
     Raises ConfigError: a file that cannot be read.
@@ -392,14 +363,18 @@ def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Declared, tu
     python = SpecifierSet()
     for setup in setups:
         python &= setup.python
-    return Declared(tuple(dict.fromkeys(found)), python), tuple(warnings)
+    return Requirements(tuple(dict.fromkeys(found)), python=python), tuple(warnings)
 
 
-def _setups(project: Path) -> Iterator[Declared]:
+def _setups(project: Path) -> Iterator[Requirements]:
     """pyproject.toml's list, or else those of setup.py and setup.cfg, which setuptools reads together."""
-    if is_there(file := project / "pyproject.toml") and (setup := declared(file)) is not None:
+    if is_there(file := project / "pyproject.toml") and (setup := read_pyproject(file)) is not None:
         yield setup
         return
-    for name, read in (("setup.py", read_setup), ("setup.cfg", read_setup_cfg)):
-        if is_there(file := project / name) and (setup := read(file)) is not None:
+    for name in ("setup.py", "setup.cfg"):
+        if is_there(file := project / name) and (setup := READERS[name](file)) is not None:
             yield setup
+
+
+#: Lists of a project as a package, besides pyproject.toml.
+READERS = {"setup.py": read_setup, "setup.cfg": read_setup_cfg, "Pipfile": read_pipfile}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -47,6 +47,8 @@ _PASSED_ON = {
 MOST_LINES = 2000
 #: Characters of one requirement without its options, and files that one includes.
 _MOST_CHARACTERS, _MOST_FILES = 2000, 100
+#: Of a Python's specifier; versions of thousands of digits are read only when they are compared.
+_MOST_OF_PYTHON = 500
 
 _INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links")
 
@@ -60,24 +62,36 @@ class Requirements:
         constraints: lines of the constraints files named.
         options: lines that set an option for all of pip, e.g. ``--pre``.
         itself: "" and the names of its extras if the list contains the project (``-e .``).
+        python: the Pythons that the list's file admits.
+        extras: of the project as a package: canonical name → requirements; None where installing computes them.
+        name: canonical name of the project as a package, where its file has one.
     """
 
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     itself: tuple[str, ...] = ()
+    python: SpecifierSet = field(default_factory=SpecifierSet)
+    extras: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
+    name: str | None = None
 
-    def __add__(self, other: Requirements) -> Requirements:
-        return Requirements(
-            self.lines + other.lines,
-            self.constraints + other.constraints,
-            self.options + other.options,
-            self.itself + other.itself,
-        )
+    def plus(self, *lines: str, constraints: Iterable[str] = ()) -> Requirements:
+        """Return it with further lines and constraints."""
+        return replace(self, lines=(*self.lines, *lines), constraints=(*self.constraints, *constraints))
 
     def replaced(self, place: int, line: str) -> Requirements:
         """The same with another requirement at ``lines[place]``."""
         return replace(self, lines=(*self.lines[:place], line, *self.lines[place + 1 :]))
+
+    def of(self, package: str, *, constraints: bool = True) -> list[Requirement]:
+        """Return what the lines, and the constraints, ask of a package by its canonical name, addresses aside."""
+        lines = (*self.lines, *(self.constraints if constraints else ()))
+        return [each for line in lines if canonical_name(line) == package and (each := parsed(line))]
+
+    @property
+    def hashed(self) -> bool:
+        """Return True if a line has a hash: pip then takes nothing without one."""
+        return any("--hash" in line for line in self.lines)
 
     @property
     def names_an_index(self) -> bool:
@@ -192,6 +206,29 @@ def listed_requirements(listed: Iterable[tuple[int, str]], file: Path) -> Requir
     return reader.found()
 
 
+def refuse_too_many(listed: Sized, place: str, file: Path) -> None:
+    """Raises ConfigError that begins with ``place``: no image could contain so many packages."""
+    if len(listed) > MOST_LINES:
+        raise ConfigError(f"{place}: more packages than any image could contain", run=f"wc -l {as_typed(file)}")
+
+
+def line_of(item: str, text: str) -> int:
+    """Line of the first mention; parsers of TOML and YAML keep none."""
+    return text[: max(text.find(item), 0)].count("\n") + 1
+
+
+def python_specifier(value: object, place: str) -> SpecifierSet:
+    """A requires-python as a specifier. Raises ConfigError that begins with ``place``."""
+    try:
+        if not isinstance(value, str) or len(value) > _MOST_OF_PYTHON:  # a list it takes, too, and reads it later
+            raise ValueError
+        return SpecifierSet(value)
+    except ValueError:  # InvalidSpecifier is one
+        raise ConfigError(
+            f"{place}: {shown(value)} is not a valid version specifier", run='write it like ">=3.10"'
+        ) from None
+
+
 def checked_requirement(text: str, place: str) -> str:
     """``text`` if it is a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
     text = text if "://" in text else _LOCAL_BOUND.sub(r"\1", text)
@@ -291,21 +328,6 @@ def _shown(path: Path, root: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Declared:
-    """Requirements of the project as a package.
-
-    Attributes:
-        extras: canonical name → requirements; None where they are computed when the project is installed.
-        name: the project's own, canonical, where it is known.
-    """
-
-    lines: tuple[str, ...]
-    python: SpecifierSet
-    extras: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
-    name: str | None = None
-
-
-@dataclass(frozen=True)
 class Extension:
     """A setup.py of the project that compiles modules which the target imports.
 
@@ -326,7 +348,6 @@ class Needs:
 
     Attributes:
         source: the file they are from, as it is called in sentences.
-        python: what it asks for: ``requires-python``, .python-version and the like.
         imports: top-level names that the target imports, by which frameworks are chosen.
         warnings: what is imported and will not be installed, or is installed on a guess.
         guessed: canonical names of packages that nothing but an import's name stands for.
@@ -337,28 +358,36 @@ class Needs:
     requirements: Requirements
     source: str
     reason: str
-    python: SpecifierSet = field(default_factory=SpecifierSet)
     imports: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
     project: Path | None = None
     extensions: tuple[Extension, ...] = ()
 
-    def without_guess(self, name: str, why: str) -> Needs:
-        """The same without a package that was a guess."""
-        lines = tuple(line for line in self.requirements.lines if canonical_name(line) != name)
-        kept = tuple(each for each in self.warnings if not each.lower().startswith(f"{name} is a guess"))
-        warning = f"{name} is not installed: an import has this name, and {why}"
+    @property
+    def python(self) -> SpecifierSet:
+        """The Pythons that it admits: ``requires-python``, .python-version and the like."""
+        return self.requirements.python
+
+    def changed(self, requirements: Requirements, *, why: str = "", warning: str = "") -> Needs:
+        """The same with other requirements, and the reason for them or a warning."""
         return replace(
             self,
-            requirements=replace(self.requirements, lines=lines),
-            guessed=tuple(each for each in self.guessed if each != name),
-            warnings=(*kept, warning),
+            requirements=requirements,
+            reason=f"{self.reason}; {why}" if why else self.reason,
+            warnings=(*self.warnings, warning) if warning else self.warnings,
         )
 
-    def plus(self, more: Requirements) -> Needs:
-        """The same with further requirements."""
-        return replace(self, requirements=self.requirements + more)
+    def with_lines(self, lines: Iterable[str], *, why: str = "", warning: str = "") -> Needs:
+        """The same with other lines, and the reason for them or a warning."""
+        return self.changed(replace(self.requirements, lines=tuple(lines)), why=why, warning=warning)
+
+    def without_guess(self, name: str, why: str) -> Needs:
+        """The same without a package that was a guess."""
+        kept = tuple(each for each in self.warnings if not each.lower().startswith(f"{name} is a guess"))
+        needs = replace(self, guessed=tuple(each for each in self.guessed if each != name), warnings=kept)
+        lines = (line for line in self.requirements.lines if canonical_name(line) != name)
+        return needs.with_lines(lines, warning=f"{name} is not installed: an import has this name, and {why}")
 
     @property
     def choice(self) -> Choice:

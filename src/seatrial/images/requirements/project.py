@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,21 +30,14 @@ from seatrial.images.requirements.imports import (
 from seatrial.images.requirements.instructions import compiled_by_setups, further_lists, with_shown
 from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
+    READERS,
     own_dependencies,
-    read_conda_list,
     read_environment,
     read_inline,
-    read_pipfile,
-    read_setup,
-    read_setup_cfg,
+    read_list,
 )
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
-from seatrial.images.requirements.pyproject import (
-    locked_versions,
-    own_packages,
-    pyproject_requirements,
-    requires_python,
-)
+from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.job.reading.modules import folder_of, is_package
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.stack.resolve import PYTHONS
@@ -57,7 +50,7 @@ LOCK = "seatrial.lock"
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
 #: Every list that is read, in the order in which they are looked for.
-_NAMES = (*LISTS, "pyproject.toml", *ENVIRONMENT_FILES, "setup.py", "setup.cfg", "Pipfile")
+_NAMES = (*LISTS, "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
 #: Lock files of package managers, in the order in which they are looked for.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
@@ -135,45 +128,46 @@ def project_needs(
     else:
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
-    all_needs = needs.plus(Requirements(lines=also))
+    with_also = needs.changed(needs.requirements.plus(*also))
     warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *taken_from_folders(script, taken, project))
-    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
+    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(with_also, packages, script))
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
-    needs = replace(needs, imports=imports, warnings=warnings, project=project, extensions=extensions)
-    needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
-    python, left_aside = requested_python(project, needs.python, needs.source)
-    needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
+    python, left_aside = _requested_python(project, needs.python, needs.source)
+    implied = _implied(needs.requirements, script, script_dir, project)
+    needs = replace(
+        needs,
+        requirements=replace(needs.requirements.plus(*implied), python=python),
+        imports=imports,
+        warnings=(*warnings, *left_aside),
+        project=project,
+        extensions=extensions,
+    )
     return _locked(_with_asserted(needs, script), project)
 
 
 def _inline(file: Path, project: Path) -> Needs | None:
     """Read the script's own list; uv then ignores the project around it."""
     listed = read_inline(file, project) if is_there(file) else None
-    if listed is None:
-        return None
     name = str(file.relative_to(project)) if file.is_relative_to(project) else file.name
-    return Needs(Requirements(lines=listed.lines), name, f"{name} lists them itself", listed.python)
+    return None if listed is None else Needs(listed, name, f"{name} lists them itself")
 
 
 def _with_imported(
     needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...], shown: tuple[str, ...]
 ) -> Needs:
     """Add packages that are imported and not listed, except frameworks, whose build is chosen later."""
-    if any("--hash" in line for line in needs.requirements.lines):  # pip then takes nothing without one
-        return needs
-    listed = needs.requirements + Requirements(lines=also)
+    listed = needs.requirements.plus(*also)
     missing = {
         name: package
         for name, package in packages.known.items()
         if name not in FRAMEWORKS and not is_listed(listed, name, package)
     }
-    if not missing:
+    if not missing or needs.requirements.hashed:
         return needs
     also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
     notes = (note for note in shown if note.partition(" installs ")[2] in missing.values())
-    reason = "; ".join((needs.reason, f"the target also imports {also_imported}", *notes))
-    more = Requirements(lines=tuple(dict.fromkeys(missing.values())))
-    return replace(needs, requirements=needs.requirements + more, reason=reason)
+    why = "; ".join((f"the target also imports {also_imported}", *notes))
+    return needs.changed(needs.requirements.plus(*dict.fromkeys(missing.values())), why=why)
 
 
 def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:
@@ -202,7 +196,7 @@ def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
             )
         if not requirement.specifier:
             found = needs.requirements.replaced(place, f"{lines[place]}=={version}")
-            needs = replace(needs, requirements=found, reason=f"{needs.reason}; {where} asserts {module} {version}")
+            needs = needs.changed(found, why=f"{where} asserts {module} {version}")
     return needs
 
 
@@ -217,29 +211,23 @@ def _nearest_list(project: Path, script_dir: Path, start: Path, packages: Import
         lists = None if folder == start else LISTS[:1]
         if (inner := _from_files(folder, project, packages, lists)) is None:
             continue
-        found, python = inner.requirements, inner.python & outer.python if outer else inner.python
-        inner = replace(inner, reason=f"{inner.source} is the nearest to the script", python=python)
-        if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
+        found, theirs = inner.requirements, outer.requirements if outer else Requirements()
+        found = replace(found, python=found.python & theirs.python)
+        inner = replace(inner, requirements=found, reason=f"{inner.source} is the nearest to the script")
+        if outer is None or found.hashed or theirs.hashed:
             return inner
         more = tuple(
             line
-            for line in outer.requirements.lines
+            for line in theirs.lines
             for module, package in packages.known.items()
             if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
         )
         if not more:
             return inner
-        reason = f"{inner.reason}; {outer.source} lists {', '.join(more)}"
-        return replace(inner, requirements=found + replace(outer.requirements, lines=more), reason=reason)
+        options, itself = (*found.options, *theirs.options), (*found.itself, *theirs.itself)
+        found = replace(found.plus(*more, constraints=theirs.constraints), options=options, itself=itself)
+        return inner.changed(found, why=f"{outer.source} lists {', '.join(more)}")
     return outer
-
-
-def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
-    """Read a requirements.txt and the Python that it pins, in pip's format or the format of ``conda list --export``."""
-    exported = read_conda_list(file, project)
-    if exported is None:
-        return read_requirements(file, project), SpecifierSet()
-    return exported.requirements, exported.python
 
 
 def _from_files(
@@ -248,30 +236,23 @@ def _from_files(
     """Read the first list of a folder; ``only``: of these names."""
     names = _NAMES if only else (*_NAMES, *further_lists(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
-    here = [name for name in shown if only is None or name in only]
     python = requires_python(folder / "pyproject.toml")
-    for name in here:
+    for name in (name for name in shown if only is None or name in only):
         file, source = folder / name, shown[name]
+        reason, found = f"{source} lists them", None
         if name.endswith(".txt"):
-            found, pinned = _read_list(file, project)
-            return _with_itself(folder, Needs(found, source, f"{source} exists", python & pinned))
-        if name in ENVIRONMENT_FILES:
-            environment = read_environment(file)
-            needs = Needs(environment.requirements, source, f"{source} lists them", environment.python)
-            return _with_itself(folder, needs)
-        if name == "pyproject.toml":
-            if (listed := pyproject_requirements(file, packages.lines)) is not None:
-                lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
-                locked = locked_versions(folder / lock)
-                reason = f"{source} lists them" + f"; {lock} pins {len(locked)} versions" * bool(locked)
-                return Needs(Requirements(lines=listed, constraints=locked), source, reason, python)
-        elif (setup := _READERS[name](file)) is not None:
-            reason = f"{source} lists them"
-            return Needs(Requirements(lines=setup.lines), source, reason, setup.python)
+            reason, found = f"{source} exists", read_list(file, project)
+        elif name in ENVIRONMENT_FILES:
+            found = read_environment(file)
+        elif name in READERS:
+            found = READERS[name](file)
+        elif (found := read_pyproject(file, packages.lines)) is not None:
+            lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
+            found = replace(found, constraints=locked_versions(folder / lock))
+            reason += f"; {lock} pins {len(found.constraints)} versions" * bool(found.constraints)
+        if found is not None:
+            return _with_itself(folder, Needs(replace(found, python=python & found.python), source, reason))
     return None
-
-
-_READERS = {"setup.py": read_setup, "setup.cfg": read_setup_cfg, "Pipfile": read_pipfile}
 
 
 def _with_itself(project: Path, needs: Needs) -> Needs:
@@ -283,14 +264,9 @@ def _with_itself(project: Path, needs: Needs) -> Needs:
     own = tuple(line for line in listed.lines if _is_bounded(line) or canonical_name(line) not in have)
     names = {canonical_name(line) for line in own}
     kept = [line for line in needs.requirements.lines if _is_bounded(line) or canonical_name(line) not in names]
-    requirements = replace(needs.requirements, lines=(*kept, *own))
-    return replace(
-        needs,
-        requirements=requirements,
-        reason=f"{needs.reason}, and lists the project itself",
-        python=needs.python & listed.python,
-        warnings=(*needs.warnings, *warnings),
-    )
+    found = replace(needs.requirements, lines=(*kept, *own), python=needs.python & listed.python)
+    reason = f"{needs.reason}, and lists the project itself"
+    return replace(needs, requirements=found, reason=reason, warnings=(*needs.warnings, *warnings))
 
 
 def _is_bounded(line: str) -> bool:
@@ -298,37 +274,35 @@ def _is_bounded(line: str) -> bool:
     return not re.fullmatch(r"[\w.-]+", line)
 
 
-def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> Requirements:
+def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> list[str]:
     """Packages that no import names, though the imported ones ask for them: tensorboard, accelerate, mpich and more."""
-    if any("--hash" in line for line in found.lines):  # pip then takes nothing without one
-        return Requirements()
+    if found.hashed:
+        return []
     have = {canonical_name(line) for line in found.lines}
-    lines = [package for package in implied_packages(script.modules) if not _has(found.lines, package)]
+    lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
-    if "gym" in have and not _has_an_upper_bound(found.lines, "numpy"):
+    if "gym" in have and not _has_an_upper_bound(found, "numpy"):
         lines.append("numpy<2")  # no release of gym works with NumPy 2; it prints so on import
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
-    return Requirements(lines=tuple(lines))
+    return lines
 
 
-def _has_an_upper_bound(lines: Iterable[str], package: str) -> bool:
-    """Return True if a line limits new versions of the package, or is not a name with versions."""
-    listed = [parsed(line) for line in lines if canonical_name(line) == package]
-    return any(
-        each is None or any(part.operator in ("<", "<=", "==", "~=") for part in each.specifier) for each in listed
-    )
+def _has_an_upper_bound(found: Requirements, package: str) -> bool:
+    """Return True if a line limits new versions of the package."""
+    listed = found.of(package, constraints=False)
+    return any(part.operator in ("<", "<=", "==", "~=") for each in listed for part in each.specifier)
 
 
-def _has(lines: Iterable[str], package: str) -> bool:
+def _has(found: Requirements, package: str) -> bool:
     """A line names the package, with its extras where it has some: ``ray`` is not ``ray[tune]``."""
     wanted = Requirement(package)
     extras = set(map(canonicalize_name, wanted.extras))
-    listed = (parsed(line) for line in lines if canonical_name(line) == canonicalize_name(wanted.name))
-    return any(each is None or extras <= set(map(canonicalize_name, each.extras)) for each in listed)
+    listed = found.of(canonicalize_name(wanted.name), constraints=False)
+    return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
 
 
 def _quantises(script_dir: Path, project: Path) -> bool:
@@ -341,8 +315,7 @@ def _locked(needs: Needs, project: Path) -> Needs:
     if not is_there(file):
         return needs
     locked = read_requirements(file, project)
-    requirements = needs.requirements + Requirements(constraints=locked.lines)
-    return replace(needs, requirements=requirements, reason=f"{needs.reason}; {LOCK} pins the versions")
+    return needs.changed(needs.requirements.plus(constraints=locked.lines), why=f"{LOCK} pins the versions")
 
 
 #: pyenv's and uv's file: a version a line, the first that is there counts.
@@ -351,7 +324,7 @@ _MAX_BYTES, _MOST_WORDS = 10_000, 20
 _VERSION = re.compile(r"(?:cpython-|python-?)?(3\.\d{1,3})(?:\.\d{1,3})?(?:-.*)?$")
 
 
-def requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:
+def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:
     """(the Pythons that the project admits, what is left aside and why).
 
     pyproject.toml and the file of the requirements bind. .python-version and environment.yml name the one to take, as
@@ -389,8 +362,8 @@ def _wishes(project: Path, source: str) -> Iterator[tuple[str, SpecifierSet]]:
     for name in ENVIRONMENT_FILES:
         if name != source and is_there(file := project / name):
             try:
-                environment = read_environment(file)
+                python = read_environment(file).python
             except ConfigError:  # it is not what packages are taken from: whether it is right matters to conda alone
                 continue
-            if len(environment.python):
-                yield name, environment.python
+            if len(python):
+                yield name, python

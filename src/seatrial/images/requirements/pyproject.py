@@ -1,20 +1,35 @@
-"""pyproject.toml and uv.lock: what a project depends on, and the versions that its lock file fixes."""
+"""pyproject.toml and lock files: what a project depends on, by ``[project]``, groups, Poetry's table and uv's sources.
+
+Formats: https://packaging.python.org/en/latest/specifications/dependency-groups/,
+https://python-poetry.org/docs/dependency-specification/ and
+https://docs.astral.sh/uv/concepts/projects/dependencies/#dependency-sources
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.pip_format import MOST_LINES, Declared, canonical_name, checked_requirement
-from seatrial.images.requirements.poetry import poetry_folders, poetry_groups, poetry_python, poetry_requirements
-from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
+from seatrial.images.requirements.pip_format import (
+    Requirements,
+    canonical_name,
+    checked_requirement,
+    line_of,
+    parsed,
+    python_specifier,
+    refuse_too_many,
+)
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text
 from seatrial.system.text import shown
@@ -22,57 +37,104 @@ from seatrial.system.text import shown
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
 _MAX_LOCK_BYTES = 16_000_000
 
-#: Of a specifier; versions of thousands of digits are read only when they are compared.
-_MOST_CHARACTERS = 500
-
 #: An entry of an array in uv.lock: a wheel, a dependency. Nothing in them is read here.
 _ARRAY_ENTRY = re.compile(r"^    \{.*\n", re.MULTILINE)
 
 #: Packages whose versions belong to one build of torch, which may not be the build that was locked.
 _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 
+#: Characters of one of Poetry's constraints.
+_MOST_CHARACTERS = 500
+_PART = re.compile(r"(?P<sign>\^|~(?!=)|~=|===|==|=|!=|>=|<=|>|<)?\s*(?P<version>[vV]?\d[\w.+!-]*?(?:\.\*)?)$")
 
-def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ...] | None:
+#: Folders above a project in which its workspace is looked for, and folders of a workspace that are looked at.
+_MOST_ABOVE, _MOST_MEMBERS = 5, 200
+
+
+class _PyProject:
+    """A pyproject.toml's tables. Raises ConfigError naming ``file:line``."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.text = read_text(file, inside=file.parent, limit_bytes=toml_file.MAX_BYTES)
+        self.whole = toml_file.parse_toml(self.text, file)
+        self.poetry = _inside(self.whole, "tool", "poetry")
+        self.project = self._table(self.whole, "project")
+        self.sources = _uv_sources(self.whole, file.parent)
+
+    def _table(self, table: dict[str, Any], key: str, place: str = "") -> dict[str, Any]:
+        value = table.get(key, {})
+        if not isinstance(value, dict):
+            raise _wrong(place or key, "a table", value, self.file)
+        return value
+
+    def listed(self, value: Any, key: str) -> list[str]:
+        """Return a list's requirements, each from its source."""
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise _wrong(key, "a list of strings", value, self.file)
+        refuse_too_many(value, f"{self.file.name}: {key}", self.file)
+        lines = [checked_requirement(item, f"{self.file.name}:{line_of(item, self.text)}") for item in value]
+        return _sourced(lines, self.sources, f"{self.file.name}: tool.uv.sources")
+
+    def extras(self) -> dict[str, list[str]]:
+        """Read ``[project.optional-dependencies]``."""
+        key = "project.optional-dependencies"
+        extras = self._table(self.project, "optional-dependencies", key)
+        return {name: self.listed(extras[name], f"{key}.{name}") for name in sorted(extras)}
+
+    def groups(self) -> list[str]:
+        """Read ``[dependency-groups]`` and uv's older ``dev-dependencies``; a group in a group is read by itself."""
+        groups = _inside(self.whole, "dependency-groups")
+        lists = {f"dependency-groups.{name}": lines for name, lines in groups.items()}
+        lists["tool.uv.dev-dependencies"] = _inside(self.whole, "tool", "uv").get("dev-dependencies")
+        return [
+            line
+            for key, lines in lists.items()
+            if isinstance(lines, list)
+            for line in self.listed([each for each in lines if not isinstance(each, dict)], key)
+        ]
+
+    def python(self) -> SpecifierSet:
+        """Read ``requires-python``, or Poetry's ``python = "^3.9"``; empty where neither is there."""
+        if (value := self.project.get("requires-python")) is not None:
+            return python_specifier(value, "pyproject.toml: project.requires-python")
+        wish = _inside(self.poetry, "dependencies").get("python")
+        if not isinstance(wish, str) or len(wish) > _MOST_CHARACTERS:
+            return SpecifierSet()
+        try:
+            return _specifier(wish)
+        except ValueError:
+            raise _no_version(self.file, "tool.poetry.dependencies.python", wish) from None
+
+
+def read_pyproject(file: Path, imported: Iterable[str] = ()) -> Requirements | None:
     """``[project] dependencies``, and of its extras and groups what is imported; None when it declares no dependencies.
 
     Of ``[tool.poetry]`` likewise, where ``[project]`` lists none.
 
     Raises ConfigError naming ``file:line``.
     """
-    text, whole = _tables(file)
-    table = _project(whole, file)
-    sources = uv_sources(whole, file.parent)
-    groups = _group_lines(whole, file, text, sources)
-    if "dependencies" not in table:
-        listed = poetry_requirements(_poetry(whole), file)
-        if listed is None:
-            return tuple(_imported(groups, (), imported)) or None
-        return (*listed[0], *_imported((*listed[1], *groups), listed[0], imported))
-    required = _listed(table["dependencies"], "project.dependencies", file, text, sources)
-    extras = _extras(table, file)
-    optional = [
-        line
-        for extra in sorted(extras)
-        for line in _listed(extras[extra], f"project.optional-dependencies.{extra}", file, text, sources)
-    ]
-    of_poetry = poetry_groups(_poetry(whole), file)
-    return (*required, *_imported((*optional, *groups, *of_poetry), required, imported))
-
-
-def _group_lines(whole: dict[str, Any], file: Path, text: str, sources: dict[str, Any]) -> list[str]:
-    """Read ``[dependency-groups]`` and uv's older ``dev-dependencies``; a group inside a group is read by itself.
-
-    Format: https://packaging.python.org/en/latest/specifications/dependency-groups/
-    """
-    groups = _table_of(whole, "dependency-groups")
-    lists = {f"dependency-groups.{name}": lines for name, lines in groups.items()}
-    lists["tool.uv.dev-dependencies"] = _table_of(_table_of(whole, "tool"), "uv").get("dev-dependencies")
-    return [
-        line
-        for key, lines in lists.items()
-        if isinstance(lines, list)
-        for line in _listed([each for each in lines if not isinstance(each, dict)], key, file, text, sources)
-    ]
+    tables, required, extras = _PyProject(file), list[str](), dict[str, list[str]]()
+    table, lists = tables.project, "dependencies" in tables.project
+    poetry = None if lists else poetry_requirements(tables.poetry, file)
+    if lists:
+        required, extras = tables.listed(table["dependencies"], "project.dependencies"), tables.extras()
+        further = _poetry_groups(tables.poetry, file)
+        optional = [*(line for lines in extras.values() for line in lines), *tables.groups(), *further]
+    else:
+        required, optional = poetry or ([], [])
+        optional = [*optional, *tables.groups()]
+    lines = (*required, *_imported(optional, required, imported))
+    if not lines and not lists and poetry is None:
+        return None
+    dynamic, name = table.get("dynamic"), table.get("name")
+    computed = not lists or (isinstance(dynamic, list) and "optional-dependencies" in dynamic)
+    return Requirements(
+        lines,
+        python=tables.python(),
+        extras=None if computed else {canonicalize_name(extra): tuple(each) for extra, each in extras.items()},
+        name=canonicalize_name(name) if isinstance(name, str) else None,
+    )
 
 
 def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterable[str]) -> Iterator[str]:
@@ -84,32 +146,9 @@ def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterab
             yield line
 
 
-def declared(file: Path) -> Declared | None:
-    """Read ``[project]`` or Poetry's table; None if it declares no dependencies.
-
-    Raises ConfigError naming ``file:line``.
-    """
-    text, whole = _tables(file)
-    table = _project(whole, file)
-    if "dependencies" not in table:
-        poetry = poetry_requirements(_poetry(whole), file)
-        return None if poetry is None else Declared(tuple(poetry[0]), requires_python(file), extras=None)
-    extras, sources = _extras(table, file), uv_sources(whole, file.parent)
-    dynamic, name = table.get("dynamic"), table.get("name")
-    computed = isinstance(dynamic, list) and "optional-dependencies" in dynamic
-    return Declared(
-        tuple(_listed(table["dependencies"], "project.dependencies", file, text, sources)),
-        requires_python(file),
-        None
-        if computed
-        else {
-            canonicalize_name(extra): tuple(
-                _listed(lines, f"project.optional-dependencies.{extra}", file, text, sources)
-            )
-            for extra, lines in extras.items()
-        },
-        canonicalize_name(name) if isinstance(name, str) else None,
-    )
+def requires_python(file: Path) -> SpecifierSet:
+    """Return the Pythons that a pyproject.toml admits; empty where the file or the key is not there."""
+    return _PyProject(file).python() if is_there(file) else SpecifierSet()
 
 
 def own_packages(file: Path) -> dict[str, Path | None]:
@@ -119,41 +158,19 @@ def own_packages(file: Path) -> dict[str, Path | None]:
     """
     if not is_there(file):
         return {}
-    _, whole = _tables(file)
-    return {
-        **poetry_folders(_poetry(whole), file.parent),
-        **folders_of_its_own(uv_sources(whole, file.parent), file.parent),
+    tables, project = _PyProject(file), file.parent
+    groups = [_inside(group, "dependencies") for group in _inside(tables.poetry, "group").values()]
+    by_path: dict[str, Path | None] = {
+        canonicalize_name(name): Path(os.path.normpath(project / wish["path"]))
+        for listed in (*(_inside(tables.poetry, key) for key in ("dependencies", "dev-dependencies")), *groups)
+        for name, wish in listed.items()
+        if isinstance(wish, dict) and isinstance(wish.get("path"), str)
     }
-
-
-def _extras(table: dict[str, Any], file: Path) -> dict[str, Any]:
-    extras = table.get("optional-dependencies", {})
-    if not isinstance(extras, dict):
-        raise _wrong("project.optional-dependencies", "a table", extras, file)
-    return extras
-
-
-def requires_python(file: Path) -> SpecifierSet:
-    """``[project] requires-python``; empty where the file or the key is not there."""
-    if not is_there(file):
-        return SpecifierSet()
-    _, whole = _tables(file)
-    value = _project(whole, file).get("requires-python")
-    if value is None:
-        return poetry_python(_poetry(whole), file)
-    return python_specifier(value, "pyproject.toml: project.requires-python")
-
-
-def python_specifier(value: Any, place: str) -> SpecifierSet:
-    """A requires-python as a specifier. Raises ConfigError that begins with ``place``."""
-    try:
-        if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:  # a list it takes, too, and reads it later
-            raise ValueError
-        return SpecifierSet(value)
-    except ValueError:  # InvalidSpecifier is one
-        raise ConfigError(
-            f"{place}: {shown(value)} is not a valid version specifier", run='write it like ">=3.10"'
-        ) from None
+    own = {name: first for name, each in tables.sources.items() if _is_folder_of_its_own(first := _first(each))}
+    members = _members(project) if any("workspace" in source for source in own.values()) else {}
+    for name, source in own.items():
+        by_path[name] = Path(os.path.normpath(project / source["path"])) if "path" in source else members.get(name)
+    return by_path
 
 
 def locked_versions(file: Path) -> tuple[str, ...]:
@@ -188,50 +205,199 @@ def locked_versions(file: Path) -> tuple[str, ...]:
 
 def _from_an_index(package: dict[str, Any], lock: str) -> bool:
     """uv writes a source for each package; Poetry and PDM for those that are not from the index of all."""
-    source = _table_of(package, "source")
+    source = _inside(package, "source")
     return "registry" in source if lock == "uv.lock" else not source and not {"path", "git", "url"} & package.keys()
 
 
-def _table_of(table: dict[str, Any], key: str) -> dict[str, Any]:
-    value = table.get(key)
-    return value if isinstance(value, dict) else {}
+def poetry_requirements(table: dict[str, Any], file: Path) -> tuple[list[str], list[str]] | None:
+    """Return (dependencies, those of groups and optional ones); None if the table has no list of dependencies.
+
+    A dependency on a folder (``path``) is left out: it belongs to the project, and is mounted.
+
+    Args:
+        table: ``[tool.poetry]``.
+
+    Raises ConfigError naming the key.
+    """
+    if not isinstance(table.get("dependencies"), dict):
+        return None
+    listed = list(_poetry_lines(table["dependencies"], "tool.poetry.dependencies", file))
+    needed, optional = ([line for line, is_optional in listed if is_optional is kind] for kind in (False, True))
+    return needed, optional + _poetry_groups(table, file)
 
 
-def _tables(file: Path) -> tuple[str, dict[str, Any]]:
-    """Return the file's text and its table."""
-    text = read_text(file, inside=file.parent, limit_bytes=toml_file.MAX_BYTES)
-    return text, toml_file.parse_toml(text, file)
+def _poetry_groups(table: dict[str, Any], file: Path) -> list[str]:
+    """Return the dependencies of all groups; from Poetry 2.0 on ``[project]`` may exist as well."""
+    groups = {name: _inside(group, "dependencies") for name, group in _inside(table, "group").items()}
+    groups["dev"] = {**_inside(table, "dev-dependencies"), **groups.get("dev", {})}
+    return [
+        line
+        for name, group in groups.items()
+        for line, _ in _poetry_lines(group, f"tool.poetry.group.{name}.dependencies", file)
+    ]
 
 
-def _project(whole: dict[str, Any], file: Path) -> dict[str, Any]:
-    table = whole.get("project", {})
-    if not isinstance(table, dict):
-        raise _wrong("project", "a table", table, file)
-    return table
+def _poetry_lines(dependencies: dict[str, Any], key: str, file: Path) -> Iterator[tuple[str, bool]]:
+    """Yield (requirement, whether it is optional)."""
+    refuse_too_many(dependencies, f"{file.name}: {key}", file)
+    for name, wish in dependencies.items():
+        for each in wish if isinstance(wish, list) else [wish]:
+            if name.lower() == "python" or (isinstance(each, dict) and {"path", "file"} & each.keys()):
+                continue
+            try:
+                if not isinstance(each, str | dict) or len(str(each)) > _MOST_CHARACTERS:
+                    raise ValueError
+                line = str(Requirement(_poetry_line(name, each if isinstance(each, dict) else {"version": each})))
+            except (ValueError, TypeError, AttributeError):
+                raise _no_version(file, f"{key}.{name}", each) from None
+            optional = isinstance(each, dict) and each.get("optional") is True
+            yield checked_requirement(line, f"{file.name}: {key}"), optional
 
 
-def _poetry(whole: dict[str, Any]) -> dict[str, Any]:
-    return _table_of(_table_of(whole, "tool"), "poetry")
+def _poetry_line(name: str, wish: dict[str, Any]) -> str:
+    """Write one dependency in pip's language. Raises ValueError, TypeError or AttributeError for nonsense."""
+    text = name + (f"[{','.join(wish['extras'])}]" if wish.get("extras") else "")
+    address = _address(wish)
+    text += str(_specifier(wish.get("version", "*"))) if address is None else f" @ {address}"
+    markers = [f"({wish['markers']})"] if "markers" in wish else []
+    if "python" in wish:
+        markers += [f'python_version {each.operator} "{each.version}"' for each in _specifier(wish["python"])]
+    if "platform" in wish:
+        markers.append(f'sys_platform == "{wish["platform"]}"')
+    return text + (f" ; {' and '.join(markers)}" if markers else "")
+
+
+def _specifier(wish: str) -> SpecifierSet:
+    """Translate Poetry's constraint; of alternatives (``||``) the last: pip's language has no or. Raises ValueError."""
+    last = re.split(r"\|\|?", wish)[-1].strip()
+    if last in ("", "*"):
+        return SpecifierSet()
+    parts = [each for each in re.split(r"\s*,\s*|(?<=[\w*])\s+(?=[\^~=!<>])", last) if each]
+    return SpecifierSet(",".join(map(_part, parts)))
+
+
+def _part(text: str) -> str:
+    """Translate ``^1.2``, ``~1.2``, ``1.2.*`` or a plain comparison. Raises ValueError."""
+    if text == "*":
+        return ""
+    if not (match := _PART.fullmatch(text)):
+        raise ValueError(text)
+    sign, version = match["sign"] or "==", match["version"]
+    if sign == "=":
+        sign = "=="
+    if sign not in ("^", "~"):
+        return f"{sign}{version}"
+    release = Version(version).release
+    if sign == "^":  # up to the next change of the first part that is not 0
+        at = next((place for place, part in enumerate(release) if part), len(release) - 1)
+    else:
+        at = min(1, len(release) - 1)
+    return f">={version},<{'.'.join(map(str, (*release[:at], release[at] + 1)))}"
+
+
+def script_requirements(table: dict[str, Any], listed: Iterable[str], file: Path, place: str) -> tuple[str, ...]:
+    """Check a script's own list, each line from its source. Raises ConfigError that begins with ``place``."""
+    lines = [checked_requirement(line, place) for line in listed]
+    return tuple(_sourced(lines, _uv_sources(table, file.parent), place))
+
+
+def _sourced(lines: Iterable[str], sources: Mapping[str, Any], place: str) -> list[str]:
+    """Add the address to lines from a repository or a URL, and leave out lines from a folder.
+
+    A folder is the project's own. The index may have a package of that name, and it would be a stranger's.
+
+    Raises ConfigError that begins with ``place``.
+    """
+    found = []
+    for line in lines:
+        requirement, source = parsed(line), _first(sources.get(canonical_name(line) or ""))
+        if requirement is None or requirement.url or not source:
+            found.append(line)
+        elif not _is_folder_of_its_own(source):
+            address = _address({key: value for key, value in source.items() if isinstance(value, str)})
+            extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+            marker = f" ; {requirement.marker}" if requirement.marker else ""
+            text = f"{requirement.name}{extras} @ {address}{marker}"
+            found.append(checked_requirement(line if address is None else text, place))
+    return found
+
+
+def _address(source: Mapping[str, Any]) -> str | None:
+    """Return ``git+https://…@v1#subdirectory=src``; None for a package that comes from an index."""
+    if "git" in source:
+        at = next((source[key] for key in ("rev", "tag", "branch") if key in source), None)
+        address = f"git+{source['git'].removeprefix('git+')}" + (f"@{at}" if at else "")
+    elif "url" in source:
+        address = str(source["url"])
+    else:
+        return None
+    return address + (f"#subdirectory={source['subdirectory']}" if "subdirectory" in source else "")
+
+
+def _uv_sources(whole: Mapping[str, Any], project: Path) -> dict[str, Any]:
+    """Canonical name → its source, as the workspace that the project is in has it, or its own pyproject.toml."""
+    _, outer = _workspace(project)
+    tables = (_inside(table, "tool", "uv", "sources") for table in (outer, whole))
+    return {canonicalize_name(name): source for table in tables for name, source in table.items()}
+
+
+def _is_folder_of_its_own(source: Mapping[str, Any]) -> bool:
+    """Return True for a member of the workspace, a folder or a wheel of the project."""
+    return source.get("workspace") is True or isinstance(source.get("path"), str)
+
+
+def _first(source: Any) -> dict[str, Any]:
+    """Return the first of several sources, folders before all others: their names may belong to somebody else."""
+    each = [one for one in (source if isinstance(source, list) else [source]) if isinstance(one, dict)]
+    return next(filter(_is_folder_of_its_own, each), each[0] if each else {})
+
+
+def _workspace(project: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the workspace's folder above a member, and its pyproject.toml's table; else the project's."""
+    for folder in islice((project, *project.parents), _MOST_ABOVE):
+        table = _unchecked(folder / "pyproject.toml")
+        if isinstance(_inside(table, "tool", "uv").get("workspace"), dict):
+            return folder, table
+    return project, {}
+
+
+def _members(project: Path) -> dict[str, Path]:
+    """Canonical name → folder of each member of the workspace that a project is in."""
+    root, table = _workspace(project)
+    patterns = _inside(table, "tool", "uv", "workspace").get("members", [])
+    folders = islice(_matching(root, patterns if isinstance(patterns, list) else []), _MOST_MEMBERS)
+    tables = ((_unchecked(folder / "pyproject.toml"), folder) for folder in (root, *folders))
+    named = ((_inside(table, "project").get("name"), folder) for table, folder in tables)
+    return {canonicalize_name(name): folder for name, folder in named if isinstance(name, str)}
+
+
+def _matching(root: Path, patterns: Iterable[object]) -> Iterator[Path]:
+    for pattern in patterns:
+        if isinstance(pattern, str) and pattern and not pattern.startswith("/") and ".." not in pattern:
+            yield from sorted(islice(root.glob(pattern), _MOST_MEMBERS))
+
+
+def _unchecked(file: Path) -> dict[str, Any]:
+    """Return the table of a pyproject.toml; empty if it cannot be read: only uv checks it."""
+    if not is_there(file):
+        return {}
+    try:
+        return toml_file.read_toml(file, inside=file.parent)
+    except ConfigError:
+        return {}
+
+
+def _inside(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return the table below these keys; empty where something else is there."""
+    for key in keys:
+        value = table.get(key) if isinstance(table, dict) else None
+        table = value if isinstance(value, dict) else {}
+    return dict(table)
 
 
 def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:
     return ConfigError(f"{file.name}: {key} must be {expected}, not {shown(value)}", run=f"${{EDITOR:-vi}} {file}")
 
 
-def _checked_list(value: Any, key: str, file: Path, text: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _wrong(key, "a list of strings", value, file)
-    if len(value) > MOST_LINES:
-        raise ConfigError(
-            f"{file.name}: {key} has {len(value)} entries, more than any image could contain", run=f"wc -l {file}"
-        )
-    return [checked_requirement(item, f"{file.name}:{_line_of(item, text)}") for item in value]
-
-
-def _listed(value: Any, key: str, file: Path, text: str, sources: dict[str, Any]) -> list[str]:
-    return sourced(_checked_list(value, key, file, text), sources, f"{file.name}: tool.uv.sources")
-
-
-def _line_of(item: str, text: str) -> int:
-    """Line of the first mention; TOML parsers keep none."""
-    return text[: max(text.find(item), 0)].count("\n") + 1
+def _no_version(file: Path, key: str, value: object) -> ConfigError:
+    return ConfigError(f"{file.name}: {key}: {shown(value)} is not a version that Poetry knows", run="poetry check")

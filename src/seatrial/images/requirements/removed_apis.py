@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -11,7 +12,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.facts import table, wheels
+from seatrial.stack.facts import Framework, table, wheels
 
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
@@ -22,8 +23,7 @@ _FIRST_WITH_OWN_KERAS = "2.6"
 
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
     """Raises ConfigError: the target imports or uses what the chosen framework, or the newest of a package, lacks."""
-    conflicts = table("import_names")
-    for name, row in conflicts["removed_from_packages"].items():
+    for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
         if (where := _imported(name, script)) and not _still_has(name, since, package, resolved):
             tensorflow = _tensorflow_with_keras(name, resolved) if package == "keras" else None
@@ -35,25 +35,35 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
             )
     _check_tensorflow(script, resolved)
     wheel = resolved.stack.wheel
-    if wheel is None:
-        return
+    for old in _old_code(script, resolved.requirements):
+        if wheel is not None and wheel.framework == old.framework and _reaches(wheel.version, old.since):
+            lacks = f"which {old.framework} {old.since} and later lack; the plan has {wheel.version}"
+            message = f"{old.shown}, {lacks}"
+            if old.problem:
+                message = f"{old.shown} does not run with {wheel.framework} {wheel.version}: {old.problem}"
+            raise ConfigError(message, cause=needs.reason if old.problem else None, run=old.fix)
+
+
+class _OldCode(NamedTuple):
+    """An import, or a line, that a framework from ``since`` on does not run; ``problem``: of the line's package."""
+
+    framework: Framework
+    since: str
+    shown: str
+    problem: str
+    fix: str
+
+
+def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
+    conflicts = table("import_names")
     for module, row in conflicts["removed"].items():
-        name, since, where = row["framework"], row["since"], _imported(module, script)
-        if where and wheel.framework == name and _reaches(wheel.version, since):
-            raise ConfigError(
-                f"{where} imports {module}, which {name} {since} and later lack; the plan has {wheel.version}",
-                run=row["fix"],
-            )
-    for line in resolved.requirements.lines:
+        if where := _imported(module, script):
+            yield _OldCode(row["framework"], row["since"], f"{where} imports {module}", "", row["fix"])
+    for line in found.lines:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
             pinned = _pinned(line)
-            old = "before" not in row or (pinned and not _reaches(pinned, row["before"]))
-            if old and wheel.framework == "torch" and _reaches(wheel.version, row["since"]):
-                raise ConfigError(
-                    f"{line} does not run with {wheel.framework} {wheel.version}: {row['why']}",
-                    cause=needs.reason,
-                    run=row["fix"],
-                )
+            if "before" not in row or (pinned and not _reaches(pinned, row["before"])):
+                yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 
 
 def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
@@ -61,22 +71,11 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
 
     Where the project leaves its release open, it is ours to choose.
     """
-    table_of = table("import_names")
-    wanted = [
-        (row["framework"], row["since"], f"{where} imports {module}")
-        for module, row in table_of["removed"].items()
-        if (where := _imported(module, script))
-    ]
-    for line in needs.requirements.lines:
-        for row in table_of["old_packages"].get(canonical_name(line) or "", ()):
-            pinned = _pinned(line)
-            if "before" not in row or (pinned and not _reaches(pinned, row["before"])):
-                wanted.append(("torch", row["since"], line))
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
-    for name, since, why in wanted:
+    for name, since, why, *_ in _old_code(script, needs.requirements):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
-            held = Requirements(constraints=(f"{name}<{since}",))
-            needs = replace(needs.plus(held), reason=f"{needs.reason}; {name}<{since}, as {why}")
+            held = needs.requirements.plus(constraints=(f"{name}<{since}",))
+            needs = needs.changed(held, why=f"{name}<{since}, as {why}")
             names.add(name)
     return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
 
@@ -134,17 +133,13 @@ def _older_tensorflow(since: str, resolved: Resolved) -> str | None:
     first = _FIRST_WITH_KERAS.get(since, since)
     if all(_reaches(wheel.version, first) for wheel in wheels("tensorflow")):
         return None
-    found = resolved.requirements
-    keras = (parsed(line) for line in (*found.lines, *found.constraints) if canonical_name(line) == "keras")
-    bounded = any(each is not None and each.specifier for each in keras)
+    bounded = any(each.specifier for each in resolved.requirements.of("keras"))
     return f"tensorflow<{first}" + (f" and keras<{since}" if bounded else "")
 
 
 def _held_below(version: str, package: str, resolved: Resolved) -> bool:
     """A list or a lock file keeps pip from taking this release of the package, or a later one."""
-    found = resolved.requirements
-    requirements = [parsed(line) for line in (*found.lines, *found.constraints) if canonical_name(line) == package]
-    return any(each is not None and _is_below(each.specifier, version) for each in requirements)
+    return any(_is_below(each.specifier, version) for each in resolved.requirements.of(package))
 
 
 def _is_below(specifier: SpecifierSet, version: str) -> bool:

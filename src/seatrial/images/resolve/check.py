@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, GpuContractError
+from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
-from seatrial.images.resolve.indexes import index_sources
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
 from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
-from seatrial.images.sources import wheels_of
+from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import wheels
@@ -28,8 +27,6 @@ from seatrial.system.project_files import is_there, read_text
 
 #: A wheel is unpacked to about three times its size (torch 2.13, numpy, scipy).
 _UNPACKED = 3
-
-Base = TypeVar("Base")
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,15 @@ class Checked:
         return sum(each.size_bytes or 0 for each in packages if not FRAMEWORK.match(each.name)) * _UNPACKED
 
 
+Choose = Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]]
+
+
 def resolve_packages(
     resolver: PackageResolver | None,
     job: Job,
     needs: Needs,
     barred: Mapping[str, str],
-    choose: Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]],
+    choose: Choose,
     *,
     own_base: bool,
 ) -> tuple[Base, Resolved, Checked, Needs]:
@@ -66,133 +66,201 @@ def resolve_packages(
     Args:
         barred: Python → why it is out of the question, as a sentence without an end.
         choose: returns base image and frameworks for the best Python that is not barred.
+        own_base: the image is the user's own, whose pip may know other indexes: report, do not refuse.
 
     Returns:
         (base image, frameworks, what was checked, the needs without wrong guesses and with a framework's release that
         the other packages demand)
-        own_base: the image is the user's own, whose pip may know other indexes: report, do not refuse.
 
     Raises ConfigError: an index lacks a package or a version, or versions contradict each other.
     """
     base, resolved = choose(barred, needs)
-    if resolver is not None:
-        base, resolved, needs = _adapted(resolver, job, needs, barred, choose, base, resolved)
-    bounded = _bounded(needs.requirements)
-    if resolver is None or (request := _request(resolver, job, resolved)) is None:
+    if resolver is None:
         return base, resolved, Checked(), needs
-    if not bounded:
-        answer = _resolve(resolver, request)
-        if isinstance(answer, Unsatisfiable) and not (own_base or answer.no_package or answer.no_version):
-            raise _contradiction(answer, request, needs)
-        return base, resolved, _locked(resolver, job, resolved, answer, bounded), needs
-    return *_python_with_wheels(resolver, job, needs, barred, choose, (base, resolved), own_base=own_base), needs
+    return _PackageChoice(resolver, job, needs, barred, choose, own_base).made(base, resolved)
 
 
-def _python_with_wheels(
-    resolver: PackageResolver,
-    job: Job,
-    needs: Needs,
-    barred: Mapping[str, str],
-    choose: Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]],
-    first: tuple[Base, Resolved],
-    *,
-    own_base: bool,
-) -> tuple[Base, Resolved, Checked]:
-    """Try one Python after the other until one has a wheel of each package. The arguments are resolve_packages'."""
-    (base, resolved), bounded = first, _bounded(needs.requirements)
-    tried: dict[str, str] = {}
-    usable: list[tuple[Base, Resolved, Lock]] = []
-    refusal: ConfigError | None = None
-    while True:
-        request = _request(resolver, job, resolved)
-        assert request is not None
-        answer = _resolve(resolver, request)
-        if isinstance(answer, Unreachable):
-            if usable:
+@dataclass
+class _PackageChoice:
+    """One choice of packages. The first attributes are arguments of resolve_packages."""
+
+    resolver: PackageResolver
+    job: Job
+    needs: Needs
+    barred: Mapping[str, str]
+    choose: Choose
+    own_base: bool
+    bounded: dict[str, str] = field(default_factory=dict)
+
+    def made(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked, Needs]:
+        base, resolved = self._adapted(base, resolved)
+        self.bounded = _bounded(self.needs.requirements)
+        if (request := self._request(resolved)) is None:
+            return base, resolved, Checked(), self.needs
+        if self.bounded:
+            return *self._with_wheels(base, resolved), self.needs
+        answer = self._answer(request)
+        if isinstance(answer, Unsatisfiable) and not (self.own_base or answer.no_package or answer.no_version):
+            raise _contradiction(answer, request, self.needs)
+        return base, resolved, self._locked(resolved, answer), self.needs
+
+    def _adapted(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
+        """Leave out guesses that do not fit, and take the release of a framework that the other packages demand.
+
+        What the project left open is ours to choose, and no contradiction of its own.
+        """
+        for _ in range(len(self.needs.guessed) + 2):
+            request = self._request(resolved)
+            answer = self._answer(request) if request is not None else None
+            if request is None or not isinstance(answer, Unsatisfiable):
                 break
-            return base, resolved, Checked(warnings=_unchecked(answer, request, bounded))
-        place = needs.source
-        if isinstance(answer, Lock):
-            usable.append((base, resolved, answer))
-            if not answer.from_source:
+            if (wrong := _wrong_guess(answer, self.needs)) is not None:
+                why = "the package index has none" if answer.no_package else "the package of this name is another's"
+                changed = self.needs.without_guess(wrong, why)
+            elif (release := self._demanded(request)) is not None:
+                changed = self.needs.changed(self.needs.requirements.plus(constraints=(release,)))
+            else:
                 break
-            tried[request.python] = (
-                f"{_named(answer.from_source[0], bounded, place)} has no wheel for Python {request.python}"
+            try:
+                base, resolved = self.choose(self.barred, changed)
+            except (ConfigError, GpuContractError):
+                break
+            self.needs = changed
+        return base, resolved
+
+    def _with_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked]:
+        """Try one Python after the other until one has a wheel of each package."""
+        tried: dict[str, str] = {}
+        usable: list[tuple[Base, Resolved, Lock]] = []
+        refusal: ConfigError | None = None
+        while True:
+            request = self._request(resolved)
+            assert request is not None
+            answer = self._answer(request)
+            if isinstance(answer, Unreachable):
+                if usable:
+                    break
+                return base, resolved, Checked(warnings=_unchecked(answer, request, self.bounded))
+            if isinstance(answer, Lock):
+                usable.append((base, resolved, answer))
+                if not answer.from_source:
+                    break
+                lacking = self._named(answer.from_source[0])
+                tried[request.python] = f"{lacking} has no wheel for Python {request.python}"
+            else:
+                if not self.own_base:
+                    self._refuse_missing(answer, request)
+                tried[request.python] = f"the packages do not fit together on Python {request.python}: {answer.cause}"
+                refusal = refusal or _contradiction(answer, request, self.needs)
+            if self.own_base:
+                note = f"{tried[request.python]}, and the base image has Python {request.python}"
+                return base, resolved, replace(self._locked(resolved, answer), warnings=(note,))
+            try:
+                base, resolved = self.choose({**self.barred, **tried}, self.needs)
+            except (ConfigError, GpuContractError):
+                break
+        if not usable:
+            assert refusal is not None
+            raise refusal
+        best = min(usable, key=lambda each: len(each[2].from_source))
+        tried.pop(best[1].stack.python, None)
+        base, resolved = self.choose({**self.barred, **tried}, self.needs)
+        return base, resolved, self._locked(resolved, best[2])
+
+    def _request(self, resolved: Resolved) -> ResolveRequest | None:
+        """Return the request; None without an index or a known Python, or for a list with its own hashes."""
+        found, options, host = resolved.requirements, self.job.image, self.resolver.host
+        sources = index_sources(options, found, host)
+        links = wheels_of(self.job)
+        if found.hashed or not resolved.stack.python or not (sources or links):
+            return None
+        bundle = self.job.project / options.ca_bundle if options.ca_bundle else host.env.get("PIP_CERT")
+        return ResolveRequest(
+            lines=bare(found.lines, builds=False),
+            constraints=bare(found.constraints, builds=False),
+            python=resolved.stack.python,
+            sources=sources,
+            prereleases="--pre" in found.options,
+            links=links,
+            authorities=Path(bundle) if bundle else None,
+        )
+
+    def _answer(self, request: ResolveRequest) -> Answer:
+        answer = self.resolver.resolve(request)
+        if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in OF_TORCH:
+            return self.resolver.resolve(replace(request, excluded=OF_TORCH))  # a build on PyTorch's index alone
+        return answer
+
+    def _demanded(self, request: ResolveRequest) -> str | None:
+        """Return ``torch==2.4.0``: the framework's newest release that fits the other packages; None: there is none."""
+        place = framework_place(Requirements(lines=request.lines))
+        if place is None:
+            return None
+        name = canonicalize_name(Requirement(request.lines[place]).name)
+        if name != PACKAGES.get(name):
+            return None
+        own = bare((line for line in self.needs.requirements.lines if canonical_name(line) == name), builds=False)
+        lines = (*request.lines[:place], *(own or (name,)), *request.lines[place + 1 :])
+        answer = self.resolver.resolve(replace(request, lines=lines))
+        packages = answer.packages if isinstance(answer, Lock) else ()
+        found = next((f"{name}=={each.version}" for each in packages if canonicalize_name(each.name) == name), None)
+        return found if found not in request.lines else None
+
+    def _named(self, package: str) -> str:
+        line = self.bounded.get(canonicalize_name(package))
+        return f"{line} ({self.needs.source})" if line else f"{package} (which others need)"
+
+    def _refuse_missing(self, answer: Unsatisfiable, request: ResolveRequest) -> None:
+        """Raise ConfigError if no index has a listed package or its version."""
+        name = canonicalize_name(answer.no_package or answer.no_version or "")
+        if name not in self.bounded:
+            return
+        line = self._named(name)
+        if answer.no_package:
+            raise ConfigError(
+                f"{line}: the package index has no package {name}",
+                cause="the name is wrong, or it is on another index",
+                run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
             )
-        else:
-            if not own_base:
-                _refuse_missing(answer, resolver, request, bounded, place)
-            tried[request.python] = f"the packages do not fit together on Python {request.python}: {answer.cause}"
-            refusal = refusal or _contradiction(answer, request, needs)
-        if own_base:
-            note = f"{tried[request.python]}, and the base image has Python {request.python}"
-            checked = _locked(resolver, job, resolved, answer, bounded)
-            return base, resolved, replace(checked, warnings=(note,))
-        try:
-            base, resolved = choose({**barred, **tried}, needs)
-        except (ConfigError, GpuContractError):
-            break
-    if not usable:
-        assert refusal is not None
-        raise refusal
-    best = min(usable, key=lambda each: len(each[2].from_source))
-    chosen = best[1].stack.python
-    base, resolved = choose({**barred, **{python: why for python, why in tried.items() if python != chosen}}, needs)
-    return base, resolved, _locked(resolver, job, resolved, best[2], bounded)
+        if other := elsewhere(name):
+            cause, run = f"{name} on the index is another project", f"write {other} in {self.needs.source}"
+            raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
+        newest = self.resolver.resolve(replace(request, lines=(name,), constraints=(), dependencies=False))
+        version = newest.packages[0].version if isinstance(newest, Lock) and newest.packages else None
+        raise ConfigError(
+            f"{line}: the package index has no such version",
+            cause=f"the newest is {version}" if version else None,
+            run=f"change the version, to {name}=={version} for example" if version else f"pip index versions {name}",
+        )
 
-
-def _adapted(
-    resolver: PackageResolver,
-    job: Job,
-    needs: Needs,
-    barred: Mapping[str, str],
-    choose: Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]],
-    base: Base,
-    resolved: Resolved,
-) -> tuple[Base, Resolved, Needs]:
-    """Leave out guesses that do not fit, and take the release of a framework that the other packages demand.
-
-    What the project left open is ours to choose, and no contradiction of its own.
-    """
-    for _ in range(len(needs.guessed) + 2):
-        request = _request(resolver, job, resolved)
-        answer = _resolve(resolver, request) if request is not None else None
-        if request is None or not isinstance(answer, Unsatisfiable):
-            break
-        if (wrong := _wrong_guess(answer, needs)) is not None:
-            why = "the package index has none" if answer.no_package else "the package of this name is another's"
-            changed = needs.without_guess(wrong, why)
-        elif (release := _demanded(resolver, request, needs)) is not None:
-            changed = needs.plus(Requirements(constraints=(release,)))
-        else:
-            break
-        try:
-            base, resolved = choose(barred, changed)
-        except (ConfigError, GpuContractError):
-            break
-        needs = changed
-    return base, resolved, needs
+    def _locked(self, resolved: Resolved, answer: Answer) -> Checked:
+        """Lock what was answered, and name what has no hash."""
+        request = self._request(resolved)
+        if request is None or not isinstance(answer, Lock):
+            return Checked()
+        locked = lock_packages(self.resolver, request, resolved, answer, self.job.image.base)
+        choices = []
+        if answer.from_source:
+            built = [self.bounded.get(canonicalize_name(name), name) for name in answer.from_source]
+            reason = (
+                "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
+            )
+            choices.append(Choice(what="from source", value=", ".join(built), reason=reason))
+        if locked is None:
+            reason = "the list's options or the base image decide which files pip takes"
+            choices.append(Choice(what="not locked", value="all packages", reason=reason))
+            return Checked(answer, None, tuple(choices))
+        place = framework_place(resolved.requirements)
+        framework = () if place is None or locked.framework else resolved.requirements.lines[place : place + 1]
+        if framework or locked.rest:
+            reason = "no hash is known on this machine: pip resolves them in the build"
+            choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
+        return Checked(answer, locked, tuple(choices))
 
 
 def _wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
     named = set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause)))
     return next((name for name in needs.guessed if name in {answer.no_package or "", *named}), None)
-
-
-def _demanded(resolver: PackageResolver, request: ResolveRequest, needs: Needs) -> str | None:
-    """Return ``torch==2.4.0``: the framework's newest release that fits the other packages; None: there is none."""
-    place = framework_place(Requirements(lines=request.lines))
-    if place is None:
-        return None
-    name = canonicalize_name(Requirement(request.lines[place]).name)
-    if name != PACKAGES.get(name):
-        return None
-    own = bare((line for line in needs.requirements.lines if canonical_name(line) == name), builds=False)
-    lines = (*request.lines[:place], *(own or (name,)), *request.lines[place + 1 :])
-    answer = resolver.resolve(replace(request, lines=lines))
-    packages = answer.packages if isinstance(answer, Lock) else ()
-    found = next((f"{name}=={each.version}" for each in packages if canonicalize_name(each.name) == name), None)
-    return found if found not in request.lines else None
 
 
 def _bounded(found: Requirements) -> dict[str, str]:
@@ -220,43 +288,11 @@ def _applies(requirement: Requirement) -> bool:
     return marker is None or any(marker.evaluate({**on_linux, **version}) for version in versions)
 
 
-def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> ResolveRequest | None:
-    """Return the request; None without an index or a known Python, or for a list with its own hashes."""
-    found, options = resolved.requirements, job.image
-    sources = index_sources(options, found, resolver.host)
-    links = wheels_of(job)
-    hashed = any("--hash" in line for line in found.lines)
-    if hashed or not resolved.stack.python or not (sources or links):
-        return None
-    bundle = job.project / options.ca_bundle if options.ca_bundle else resolver.host.env.get("PIP_CERT")
-    return ResolveRequest(
-        lines=bare(found.lines, builds=False),
-        constraints=bare(found.constraints, builds=False),
-        python=resolved.stack.python,
-        sources=sources,
-        prereleases="--pre" in found.options,
-        links=links,
-        authorities=Path(bundle) if bundle else None,
-    )
-
-
-def _resolve(resolver: PackageResolver, request: ResolveRequest) -> Answer:
-    answer = resolver.resolve(request)
-    if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in OF_TORCH:
-        return resolver.resolve(replace(request, excluded=OF_TORCH))  # a build that is on PyTorch's index alone
-    return answer
-
-
 def _unchecked(answer: Unreachable, request: ResolveRequest, bounded: Mapping[str, str]) -> tuple[str, ...]:
     """Name the first lines that exclude newer releases, which an old Python may need."""
     lines = [line for line in bounded.values() if re.search(r"[=~]=|<", line.replace(">=", ""))]
     listed = ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
     return (f"{answer.reason}: whether Python {request.python} has {listed} was not checked",) if lines else ()
-
-
-def _named(package: str, bounded: Mapping[str, str], place: str) -> str:
-    line = bounded.get(canonicalize_name(package))
-    return f"{line} ({place})" if line else f"{package} (which others need)"
 
 
 def _contradiction(answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> ConfigError:
@@ -280,7 +316,7 @@ def _place_of(line: str, needs: Needs) -> str:
     """Return ``requirements.txt:4`` of a line of the project; of another, why it is there."""
     wanted = Requirement(line)
     name = canonicalize_name(wanted.name)
-    own = {str(parsed(each).specifier) for each in needs.requirements.lines if canonical_name(each) == name}  # type: ignore[union-attr]
+    own = {str(each.specifier) for each in needs.requirements.of(name, constraints=False)}
     if needs.project is None or not own:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
     of_a_line = re.compile(r"^[^#\w]*" + name.replace("-", "[-_.]+") + r"(?![\w.-])(.*)", re.IGNORECASE)
@@ -298,57 +334,3 @@ def _place_of(line: str, needs: Needs) -> str:
                 places.append((not all(version in match[1] for version in versions), f"{source}:{number}"))
     place = min(places, default=(False, needs.source), key=lambda each: each[0])[1]
     return place if str(wanted.specifier) in own or not PACKAGES.get(name) else f"{place}; the version is seatrial's"
-
-
-def _refuse_missing(
-    answer: Unsatisfiable, resolver: PackageResolver, request: ResolveRequest, bounded: Mapping[str, str], place: str
-) -> None:
-    """Raise ConfigError if no index has a listed package or its version."""
-    name = canonicalize_name(answer.no_package or answer.no_version or "")
-    if name not in bounded:
-        return
-    line = _named(name, bounded, place)
-    if answer.no_package:
-        raise ConfigError(
-            f"{line}: the package index has no package {name}",
-            cause="the name is wrong, or it is on another index",
-            run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
-        )
-    if other := elsewhere(name):
-        raise ConfigError(
-            f"{line}: the package index has no such version",
-            cause=f"{name} on the index is another project",
-            run=f"write {other} in {place}",
-        )
-    newest = resolver.resolve(replace(request, lines=(name,), constraints=(), dependencies=False))
-    version = newest.packages[0].version if isinstance(newest, Lock) and newest.packages else None
-    raise ConfigError(
-        f"{line}: the package index has no such version",
-        cause=f"the newest is {version}" if version else None,
-        run=f"change the version, to {name}=={version} for example" if version else f"pip index versions {name}",
-    )
-
-
-def _locked(
-    resolver: PackageResolver, job: Job, resolved: Resolved, lock: Answer, bounded: Mapping[str, str]
-) -> Checked:
-    """Lock what was answered, and name what has no hash."""
-    request = _request(resolver, job, resolved)
-    if request is None or not isinstance(lock, Lock):
-        return Checked()
-    locked = lock_packages(resolver, request, resolved, lock, job.image.base)
-    choices = []
-    if lock.from_source:
-        built = [bounded.get(canonicalize_name(name), name) for name in lock.from_source]
-        reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
-        choices.append(Choice(what="from source", value=", ".join(built), reason=reason))
-    if locked is None:
-        reason = "the list's options or the base image decide which files pip takes"
-        choices.append(Choice(what="not locked", value="all packages", reason=reason))
-        return Checked(lock, None, tuple(choices))
-    place = framework_place(resolved.requirements)
-    framework = () if place is None or locked.framework else resolved.requirements.lines[place : place + 1]
-    if framework or locked.rest:
-        reason = "no hash is known on this machine: pip resolves them in the build"
-        choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
-    return Checked(lock, locked, tuple(choices))

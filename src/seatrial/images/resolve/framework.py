@@ -16,7 +16,7 @@ from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
-from seatrial.stack.rules import Constraints
+from seatrial.stack.rules import PARTNERS, Constraints
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -136,7 +136,7 @@ def _resolve_one(
     place = _place(found, framework)
     if place is None:
         line, reason = _name_alone(framework, machine), "imported"
-        found, place = found + Requirements(lines=(line,)), len(found.lines)
+        found, place = found.plus(line), len(found.lines)
     else:
         line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
         if line == framework and (needs.source == "the imports" or needs.source.startswith("the recipe ")):
@@ -212,19 +212,15 @@ def _constraints(
         python=python,
         python_specifier=needs.python,
         cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
-        torchvision=_tied("torchvision", found) if framework == "torch" else None,
-        torchaudio=_tied("torchaudio", found) if framework == "torch" else None,
-        keras=_tied("keras", found) if framework == "tensorflow" else None,
+        partners={each: wanted for each in PARTNERS.get(framework, ()) if len(wanted := _wanted(each, found))},
         prefer=TORCH_VERSION if framework == "torch" else None,
         source=f"{line} ({needs.source})",
     )
 
 
-def _tied(package: str, found: Requirements) -> SpecifierSet | None:
-    """Return the specifier of a package that belongs to one release of a framework; None if it is not listed."""
-    lines = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == package]
-    specifier = SpecifierSet(",".join(str(public(each)[0]) for each in lines if each is not None))
-    return specifier if len(specifier) else None
+def _wanted(package: str, found: Requirements) -> SpecifierSet:
+    """Return what all lines together ask of a package's release."""
+    return SpecifierSet(",".join(str(public(each)[0]) for each in found.of(package)))
 
 
 def public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
@@ -346,9 +342,9 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     old = Version(stack.wheel.version) < Version("2.3")
     listed = [line for line in found.lines if canonical_name(line) == "numpy"]
     if not listed:
-        return found + Requirements(lines=("numpy<2" if old else "numpy",))
+        return found.plus("numpy<2" if old else "numpy")
     if old and all("--hash" not in line and _admits_numpy_2(line) for line in listed):
-        return found + Requirements(constraints=("numpy<2",))
+        return found.plus(constraints=("numpy<2",))
     return found
 
 

@@ -10,8 +10,8 @@ from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved, framework_place, public
-from seatrial.images.resolve.indexes import PackageSource
 from seatrial.images.resolve.uv import Lock, LockedPackage, PackageResolver, ResolveRequest
+from seatrial.images.sources import PackageSource
 
 #: Packages with releases and builds that only PyTorch's index has.
 OF_TORCH = ("torch", "torchvision", "torchaudio")

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
-from seatrial.images.resolve.indexes import PackageSource
 from seatrial.images.resolve.wheel_metadata import metadata_wheel
-from seatrial.images.sources import digest_of_wheel
+from seatrial.images.sources import PackageSource, digest_of_wheel
 from seatrial.system import command, toml_file
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host

@@ -94,27 +94,23 @@ def slimming_for(
             choices=(Choice(what="slimming", value="auto", reason=reason),),
         )
     arguments = ["--level", level, *(["--keep-headers"] if compiles else [])]
-    choices = [
-        Choice(what="slimming", value=level, reason="image.slim; what each level saves: seatrial build --explain")
-    ]
-    if level == "files":
-        return Slimming(tuple(arguments), left_out, choices=tuple(choices))
-    arguments += ["--unused", ",".join(unused)]
-    shown = ", ".join(sorted(used)) or "none of them"
-    choices.append(Choice(what="left out", value=", ".join(unused), reason=f"the project shows use of: {shown}"))
-    if level == "unused":
-        return Slimming(tuple(arguments), left_out, choices=tuple(choices))
-    if stack.cpu or machine is None or not machine.gpus:
-        raise ConfigError(
-            "image.slim = 'arch' needs to know the GPUs to keep code for",
-            cause="this run has none" if machine is None else "none are known here",
-            run="seatrial build … --target h100 --slim arch",
-        )
-    architectures = machine.capabilities
-    arguments += ["--arch", ",".join(each.replace(".", "") for each in architectures)]
-    choices.append(
-        Choice(what="architectures", value=" ".join(architectures), reason=f"the GPUs of {machine.described}")
-    )
+    explained = "image.slim; what each level saves: seatrial build --explain"
+    choices = [Choice(what="slimming", value=level, reason=explained)]
+    architectures: tuple[str, ...] = ()
+    if level != "files":
+        arguments += ["--unused", ",".join(unused)]
+        shown = ", ".join(sorted(used)) or "none of them"
+        choices.append(Choice(what="left out", value=", ".join(unused), reason=f"the project shows use of: {shown}"))
+    if level == "arch":
+        if stack.cpu or machine is None or not machine.gpus:
+            raise ConfigError(
+                "image.slim = 'arch' needs to know the GPUs to keep code for",
+                cause="this run has none" if machine is None else "none are known here",
+                run="seatrial build … --target h100 --slim arch",
+            )
+        architectures, reason = machine.capabilities, f"the GPUs of {machine.described}"
+        arguments += ["--arch", ",".join(each.replace(".", "") for each in architectures)]
+        choices.append(Choice(what="architectures", value=" ".join(architectures), reason=reason))
     return Slimming(tuple(arguments), left_out, architectures, choices=tuple(choices))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.errors import ImageError
-from seatrial.images.build.checks import _PROGRAM, CudaUnaskedError, check_stack, mismatch, torchvision_of, without_cuda
+from seatrial.images.build.checks import _PROGRAM, CudaUnaskedError, check_stack, mismatch, without_cuda
 from seatrial.job.plan import ImagePlan
 from seatrial.system import command
 from seatrial.system.command import Completed
@@ -71,11 +71,6 @@ def test_against_the_plan(
     else:
         assert finding is not None and printed in finding.message and (fix or "") in str(finding.fix)
         assert finding.fix and finding.cause and "<" not in f"{finding.message} {finding.cause} {finding.fix}"
-
-
-@pytest.mark.parametrize(("torch", "vision"), [("2.13.0+cu130", "0.28.0"), ("1.4.0", "0.5.0"), ("9.9", None)])
-def test_pairs(torch: str, vision: str | None) -> None:
-    assert torchvision_of(torch) == vision
 
 
 class Store:

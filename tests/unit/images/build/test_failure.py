@@ -74,22 +74,20 @@ To fix this you could try to:"""
     assert "constraint" not in error.message
 
 
+def of_recorded(key: str) -> ImageError:
+    lines = json.loads((RECORDED / "build-errors.json").read_text())[key]["output"].splitlines()
+    return explain(lines, image=IMAGE, engine="docker")
+
+
 @cases("key", "reason")
 def test_reason_is_not_taken_from_the_picture_of_the_dockerfile(key: str, reason: str) -> None:
     """BuildKit from 0.14 on prints the lines around what failed, the last of them often empty: ``12 |``."""
-    lines = json.loads((RECORDED / "build-errors.json").read_text())[key]["output"].splitlines()
-    assert explain(lines, image=IMAGE, engine="docker").message.endswith(reason)
-
-
-#: A step that prints an error and then a hint, and one that copies what is not there, as each builder logs them.
-STEP, COPY = "configure: error: C compiler cannot create executables", "nosuch.txt"
-BUILDERS = ("20.10-legacy", "20.10", "28.5-legacy", "28.5", "podman")
+    assert of_recorded(key).message.endswith(reason)
 
 
 @cases("key", "reason")
 def test_reason_is_the_failing_steps_own_error(key: str, reason: str) -> None:
-    lines = json.loads((RECORDED / "build-errors.json").read_text())[key]["output"].splitlines()
-    error = explain(lines, image=IMAGE, engine="docker")
+    error = of_recorded(key)
     assert error.message.startswith(f"Building {IMAGE.tag} failed") and reason in error.message
     assert "ref " not in error.message and "STEP" not in error.message and "\x1b" not in error.message
     assert error.run not in ("docker info", None)

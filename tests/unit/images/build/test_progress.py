@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
+import time
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -49,24 +50,6 @@ def test_packages_are_counted_against_those_of_the_lock(tmp_path: Path) -> None:
 STEP = "[build 4/7] RUN pip install --require-hashes -r requirements.txt"
 
 
-class Lines:
-    """Hold printed lines, and wait for a number of them."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._more = threading.Condition()
-
-    def __call__(self, line: str) -> None:
-        with self._more:
-            self.lines.append(line)
-            self._more.notify_all()
-
-    def wait_for(self, count: int) -> list[str]:
-        with self._more:
-            assert self._more.wait_for(lambda: len(self.lines) >= count, timeout=30), self.lines
-            return list(self.lines)
-
-
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LOOK_EVERY_S", 0.01)
@@ -75,42 +58,42 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_silent_step_is_repeated_with_its_time(whole: bool) -> None:
-    printed = Lines()
-    with BuildReporter(printed, printed, whole=whole) as reporter:
+    printed = Queue[str]()
+    with BuildReporter(printed.put, printed.put, whole=whole) as reporter:
         reporter.line(STEP)
-        lines = printed.wait_for(3)
+        lines = [printed.get(timeout=30) for _ in range(3)]
     assert lines[0] == (STEP if whole else "installing the packages with pip")
     assert all(re.fullmatch(r"installing the packages with pip, \d+ s", line) for line in lines[1:])
     assert not reporter._thread.is_alive()
 
 
 def test_nothing_is_printed_before_the_first_line_nor_after_the_image_is_ready() -> None:
-    printed, waited = Lines(), threading.Event()
-    with BuildReporter(printed, printed) as reporter:
-        waited.wait(0.2)
-        assert printed.lines == []
+    printed: list[str] = []
+    with BuildReporter(printed.append, printed.append) as reporter:
+        time.sleep(0.2)
+        assert printed == []
         reporter.line("image ready (cached)")
-        waited.wait(0.2)
-    assert printed.lines == ["image ready (cached)"]
+        time.sleep(0.2)
+    assert printed == ["image ready (cached)"]
 
 
 @pytest.mark.parametrize(
     ("error", "log"), [(ImageError("a full disk"), [STEP, "no space left"]), (KeyboardInterrupt(), [])]
 )
 def test_a_failure_leaves_the_log_and_a_stop_does_not(error: BaseException, log: list[str]) -> None:
-    lines, printed = Lines(), Lines()
-    with pytest.raises(type(error)), BuildReporter(lines, printed) as reporter:
+    printed: list[str] = []
+    with pytest.raises(type(error)), BuildReporter(lambda line: None, printed.append) as reporter:
         reporter.line(STEP)
         reporter.line("no space left")
         raise error
-    assert [line for line in printed.lines if line in (STEP, "no space left")] == log
+    assert [line for line in printed if line in (STEP, "no space left")] == log
 
 
 def test_of_a_long_log_the_first_lines_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "EVERY_S", 600.0)
-    printed = Lines()
-    with pytest.raises(ImageError), BuildReporter(printed, printed) as reporter:
+    printed: list[str] = []
+    with pytest.raises(ImageError), BuildReporter(printed.append, printed.append) as reporter:
         for number in range(progress._MOST_LINES + 1001):
             reporter.line(f"line {number}")
         raise ImageError("a full disk")
-    assert printed.lines[:2] == ["… 1,001 lines before", "line 1001"] and len(printed.lines) == progress._MOST_LINES + 1
+    assert printed[:2] == ["… 1,001 lines before", "line 1001"] and len(printed) == progress._MOST_LINES + 1

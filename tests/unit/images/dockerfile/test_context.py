@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import io
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
-import seatrial
-from seatrial.images.dockerfile.context import _our_modules, origin_labels, public_url
+from seatrial.images.dockerfile.context import origin_labels, public_url, wheel_bytes
 from seatrial.job.model import Job, Target
+from seatrial.job.reading.parsed_modules import Import
+from seatrial.job.reading.signs import modules_of
 from tables import cases
 
 SCRIPT, RECIPE = Target(kind="script", value="train.py"), Target(kind="recipe", value="mnist")
@@ -54,31 +57,12 @@ def test_no_login_is_left_in_a_url(remote: str, url: str | None) -> None:
     assert public_url(remote) == url
 
 
-FILES = [path for folder in ("recipes", "train") for path in (Path(seatrial.__file__).parent / folder).rglob("*.py")]
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_imports_are_found_without_parsing(path: Path) -> None:
-    imported = {
-        name.split(".")[1]
-        for node in ast.walk(ast.parse(path.read_bytes()))
-        for name in _names(node)
-        if name.startswith("seatrial.")
-    }
-    assert _our_modules(path) == imported
-
-
-def _names(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    return []
-
-
-def test_every_way_to_import_is_found(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(
-        "from seatrial.train.loop import fit\nfrom seatrial import events, errors as e\n"
-        "def f():\n    import seatrial.frames\n    from seatrial_more import x\n"
-    )
-    assert _our_modules(tmp_path / "a.py") == {"train", "events", "errors", "frames"}
+def test_the_wheel_has_what_its_modules_import_of_ours() -> None:
+    archive = zipfile.ZipFile(io.BytesIO(wheel_bytes()))
+    inside = set(archive.namelist())
+    for name in inside:
+        for node in ast.walk(ast.parse(archive.read(name))) if name.endswith(".py") else ():
+            for module in modules_of(node) if isinstance(node, Import) else ():
+                places = {module, module.rpartition(".")[0]}
+                files = {f"{each.replace('.', '/')}{end}" for each in places for end in (".py", "/__init__.py")}
+                assert not module.startswith("seatrial.") or files & inside, (name, module)

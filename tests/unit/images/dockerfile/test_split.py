@@ -6,13 +6,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from image_plans import planned
 from seatrial.images.dockerfile.layers import split
-from seatrial.images.plan import plan_image
 from seatrial.images.requirements.pip_format import Requirements
 from seatrial.images.resolve.lock import Locked
-from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
-from seatrial.job.script import ScriptFacts
 from tables import cases
 
 HASH = " --hash=sha256:" + "0" * 64
@@ -22,12 +22,8 @@ def requested(*lines: str, constraints: tuple[str, ...] = ()) -> Requirements:
     return Requirements(lines, constraints)
 
 
-def planned(folder: Path, requirements: str, **image: object) -> ImagePlan:
-    folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text("import torch\n")
-    (folder / "requirements.txt").write_text(requirements)
-    job = Job(project=folder, target=Target(kind="script", value="train.py"), image=ImageOptions.model_validate(image))
-    return plan_image(job, script=ScriptFacts(imports=("torch",)), cpu_only=True)[0]
+def plan_of(folder: Path, requirements: str, **image: object) -> ImagePlan:
+    return planned(folder, {"train.py": "import torch\n", "requirements.txt": requirements}, **image).image
 
 
 def steps(plan: ImagePlan, stage: str) -> str:
@@ -49,8 +45,8 @@ LOCKED = Locked(
 
 
 def test_projects_with_one_stack_have_its_layers_in_common(tmp_path: Path) -> None:
-    one = planned(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\n")
-    two = planned(tmp_path / "two", "einops\ntorch==2.13.0\nnumpy\n", system_packages=("ffmpeg",))
+    one = plan_of(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\n")
+    two = plan_of(tmp_path / "two", "einops\ntorch==2.13.0\nnumpy\n", system_packages=("ffmpeg",))
     assert folder(one, "framework") == folder(two, "framework") != {}
     assert steps(one, "base") == steps(two, "base")
     assert steps(one, "framework") == steps(two, "framework")
@@ -58,28 +54,36 @@ def test_projects_with_one_stack_have_its_layers_in_common(tmp_path: Path) -> No
     assert one.tag != two.tag
 
 
-def test_locked_packages_are_divided_and_leave_nothing_to_pip() -> None:
-    layers = split(requested("torch==2.13.0", "numpy", "pandas==2.2.2", "tqdm"), LOCKED)
-    assert {name: each.lines for name, each in layers.folders.items()} == {
-        "framework": LOCKED.framework,
-        "required": LOCKED.required,
-        "large": LOCKED.packages[:1],
-        "locked": LOCKED.packages[1:],
-    }
-    assert layers.by_hash == {"framework", "required", "large", "locked"}
+BY_HASH = {
+    "framework": LOCKED.framework,
+    "required": LOCKED.required,
+    "large": LOCKED.packages[:1],
+    "locked": LOCKED.packages[1:],
+}
+GIT = "git+https://e.org/x.git"
+
+
+@pytest.mark.parametrize(
+    ("lines", "locked", "by_pip"),
+    [
+        (("torch==2.13.0", "numpy", "pandas==2.2.2", "tqdm"), LOCKED, {}),
+        (("torch==2.13.0", GIT), replace(LOCKED, rest=(GIT,)), {"packages": ("torch==2.13.0", GIT)}),
+        (("torch==2.13.0", "tqdm"), replace(LOCKED, framework=()), {"framework": ("torch==2.13.0",)}),
+    ],
+    ids=["nothing is left to pip", "a line without a hash comes last", "a framework without a hash is pip's"],
+)
+def test_locked_packages_are_divided(
+    lines: tuple[str, ...], locked: Locked, by_pip: dict[str, tuple[str, ...]]
+) -> None:
+    layers = split(requested(*lines), locked)
+    assert {name: each.lines for name, each in layers.folders.items()} == {**BY_HASH, **by_pip}
+    assert layers.by_hash == BY_HASH.keys() - by_pip.keys()
 
 
 def test_a_small_package_changes_the_last_layer_alone() -> None:
     more = replace(LOCKED, packages=(*LOCKED.packages, f"einops==0.8{HASH}"))
     before, after = (split(requested("torch"), each).texts() for each in (LOCKED, more))
     assert [name for name, text in after.items() if before[name] != text] == ["locked/requirements.txt"]
-
-
-def test_a_line_without_a_hash_is_installed_after_all_that_has_one() -> None:
-    listed = requested("torch==2.13.0", "git+https://e.org/x.git")
-    layers = split(listed, replace(LOCKED, rest=("git+https://e.org/x.git",)))
-    assert list(layers.folders) == ["framework", "required", "large", "locked", "packages"]
-    assert layers.folders["packages"] == listed and "packages" not in layers.by_hash
 
 
 @cases("lines", "constraints", "framework", "pinned", "others")
@@ -93,12 +97,6 @@ def test_framework_of_a_list_is_its_own_layer(
     layers = split(requested(*lines, constraints=constraints or ()))
     expected = None if framework is None else requested(*framework, constraints=pinned or ())
     assert layers.folders.get("framework") == expected and ("packages" in layers.folders) is others
-
-
-def test_a_framework_without_a_hash_is_a_layer_that_pip_resolves() -> None:
-    layers = split(requested("torch==2.13.0", "tqdm"), replace(LOCKED, framework=()))
-    assert layers.folders["framework"] == requested("torch==2.13.0")
-    assert "framework" not in layers.by_hash and "packages" not in layers.folders
 
 
 def test_hashes_hold_in_every_layer() -> None:
@@ -119,21 +117,21 @@ def test_options_hold_in_every_layer() -> None:
 
 
 def test_what_the_base_python_needs_is_there_before_the_environment(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "one", "torch\n", base="debian:bookworm", system_packages=("python3-venv", "libgl1"))
+    plan = plan_of(tmp_path / "one", "torch\n", base="debian:bookworm", system_packages=("python3-venv", "libgl1"))
     assert "python3-venv" in steps(plan, "base")
     assert "libgl1" not in steps(plan, "framework") + steps(plan, "base")
     assert "libgl1" in str(plan.dockerfile)
 
 
 def test_git_is_in_a_stage_of_its_own_and_the_layers_below_are_shared(tmp_path: Path) -> None:
-    one = planned(tmp_path / "one", "torch==2.13.0\nnumpy\ngit+https://e.org/x.git\n")
-    two = planned(tmp_path / "two", "torch==2.13.0\nnumpy\ntqdm\n")
+    one = plan_of(tmp_path / "one", "torch==2.13.0\nnumpy\ngit+https://e.org/x.git\n")
+    two = plan_of(tmp_path / "two", "torch==2.13.0\nnumpy\ntqdm\n")
     assert steps(one, "framework") == steps(two, "framework")
     assert "install -y --no-install-recommends git" in steps(one, "builder")
     assert "layer.py mirror" in str(one.dockerfile).rpartition("\nFROM ")[2]
 
 
 def test_hash_mode_in_the_dockerfile(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "one", f"torch==2.13.0+cpu{HASH}\nnumpy==2.3.0{HASH}\n")
+    plan = plan_of(tmp_path / "one", f"torch==2.13.0+cpu{HASH}\nnumpy==2.3.0{HASH}\n")
     assert "-r /media/requirements.txt --no-deps" in steps(plan, "framework")
     assert "framework.txt" not in str(plan.dockerfile).rpartition("\nFROM ")[2]  # a constraint without a hash

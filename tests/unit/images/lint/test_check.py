@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from image_plans import planned
 from seatrial.errors import UsageError
 from seatrial.images.lint.check import check_dockerfile
 from seatrial.images.lint.dockerfile import Remark
-from seatrial.images.plan import plan_image
-from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts
 from tables import cases, constant
 
@@ -88,8 +87,7 @@ def test_other_python_is_reported_once_with_both_versions(tmp_path: Path) -> Non
 
 
 def test_advised_torch_is_the_planned_one(tmp_path: Path) -> None:
-    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
-    plan, _ = plan_image(job, script=ScriptFacts(imports=("torch",), framework="torch"), cpu_only=True)
+    plan = planned(tmp_path, script=ScriptFacts(imports=("torch",), framework="torch")).image
     [remark] = [one for one in check(tmp_path, PY + "RUN pip install torch\n") if one.id == "no-pins"]
     assert f"torch=={plan.stack['torch']}" in remark.fix
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from image_plans import planned, write_files
 from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.context import sources_of
 from seatrial.images.dockerfile.render import _FINDER, EXTENSIONS_AT
-from seatrial.images.plan import plan_image
 from seatrial.images.requirements.pip_format import Extension
-from seatrial.job.model import Job, Target
 from seatrial.job.plan import ImagePlan
-from seatrial.job.script import script_facts
 from seatrial.stack.machine import parse_target
 
 CUDA = "extension = CUDAExtension\nsetup(name='Ops', packages=['functions'], ext_modules=[extension('OpsCuda', [])])\n"
@@ -39,21 +37,16 @@ def project(tmp_path: Path) -> Path:
         "docs/setup.py": "from setuptools import setup\nsetup(name='OpsCuda')\n",
         "train.py": "import torch\nimport OpsCuda\nimport align\nimport wrappers.sub.grid_sub as sub\n",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path, files)
     return tmp_path
 
 
-def planned(project: Path, *, gpus: bool) -> ImagePlan:
-    target = Target(kind="script", value="train.py")
-    job = Job(project=project, target=target)
-    machine = parse_target("h100") if gpus else None
-    return plan_image(job, script=script_facts(target, project), cpu_only=not gpus, machine=machine)[0]
+def plan(project: Path, *, gpus: bool) -> ImagePlan:
+    return planned(project, cpu_only=not gpus, machine=parse_target("h100") if gpus else None).image
 
 
 def test_what_the_target_imports_is_compiled_and_nothing_else(project: Path) -> None:
-    image = planned(project, gpus=True)
+    image = plan(project, gpus=True)
     text = str(image.dockerfile)
     for folder in ("align", "models/ops", "wrappers/sub"):
         assert f"cd /build/{folder} && " in text
@@ -64,14 +57,14 @@ def test_what_the_target_imports_is_compiled_and_nothing_else(project: Path) -> 
 
 
 def test_cuda_is_compiled_for_the_targets_gpus_with_nvcc(project: Path) -> None:
-    text = str(planned(project, gpus=True).dockerfile)
+    text = str(plan(project, gpus=True).dockerfile)
     assert "TORCH_CUDA_ARCH_LIST='9.0'" in text
     assert "-devel-" in text.partition(" AS extensions")[0].rpartition("FROM ")[2]
     assert text.rpartition("\nFROM ")[2].startswith("packages\n")
 
 
 def test_without_a_gpu_cuda_is_left_out_with_a_warning(project: Path) -> None:
-    image = planned(project, gpus=False)
+    image = plan(project, gpus=False)
     assert "/build/models/ops" not in str(image.dockerfile) and "/build/align" in str(image.dockerfile)
     assert "models/ops/setup.py compiles CUDA code, which an image without a GPU has no compiler for" in str(
         image.warnings
@@ -79,11 +72,11 @@ def test_without_a_gpu_cuda_is_left_out_with_a_warning(project: Path) -> None:
 
 
 def test_another_source_is_another_image_and_another_script_is_not(project: Path) -> None:
-    first = planned(project, gpus=False).tag
+    first = plan(project, gpus=False).tag
     (project / "train.py").write_text((project / "train.py").read_text() + "print(1)\n")
-    assert planned(project, gpus=False).tag == first
+    assert plan(project, gpus=False).tag == first
     (project / "wrappers" / "utils" / "u.h").write_text("int v;\n")
-    assert planned(project, gpus=False).tag != first
+    assert plan(project, gpus=False).tag != first
 
 
 def test_data_of_an_extension_is_not_taken_for_sources(project: Path) -> None:
@@ -100,12 +93,9 @@ def test_links_are_no_sources(project: Path) -> None:
 def test_python_finds_the_modules_under_the_names_of_the_project(tmp_path: Path) -> None:
     """The line is executed as site does for a .pth file: in a function, where names are local."""
     built, own = tmp_path / "built", tmp_path / "own"
-    for name in ("grid_sub.py", "align/core.py", "pkg/ops/net_cuda.py"):
-        (built / name).parent.mkdir(parents=True, exist_ok=True)
-        (built / name).write_text(f"name = {name!r}\n")
-    for name in ("wrappers/sub/w.txt", "align/__init__.py", "pkg/__init__.py", "pkg/ops/__init__.py"):
-        (own / name).parent.mkdir(parents=True, exist_ok=True)
-        (own / name).write_text("from .align.core import name\n" if name == "align/__init__.py" else "")
+    write_files(built, {name: f"name = {name!r}\n" for name in ("grid_sub.py", "align/core.py", "pkg/ops/net_cuda.py")})
+    empty = dict.fromkeys(("wrappers/sub/w.txt", "pkg/__init__.py", "pkg/ops/__init__.py"), "")
+    write_files(own, {**empty, "align/__init__.py": "from .align.core import name\n"})
     lines = _FINDER.replace("\\\\n", "\n").replace("\\n", "\n").replace(EXTENSIONS_AT, str(built)).splitlines()
     program = (
         f"import sys\nsys.path.append({lines[0]!r})\ndef site():\n    exec({lines[1]!r})\nsite()\n"

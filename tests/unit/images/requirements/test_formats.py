@@ -9,7 +9,7 @@ import pytest
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.other_formats import read_inline
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.pyproject import pyproject_requirements, requires_python
+from seatrial.images.requirements.pyproject import read_pyproject, requires_python
 from seatrial.job.script import ScriptFacts
 from tables import cases, constant
 
@@ -22,29 +22,35 @@ def project(folder: Path, text: str) -> Path:
     return file
 
 
+def lines(file: Path, *imported: str) -> tuple[str, ...]:
+    listed = read_pyproject(file, imported)
+    assert listed is not None
+    return listed.lines
+
+
 def test_carets_tildes_tables_and_markers(tmp_path: Path) -> None:
     text, expected = constant(__file__, "DEPENDENCIES").values()
     file = project(tmp_path, text)
-    assert pyproject_requirements(file, ["matplotlib"]) == expected
+    assert lines(file, "matplotlib") == expected
     assert str(requires_python(file)) == "<4,>=3.9"
 
 
 @cases("wish", "specifier")
 def test_constraint_is_translated(tmp_path: Path, wish: str, specifier: str) -> None:
     file = project(tmp_path, f'[tool.poetry.dependencies]\nx = "{wish}"\n')
-    assert pyproject_requirements(file, []) == (f"x{specifier}",)
+    assert lines(file) == (f"x{specifier}",)
 
 
 def test_a_project_table_wins(tmp_path: Path) -> None:
     file = project(tmp_path, '[tool.poetry.dependencies]\nx = "^1"\n[project]\nname = "lab"\ndependencies = ["y"]\n')
-    assert pyproject_requirements(file, []) == ("y",)
+    assert lines(file) == ("y",)
 
 
 @cases("line")
 def test_nonsense_is_one_sentence(tmp_path: Path, line: str) -> None:
     file = project(tmp_path, f"[tool.poetry.dependencies]\n{line}\n")
     with pytest.raises(ConfigError, match="not a version that Poetry knows"):
-        pyproject_requirements(file, [])
+        lines(file)
         requires_python(file)
 
 

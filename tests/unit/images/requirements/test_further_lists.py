@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from image_plans import write_files
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.other_formats import read_setup
 from seatrial.images.requirements.pip_format import Needs
@@ -14,9 +15,7 @@ from seatrial.job.script import ScriptFacts
 
 
 def needs_of(folder: Path, imports: tuple[str, ...] = (), **files: str) -> Needs:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    write_files(folder, files)
     return project_needs(folder, ScriptFacts(imports=imports), folder)
 
 
@@ -59,9 +58,8 @@ def test_a_list_of_another_name_is_found(tmp_path: Path, names: list[str], taken
     ],
 )
 def test_setup_py_is_evaluated_as_far_as_names_go(tmp_path: Path, source: str, lines: tuple[str, ...] | None) -> None:
-    (tmp_path / "lists").mkdir()
-    (tmp_path / "lists" / "own.txt").write_text("# ours\neinops==0.3\n")
-    (tmp_path / "setup.py").write_text(f"from setuptools import setup\n{source}\n")
+    setup = f"from setuptools import setup\n{source}\n"
+    write_files(tmp_path, {"lists/own.txt": "# ours\neinops==0.3\n", "setup.py": setup})
     declared = read_setup(tmp_path / "setup.py")
     assert (declared.lines if declared else None) == lines
 

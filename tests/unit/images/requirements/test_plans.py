@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from image_plans import planned
 from seatrial.errors import ConfigError
 from seatrial.findings.match import match_text
-from seatrial.images.plan import plan_image
-from seatrial.images.requirements.adjust import system_packages
-from seatrial.job.model import ImageOptions, Job, Target
-from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.plan import ImagePlan
+from seatrial.job.script import ScriptFacts
 from tables import cases, constant
 
 SETUP = constant(__file__, "SETUP")
@@ -28,12 +27,7 @@ SETUP_CFG = (
 
 def installed(project: Path, requirements: str, **files: str) -> tuple[list[str], tuple[str, ...]]:
     """(what pip gets, warnings)."""
-    for name, text in {"requirements.txt": requirements, "train.py": "import torch\n", **files}.items():
-        path = project / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    job = Job(project=project, target=Target(kind="script", value="train.py"))
-    plan, _ = plan_image(job, script=script_facts(job.target, project), cpu_only=True)
+    plan = planned(project, {"requirements.txt": requirements, "train.py": "import torch\n", **files}).image
     lines = [line for text in plan.context_texts.values() for line in text.splitlines()]
     return [line for line in lines if not line.startswith(("torch", "numpy"))], plan.warnings
 
@@ -46,10 +40,8 @@ def test_the_project_itself(tmp_path: Path, line: str, files: dict[str, str], ex
 
 
 def test_its_python_counts(tmp_path: Path) -> None:
-    installed(tmp_path, "-e .\n", **{"setup.py": SETUP})
-    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
-    plan, _ = plan_image(job, script=script_facts(job.target, tmp_path), cpu_only=True)
-    assert plan.base == "python:3.10-slim-bookworm"
+    files = {"requirements.txt": "-e .\n", "setup.py": SETUP, "train.py": ""}
+    assert planned(tmp_path, files).image.base == "python:3.10-slim-bookworm"
 
 
 def test_unknown_extra_gets_a_warning(tmp_path: Path) -> None:
@@ -67,12 +59,8 @@ def test_another_folder_is_refused(tmp_path: Path, line: str) -> None:
 
 
 def test_setup_cfg_alone_lists_the_packages(tmp_path: Path) -> None:
-    installed(tmp_path, "", **{"setup.cfg": SETUP_CFG})
-    (tmp_path / "requirements.txt").unlink()
-    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
-    _, choices = plan_image(job, script=script_facts(job.target, tmp_path), cpu_only=True)
-    packages = next(choice for choice in choices if choice.what == "packages")
-    assert packages.value == "torch, six; python_version > '3'"
+    made = planned(tmp_path, {"setup.cfg": SETUP_CFG, "train.py": "import torch\n"})
+    assert made.chosen("packages") == ["torch, six; python_version > '3'"]
 
 
 @pytest.mark.parametrize("text", ["no section\n", "[options]\ninstall_requires = a b c\n", "\x00"])
@@ -82,12 +70,9 @@ def test_an_odd_setup_cfg_is_one_sentence(tmp_path: Path, text: str) -> None:
     assert caught.value.run
 
 
-def plan(project: Path, source: str, requirements: str = "") -> None:
-    (project / "train.py").write_text(source)
-    if requirements:
-        (project / "requirements.txt").write_text(requirements)
-    job = Job(project=project, target=Target(kind="script", value="train.py"))
-    plan_image(job, script=script_facts(job.target, project), cpu_only=True)
+def plan(project: Path, source: str, requirements: str = "") -> ImagePlan:
+    files = {"train.py": source, **({"requirements.txt": requirements} if requirements else {})}
+    return planned(project, files).image
 
 
 @cases("source", "requirements", "printed", "run")
@@ -114,11 +99,7 @@ def test_code_and_versions(
 def test_a_framework_that_is_left_open_is_as_old_as_the_code(
     tmp_path: Path, source: str, requirements: str, torch: str
 ) -> None:
-    (tmp_path / "train.py").write_text(source)
-    if requirements:
-        (tmp_path / "requirements.txt").write_text(requirements)
-    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
-    image, _ = plan_image(job, script=script_facts(job.target, tmp_path), cpu_only=True)
+    image = plan(tmp_path, source, requirements)
     assert f"{torch}\n" in image.context_texts["framework/requirements.txt"]
 
 
@@ -130,18 +111,6 @@ def test_the_pin_that_is_named_is_a_way_out(
         plan(tmp_path, source, listed)
     assert caught.value.run is not None and caught.value.run.endswith(f", or pin {way_out}")
     plan(tmp_path, source, pinned)
-
-
-def test_by_the_packages_that_are_listed() -> None:
-    lines = ("opencv-python>=4.1", "opencv-python-headless", "Ultralytics==8.3", "torch", "https://x.test/a.whl")
-    assert system_packages(lines) == dict.fromkeys(("opencv-python", "ultralytics"), ("libgl1", "libglib2.0-0"))
-
-
-def planned(folder: Path, lines: str, **image: Any) -> tuple[str, list[str], tuple[str, ...]]:
-    (folder / "requirements.txt").write_text(lines)
-    job = Job(project=folder, target=Target(kind="script", value="train.py"), image=ImageOptions(**image))
-    plan, choices = plan_image(job, script=ScriptFacts(), cpu_only=True)
-    return plan.dockerfile or "", [each.value for each in choices if each.what == "system packages"], plan.warnings
 
 
 @cases("line", "fix")
@@ -157,15 +126,49 @@ def test_a_missing_file_is_no_missing_program() -> None:
 @pytest.mark.parametrize(
     ("lines", "image", "reported", "installed", "warns"),
     [
-        ("opencv-python\nlightgbm\n", {}, ["libgl1, libglib2.0-0, libgomp1"], "libgl1 libglib2.0-0 libgomp1", ""),
+        ("opencv-python-headless\nsix\n", {}, [], "", ""),
+        ("Opencv-Python>=4.1\nlightgbm\n", {}, ["libgl1, libglib2.0-0, libgomp1"], "libgl1 libglib2.0-0 libgomp1", ""),
         ("opencv-python\n", {"base": "rockylinux:9"}, [], "", 'system_packages = ["libgl1", "libglib2.0-0"]'),
         ("lightgbm\n", {"system_packages": ("libgomp1",)}, [], "libgomp1", ""),
     ],
-    ids=["installed and named", "a base that may be no Debian", "what the user lists is not named again"],
+    ids=["none", "installed and named", "a base that may be no Debian", "what the user lists is not named again"],
 )
 def test_packages_of_a_plan(
     tmp_path: Path, lines: str, image: dict[str, Any], reported: list[str], installed: str, warns: str
 ) -> None:
-    dockerfile, named, warnings = planned(tmp_path, lines, **image)
-    assert named == reported and f"--no-install-recommends {installed}" in (dockerfile + "--no-install-recommends ")
-    assert warns in "".join(warnings) and ("apt-get" in dockerfile) is bool(installed)
+    made = planned(tmp_path, {"requirements.txt": lines}, ScriptFacts(), **image)
+    dockerfile = str(made.image.dockerfile)
+    assert made.chosen("system packages") == reported and ("apt-get" in dockerfile) is bool(installed)
+    assert f"--no-install-recommends {installed}" in (dockerfile + "--no-install-recommends ")
+    assert warns in "".join(made.image.warnings)
+
+
+def with_list(project: Path, source: str, listed: str, **more: Any) -> str:
+    """The torch of the plan, and why it has these packages."""
+    made = planned(project, {"train.py": source, "requirements.txt": listed}, **more)
+    return f"{made.image.stack.get('torch')} {made.reason('packages')}"
+
+
+def test_a_framework_that_is_imported_later_is_added_for_a_gpu(tmp_path: Path) -> None:
+    later = "import sys\nif sys.argv[1:]:\n    import torch\n"
+    reason = with_list(tmp_path, later, "numpy\n", cpu_only=False)
+    assert reason.startswith("2.") and "torch, which train.py:3 imports and the list leaves out" in reason
+    assert with_list(tmp_path, later, "numpy\n").startswith("None ")
+
+
+@pytest.mark.parametrize(
+    ("source", "listed", "message"),
+    [
+        ("import mlx.core\n", "mlx\n", "train.py:1 imports mlx, which computes on Apple's GPUs"),
+        (
+            "import torch\n",
+            "--extra-index-url https://download.pytorch.org/whl/rocm6.2\ntorch\n",
+            "requirements.txt names packages for AMD's GPUs",
+        ),
+    ],
+    ids=["Apple", "AMD"],
+)
+def test_other_makers_get_one_clear_sentence(tmp_path: Path, source: str, listed: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_list(tmp_path, source, listed, cpu_only=False)
+    assert with_list(tmp_path, source, listed)

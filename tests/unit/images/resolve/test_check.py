@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from package_indexes import Index, serving
-from seatrial.images.plan import plan_image
-from seatrial.images.resolve.uv import UvResolver
-from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts
-from seatrial.system.host import Host
 from tables import cases
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
@@ -63,7 +59,7 @@ def test_requirement_of_a_pinned_release_decides_too(plan: Any, requirements: st
     plan.index.has("tokenizers", "tokenizers-0.10.3.tar.gz")
     plan.index.wheels("tokenizers", "0.13.3", "38 39 310 311")
     assert plan(requirements).base == f"python:{python}-slim-bookworm"
-    text = " ".join(each.reason for each in plan.choices if each.what == "python")
+    text = plan.made.reason("python")
     assert ("tokenizers (which others need) has no wheel for Python 3.11" in text) == (python == "3.9")
 
 
@@ -215,15 +211,16 @@ def test_sizes_of_pinned_packages_count(plan: Any) -> None:
     plan.index.has("huge", "huge-1.0-py3-none-any.whl", size=700_000_000)
     made = plan("huge==1.0\n")
     assert made.packages_bytes == 2_100_000_000
-    [disk] = [choice for choice in plan.choices if choice.what == "disk"]
-    assert disk.value == "about 3 GB to build"
-    assert "other packages 2.1 GB" in disk.reason
+    assert plan.chosen("disk") == ["about 3 GB to build"] and "other packages 2.1 GB" in plan.made.reason("disk")
 
 
 def test_list_is_not_checked_without_an_index(plan: Any) -> None:
     plan.environ["PIP_NO_INDEX"] = "1"
     assert plan("torch==1.4.0\nnumpy==1.17.4\n").base == "python:3.8-slim-bookworm"
     assert plan.index.requested == []
+
+
+TORCH = ScriptFacts(imports=("torch",))
 
 
 def torch_releases(index: Index) -> None:
@@ -235,13 +232,13 @@ def torch_releases(index: Index) -> None:
 
 def test_a_release_that_the_project_left_open_follows_its_other_packages(plan: Any) -> None:
     torch_releases(plan.index)
-    made = plan("torch\nolder\n", imports=("torch",))
+    made = plan("torch\nolder\n", TORCH)
     assert made.stack["torch"] == "2.1.2"
 
 
 def test_a_contradiction_names_both_lines_and_whose_they_are(plan: Any) -> None:
     torch_releases(plan.index)
-    text = plan.refused("# versions\ntorch>=2.5\nolder==1.0\n", imports=("torch",))
+    text = plan.refused("# versions\ntorch>=2.5\nolder==1.0\n", TORCH)
     assert "torch==2.13.0 (requirements.txt:2; the version is seatrial's)" in text
     assert "older==1.0 (requirements.txt:3)" in text
 
@@ -256,11 +253,7 @@ def test_a_guess_that_does_not_fit_is_not_installed(plan: Any, needs: str | None
     if needs:
         plan.index.has("ourthing", "ourthing-1.0-py3-none-any.whl")
         plan.index.needs["ourthing-1.0"] = (needs,)
-    job = Job(project=plan.project, target=Target(kind="script", value="train.py"))
-    resolver = UvResolver(plan.project / "cache", Host(plan.environ))
-    script = ScriptFacts(imports=("torch", "ourthing"), framework="torch", where={"ourthing": "train.py:2"})
-    made, choices = plan_image(job, script=script, cpu_only=True, resolver=resolver)
+    made = plan("", ScriptFacts(imports=("torch", "ourthing"), framework="torch", where={"ourthing": "train.py:2"}))
     assert made.warnings == (f"ourthing is not installed: an import has this name, and {reason}",)
     assert made.stack["torch"] == "2.13.0"
-    [packages] = [choice for choice in choices if choice.what == "packages"]
-    assert "ourthing" not in packages.value
+    assert "ourthing" not in plan.chosen("packages")[0]

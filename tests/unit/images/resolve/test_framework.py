@@ -17,10 +17,11 @@ CHOSEN = constant(__file__, "CHOSEN")
 
 
 def resolved(row: dict[str, Any]) -> Resolved:
-    listed = Requirements(*(tuple(row.get(key, ())) for key in ("lines", "constraints", "options")))
+    given = (tuple(row.get(key, ())) for key in ("lines", "constraints", "options"))
+    listed = Requirements(*given, python=SpecifierSet(row.get("requires", "")))
     machine = row.get("machine", "any")
     return resolve_frameworks(
-        Needs(listed, "requirements.txt", "it is there", SpecifierSet(row.get("requires", ""))),
+        Needs(listed, "requirements.txt", "it is there"),
         frozenset(row.get("imports", ["torch"])),
         machine={"cpu": None, "any": TargetMachine()}[machine] if machine in ("cpu", "any") else parse_target(machine),
         own_sources=row.get("own_sources", False),

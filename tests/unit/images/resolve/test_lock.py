@@ -11,6 +11,8 @@ from package_indexes import Index, serving
 from seatrial.job.plan import ImagePlan
 from tables import cases
 
+GIT = "git+https://127.0.0.1:9/x.git"
+
 
 @pytest.fixture
 def index() -> Iterator[Index]:
@@ -47,11 +49,21 @@ def layers(plan: ImagePlan) -> dict[str, list[str]]:
     return found
 
 
-def test_list_of_wheels_is_locked_and_nothing_is_left_to_pip(plan: Any) -> None:
-    made = plan("tqdm\npandas==2.2.2\n")
-    assert layers(made) == {"large": ["pandas==2.2.2"], "locked": ["tqdm==4.67.1"]}
-    assert str(made.dockerfile).count("--no-deps --require-hashes --only-binary :all:") == 2
-    assert plan.chosen("not locked") == []
+@pytest.mark.parametrize(
+    ("requirements", "expected", "left"),
+    [
+        (["tqdm", "pandas==2.2.2"], {"large": ["pandas==2.2.2"], "locked": ["tqdm==4.67.1"]}, []),
+        (["tqdm", GIT], {"locked": ["tqdm==4.67.1"], "packages": ["tqdm", GIT]}, [GIT]),
+        (["tqdm", "built"], {"locked": ["tqdm==4.67.1"], "packages": ["tqdm", "built"]}, ["built"]),
+    ],
+    ids=["nothing is left to pip", "an address follows in the last step", "a package without a wheel is built there"],
+)
+def test_list_is_locked_and_the_rest_is_named(
+    plan: Any, requirements: list[str], expected: dict[str, list[str]], left: list[str]
+) -> None:
+    made = plan("\n".join(requirements))
+    assert layers(made) == expected and plan.chosen("not locked") == left
+    assert str(made.dockerfile).count("--no-deps --require-hashes --only-binary :all:") == len(expected) - bool(left)
 
 
 def test_framework_whose_index_does_not_answer_is_left_to_pip_and_the_rest_is_locked(plan: Any) -> None:
@@ -67,18 +79,6 @@ def test_framework_of_pytorchs_index_is_locked_with_its_build(plan: Any, of_torc
     made = plan("torch==2.13.0\nnumpy\n")
     assert layers(made) == {"framework": ["torch==2.13.0+cpu"], "required": ["numpy==2.4.6", "sympy==1.14"]}
     assert "--hash" in made.context_texts["framework/requirements.txt"] and plan.chosen("not locked") == []
-
-
-def test_address_follows_in_the_last_step_and_is_named(plan: Any) -> None:
-    made = plan("tqdm\ngit+https://127.0.0.1:9/x.git\n")
-    assert layers(made) == {"locked": ["tqdm==4.67.1"], "packages": ["tqdm", "git+https://127.0.0.1:9/x.git"]}
-    assert plan.chosen("not locked") == ["git+https://127.0.0.1:9/x.git"]
-
-
-def test_package_without_a_wheel_is_built_in_the_last_step(plan: Any) -> None:
-    made = plan("tqdm\nbuilt\n")
-    assert layers(made) == {"locked": ["tqdm==4.67.1"], "packages": ["tqdm", "built"]}
-    assert plan.chosen("not locked") == ["built"]
 
 
 @cases("requirements", "image")

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from image_plans import planned, write_files
 from package_indexes import Index, serving
-from seatrial.images.plan import plan_image
-from seatrial.images.resolve.indexes import PackageSource
 from seatrial.images.resolve.uv import Lock, ResolveRequest, Unreachable, UvResolver
-from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.images.sources import PackageSource
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
 
@@ -38,12 +37,14 @@ def test_project_with_traps_leaves_no_mark_on_the_host(
         for name in ("python", "python3", "python3.11", "uv", "git"):
             (project / folder / name).write_text(trap)
             (project / folder / name).chmod(0o755)
-    (project / ".venv/pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.0\n")
-    (project / "setup.py").write_text(f"open({str(marks / 'setup')!r}, 'w')\n")
-    (project / "uv.toml").write_text('index-url = "http://127.0.0.1:9/simple"\n')
-    (project / ".python-version").write_text("3.11\n")
-    lines = "plain==1.0\nsource-only==1.0\ngit+https://127.0.0.1:9/x/y.git\n"
-    (project / "requirements.txt").write_text(lines)
+    files = {
+        ".venv/pyvenv.cfg": "home = /usr/bin\nversion = 3.11.0\n",
+        "setup.py": f"open({str(marks / 'setup')!r}, 'w')\n",
+        "uv.toml": 'index-url = "http://127.0.0.1:9/simple"\n',
+        ".python-version": "3.11\n",
+        "requirements.txt": "plain==1.0\nsource-only==1.0\ngit+https://127.0.0.1:9/x/y.git\n",
+    }
+    write_files(project, files)
     monkeypatch.chdir(project)
     environ = {
         "PIP_INDEX_URL": index.url,
@@ -55,11 +56,9 @@ def test_project_with_traps_leaves_no_mark_on_the_host(
         "UV_CONFIG_FILE": str(project / "uv.toml"),
         "PYTHONPATH": str(project),
     }
-    job = Job(project=project, target=Target(kind="script", value="train.py"), image=ImageOptions())
-    resolver = UvResolver(tmp_path / "cache", Host(environ))
-    plan, choices = plan_image(job, script=ScriptFacts(), cpu_only=True, resolver=resolver)
-    assert [choice.value for choice in choices if choice.what == "from source"] == ["source-only==1.0"]
-    assert plan.warnings == () and plan.packages_bytes == 15_000
+    made = planned(project, script=ScriptFacts(), resolver=UvResolver(tmp_path / "cache", Host(environ)))
+    assert made.chosen("from source") == ["source-only==1.0"]
+    assert made.image.warnings == () and made.image.packages_bytes == 15_000
     assert list(marks.iterdir()) == []
     assert "/simple/plain/" in index.requested and not [path for path in index.requested if path.startswith("/f/")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import struct
 import subprocess
@@ -12,16 +13,18 @@ from typing import Any
 
 import pytest
 
+from image_plans import write_files
 from seatrial.findings.match import match_text
 from seatrial.images.slim.options import slimmer_bytes
 from seatrial.images.slim.program.compact import PAGE, compact
 from seatrial.images.slim.program.device_code import CUBIN, PTX, Entry, containers, never_loaded
 from seatrial.images.slim.program.elf import DT_SONAME, Elf
 from seatrial.images.slim.program.files import cuda_copies, removable
-from seatrial.images.slim.program.stub import X86_64, stub_library
+from seatrial.images.slim.program.stub import stub_library
 from tables import cases, constant
 
 gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+stubs = pytest.mark.skipif(not shutil.which("gcc") or platform.machine() != "x86_64", reason="stubs are for x86-64")
 
 
 def fatbin(*entries: tuple[int, int, bytes]) -> bytes:
@@ -110,7 +113,7 @@ def test_what_only_looks_like_a_fat_binary_is_left_alone() -> None:
     assert len(containers(b"....." + real + broken + real)) == 2
 
 
-@gcc
+@stubs
 def test_stub_satisfies_the_loader_and_names_the_call(tmp_path: Path) -> None:
     versions = tmp_path / "versions"
     versions.write_text("libwork.so.1 { global: *; };\n")
@@ -127,8 +130,6 @@ def test_stub_satisfies_the_loader_and_names_the_call(tmp_path: Path) -> None:
         ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libuser.so"), str(tmp_path / "user.c"), str(real)], check=True
     )
     elf = Elf(real.read_bytes())
-    if elf.machine != X86_64:
-        pytest.skip("stubs are written for x86-64 only")
     code = (
         f"import ctypes; ctypes.CDLL({str(real)!r}); l = ctypes.CDLL({str(tmp_path / 'libuser.so')!r}); "
         "print('loaded', flush=True); print(l.use(41))"
@@ -189,12 +190,10 @@ class Site:
 ASKED = constant(__file__, "ASKED")
 
 
-@gcc
+@stubs
 def test_a_stub_answers_its_version_and_ends_at_anything_else(tmp_path: Path) -> None:
     site = Site(tmp_path)
     fft = site.compiled("nvidia/cu13/lib/libcufft.so.12", VERSIONS)
-    if Elf(fft.read_bytes()).machine != X86_64:
-        pytest.skip("stubs are written for x86-64 only")
     argv = [sys.executable, "-c", ASKED, str(fft)]
     before = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert site.slimmed("fft")["stubs"] == ["libcufft.so.12"]
@@ -233,12 +232,8 @@ def test_what_xla_calls_stays_where_nvcc_goes(tmp_path: Path) -> None:
     site = Site(tmp_path)
     stays = ("bin/ptxas", "bin/nvlink", "bin/fatbinary", "nvvm/libdevice/libdevice.10.bc", "lib/libnvrtc.so.13")
     goes = ("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/crt/link.stub", "nvvm/bin/cicc", "lib/libnvvm.so.4")
-    for name in (*stays, *goes):
-        path = site.path / "nvidia" / "cu13" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x" * 1000)
-    for name in ("jaxlib", "clang", "libclang-18.1.1.dist-info"):
-        (site.path / name).mkdir()
+    write_files(site.path, {f"nvidia/cu13/{name}": "x" * 1000 for name in (*stays, *goes)})
+    write_files(site.path, dict.fromkeys(("jaxlib/", "clang/", "libclang-18.1.1.dist-info/"), ""))
     site.slimmed("nvcc,libclang")
     left = [str(path.relative_to(site.path / "nvidia/cu13")) for path in site.path.rglob("cu13/**/*") if path.is_file()]
     assert sorted(left) == sorted(stays)
@@ -248,11 +243,8 @@ def test_what_xla_calls_stays_where_nvcc_goes(tmp_path: Path) -> None:
 @gcc
 def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
     site = Site(tmp_path)
-    for name in ("torch/bin", "torch/include", "torch/lib", "numpy/tests", "triton"):
-        (site.path / name).mkdir(parents=True)
-    for name in ("torch/bin/protoc", "torch/bin/torch_shm_manager", "torch/include/a.h", "numpy/tests/t.py", "x.a"):
-        (site.path / name).write_bytes(b"x" * 1000)
-    (site.path / "triton" / "__init__.py").touch()
+    names = ("torch/bin/protoc", "torch/bin/torch_shm_manager", "torch/include/a.h", "numpy/tests/t.py", "x.a")
+    write_files(site.path, {**dict.fromkeys(names, "x" * 1000), "triton/__init__.py": "", "torch/lib/": ""})
     shutil.copy(library, site.path / "torch" / "lib" / "libtorch_cuda.so")
     fft = site.compiled("nvidia/cu13/lib/libcufft.so.12", "int cufftPlan1d(void) { return 0; }")
     assert "MB in all" in site.slim("fft,compile", "--arch", "90", level="arch")
@@ -268,34 +260,25 @@ def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
     assert site.slimmed("fft")["stubs"] == ["libcufft.so.12"] and fft.read_bytes() == stub
 
 
-@pytest.mark.parametrize("package", ["tensorflow", "jaxlib"])
-def test_what_xla_calls_stays(tmp_path: Path, package: str) -> None:
-    for name in ("nvidia/cuda_nvcc/bin", "nvidia/cuda_nvcc/nvvm/libdevice", "tensorflow/_api/v2/test", "sympy/tests"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "file").write_bytes(b"x")
-    (tmp_path / package).mkdir(exist_ok=True)
-    removed, paths = removable(tmp_path, keep_headers=False)
-    assert removed == {"tests": 1}
-    assert paths == [tmp_path / "sympy" / "tests"]
-
-
-def test_build_tools_go_where_nothing_compiles_with_them(tmp_path: Path) -> None:
-    (tmp_path / "nvidia" / "cu13" / "bin").mkdir(parents=True)
-    assert removable(tmp_path, keep_headers=False)[1] == [tmp_path / "nvidia" / "cu13" / "bin"]
+@pytest.mark.parametrize("kept", ["tensorflow/_api/v2/test", "jaxlib/mlir", "torch/nn"])
+def test_build_tools_go_where_xla_does_not_call_them(tmp_path: Path, kept: str) -> None:
+    tools = {"nvidia/cu13/bin", "nvidia/cu13/nvvm"}
+    write_files(tmp_path, {f"{name}/file": "x" for name in (*tools, "sympy/tests", kept)})
+    _, paths = removable(tmp_path, keep_headers=False)
+    assert {str(path.relative_to(tmp_path)) for path in paths} == {"sympy/tests"} | (
+        tools if "torch" in kept else set()
+    )
 
 
 def test_cuda_that_is_there_twice_is_found(tmp_path: Path) -> None:
     site, base = tmp_path / "site", tmp_path / "usr" / "local" / "cuda" / "lib64"
     wheel = site / "nvidia" / "cu13" / "lib"
-    for folder in (wheel, base / "stubs"):
-        folder.mkdir(parents=True)
-    for path in (wheel / "libcublas.so.13", wheel / "libcublasLt.so.13", base / "libcublas.so.12.6.4"):
-        path.write_bytes(b"x" * 300_000)
+    large = "x" * 300_000
+    of_wheel = ("libcublas.so.13", "libcublasLt.so.13", "libnvrtc.so.13", "libnvrtc.alt.so.13")  # another library
+    write_files(wheel, dict.fromkeys(of_wheel, large))
+    stubs = {"stubs/libcublasLt.so": large, "libcublasLt.so.12": "x"}  # to link against; of ours
+    write_files(base, {"libcublas.so.12.6.4": large, **stubs})
     (base / "libcublas.so").symlink_to("libcublas.so.12.6.4")
-    (base / "stubs" / "libcublasLt.so").write_bytes(b"x" * 300_000)  # to link against; nothing loads it
-    (base / "libcublasLt.so.12").write_bytes(b"x")  # a stub of ours
-    (wheel / "libnvrtc.so.13").write_bytes(b"x" * 300_000)
-    (wheel / "libnvrtc.alt.so.13").write_bytes(b"x" * 300_000)  # another library
     copies = {str(wheel / "libcublas.so.13"): 300_000, str(base / "libcublas.so.12.6.4"): 300_000}
     assert cuda_copies(site, [str(tmp_path / "usr" / "local"), str(tmp_path / "usr")]) == {"cublas": copies}
     assert cuda_copies(site, []) == {}
