@@ -309,8 +309,8 @@ def _markdown(results: dict[str, Any]) -> str:
     for name, part in results["parts"].items():
         cells = ["" if part.get(key) is None else str(part[key]).replace("|", "/") for key in keys]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "| first epoch | examples/s | times | per GPU |", "|---" * 4 + "|"]
-    rates = {name: part["examples_per_s"][0] for name, part in results["parts"].items() if part.get("examples_per_s")}
+    lines += ["", "| last epoch | examples/s | times | per GPU |", "|---" * 4 + "|"]
+    rates = {name: part["examples_per_s"][-1] for name, part in results["parts"].items() if part.get("examples_per_s")}
     for name, rate in rates.items():
         what, _, ranks = name.rpartition("-")
         if alone := rates.get(f"{what}-1"):
@@ -358,7 +358,7 @@ def main() -> int:
     ) -> Callable[[], dict[str, Any]]:
         def work() -> dict[str, Any]:
             data = session.data(name, count)
-            options = ["--epochs", "1" if name == "spam" else "2", "--batch", str(batch), *data, *words]
+            options = ["--epochs", "3" if name == "spam" else "6", "--batch", str(batch), *data, *words]
             label = f"{name}-{batch}" + "".join(f"-{pair.partition('=')[2]}" for pair in env) + f"-{count}"
             return session.run(label, count, "recipe.py", name, *options, limit_s=75, env=env)
 

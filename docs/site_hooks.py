@@ -6,6 +6,7 @@ import html
 import importlib.util
 import json
 import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,8 +71,18 @@ def measured(path: Path) -> str:
     shown = [["" if cell is None else str(cell) for cell in row] for row in (result["columns"], *result["rows"])]
     lines = ["| " + " | ".join(row) + " |" for row in shown]
     lines.insert(1, "|" + "---|" * len(result["columns"]))
-    about = f"*{result['title']}*. {result['machine']}; {result['versions']}; {result['date']}; `{result['command']}`."
+    about = f"*{result['title']}*. {result['machine']}; {result['versions']}; {result['date']}; `{result['command']}`; "
+    about += f"measured at `{result['commit']}`{_changed_since(result['commit'], result['files'])}."
     return "\n".join([*lines, "", about, *(f"\n{note}" for note in result.get("notes", ()))])
+
+
+def _changed_since(commit: str, files: list[str]) -> str:
+    """Return the files and folders of a measurement that have changed since its commit, if the repository knows it."""
+    git = ["git", "-C", str(HERE.parent)]
+    if subprocess.run([*git, "cat-file", "-e", commit], capture_output=True).returncode:
+        return ""
+    changed = [each for each in files if subprocess.run([*git, "diff", "--quiet", commit, "--", each]).returncode]
+    return f", changed since then: {', '.join(f'`{each}`' for each in changed)}" if changed else ""
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

@@ -1,5 +1,8 @@
 """The agent on a real NVIDIA GPU: contract, proof of use, samples and energy."""
 
+import os
+import sys
+
 import pytest
 
 from agent_process import Agent
@@ -29,7 +32,9 @@ def required(tmp_path, script, gpu):
         "memory_bytes": gpu.memory_bytes,
         "minor": gpu.minor,
     }
-    return Agent(tmp_path, script, gpu_mode="required", check="driver", gpus=[entry], sample_interval_s=0.25)
+    # The base of this environment: as with --on local, the linker finds NVML by LD_LIBRARY_PATH too.
+    python = os.path.realpath(sys.executable)
+    return Agent(tmp_path, script, python, gpu_mode="required", check="driver", gpus=[entry], sample_interval_s=0.25)
 
 
 def test_contract_context_samples_and_energy(tmp_path):

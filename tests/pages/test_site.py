@@ -81,7 +81,10 @@ def test_every_measurement_has_its_machine_and_is_shown() -> None:
     assert results
     for path in results:
         result = json.loads(path.read_text(encoding="utf-8"))
-        assert all(result[key] for key in ("title", "machine", "versions", "date", "command")), path.name
+        assert all(result[key] for key in ("title", "machine", "versions", "date", "command", "commit", "files")), (
+            path.name
+        )
+        assert all((ROOT / each).exists() for each in result["files"]), path.name
         assert all(len(row) == len(result["columns"]) for row in result["rows"]), path.name
         assert f"benchmarks/results/{path.name})" in shown, f"no page links {path.name}"
         assert hooks().measured(path).count("\n|") == len(result["rows"]) + 1

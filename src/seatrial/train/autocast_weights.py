@@ -1,4 +1,4 @@
-"""Run work on a second stream of the GPU, concurrently with the first one, for steps of one process alone.
+"""Run work on a second stream of the GPU, concurrently with the first one.
 
 A step whose kernels wait for one another leaves multiprocessors idle: at the end of each product of matrices, and where
 one moves bytes the arithmetic. In a graph, kernels of the first stream go before those of the second (engine.Graphed).
@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seatrial.train.distributed import GradientReducer
 from seatrial.train.kernels.ops import refuse_second_derivatives
 from seatrial.train.traced_code import running_by
 
 
 class SideStream:
-    """A second stream; where it is off (a CPU, several ranks), what would go there is done at once."""
+    """A second stream; on a CPU, what would go there is done at once."""
 
-    def __init__(self, device: torch.device, *, on: bool = True) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and on else None  # type: ignore[no-untyped-call]
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._begun: list[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = []
 
     @property
@@ -94,13 +95,17 @@ class SecondStream:
             yield
         finally:
             self._alone = set()
-            if self._side_stream is not None:
-                self._side_stream.wait()
+            self.wait()
             made, self._made = self._made, {}
         early = {weight for weight, place in made.items() if weight.grad is None or weight.grad.data_ptr() != place}
         self.refused |= early
         if early:
             raise EarlyError(f"gradients of {len(early)} weights were copied before they were made")
+
+    def wait(self) -> None:
+        """The first stream waits for the gradients that were begun."""
+        if self._side_stream is not None:
+            self._side_stream.wait()
 
     def takes(self, weight: Tensor) -> bool:
         """Return True if this weight's gradient may be made on the second stream."""
@@ -139,8 +144,11 @@ def gradient_counts(loss: Tensor) -> dict[Tensor, int]:
 
 
 def is_watched(weight: Tensor) -> bool:
-    """Return True if a hook gets the gradient."""
-    return bool(weight._backward_hooks) or bool(getattr(weight, "_post_accumulate_grad_hooks", None))
+    """Return True if a hook gets the gradient, other than the reducer's, which waits for it."""
+    hooks = (getattr(weight, "_post_accumulate_grad_hooks", None) or {}).values()
+    return bool(weight._backward_hooks) or any(
+        getattr(hook, "__func__", None) is not GradientReducer.filled for hook in hooks
+    )
 
 
 COPY = torch.bfloat16

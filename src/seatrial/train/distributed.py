@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -202,6 +202,8 @@ class GradientReducer:
         self.ranks = ranks
         self._wire = WIRE.get(computed)
         self._copies: list[tuple[list[Tensor], list[Tensor]]] = []
+        #: Called before a bucket is sent, where other streams write gradients.
+        self.before_sending: Callable[[], None] = lambda: None
         self.overlap = self.second_stream = False
         self.parameters = list(model.parameters())
         self._buckets: list[list[nn.Parameter]] = []
@@ -236,7 +238,7 @@ class GradientReducer:
         self._buckets = _buckets(trained)
         for parameter in trained:
             if parameter not in self._places:
-                parameter.register_post_accumulate_grad_hook(self._filled)  # type: ignore[no-untyped-call]
+                parameter.register_post_accumulate_grad_hook(self.filled)  # type: ignore[no-untyped-call]
         self._places = {parameter: number for number, bucket in enumerate(self._buckets) for parameter in bucket}
 
     def agree(self, failed: bool) -> bool:
@@ -269,7 +271,8 @@ class GradientReducer:
     def settle(self) -> None:
         """Do nothing: they are always up to date."""
 
-    def _filled(self, parameter: nn.Parameter) -> None:
+    def filled(self, parameter: nn.Parameter) -> None:
+        """Send the buckets that this gradient completes, in a step's last backward pass."""
         assert parameter not in self._left_out, "a captured step is one that was agreed on"
         if self.overlap:
             missing = self._missing[self._places[parameter]]
@@ -285,6 +288,7 @@ class GradientReducer:
         self._sent += 1
         if not gradients:
             return
+        self.before_sending()
         if self._wire is not None and gradients[0].dtype != self._wire:
             flat = torch.empty(sum(map(Tensor.numel, gradients)), dtype=self._wire, device=gradients[0].device)
             pieces = list(torch.split(flat, [gradient.numel() for gradient in gradients]))

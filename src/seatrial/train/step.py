@@ -161,6 +161,8 @@ class Step:
         #: This step is tried out before it is captured: what it changes is put back.
         self.rehearsing = False
         self._module_kernels = module_kernels(model, precision, ranks) if kernels else None
+        if self._module_kernels and self._module_kernels.products and isinstance(self.reducer, GradientReducer):
+            self.reducer.before_sending = self._module_kernels.products.second_stream.wait
         self._frozen_after = frozen_after or []
         #: The numbers of epochs after which parameters are frozen.
         self._ends = sorted({epochs for _, epochs in self._frozen_after})
@@ -380,7 +382,7 @@ class Step:
         """Compute weights' gradients on a second stream, in steps that become a graph."""
         products = self._module_kernels.products if self._module_kernels else None
         captured = self.rehearsing or (self.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
-        if products is None or not captured or not whole or self.ranks.world > 1:
+        if products is None or not captured or not whole:
             return nullcontext()
         return products.second_stream.backward(loss, products.weights)
 

@@ -6,7 +6,7 @@ products; nothing is cast in a step but by the update, which writes the copy.
 An update moves bytes and leaves the arithmetic idle, and a forward pass the other way round, so they run side by side:
 ``update`` changes the first layer's matrices and all that is small; those of later layers are changed on a second
 stream when the next step begins, a layer at a time, and the forward pass waits for each where it comes to it. Other
-readers call ``settle`` first. Several ranks update everything at once: their second stream is NCCL's.
+readers call ``settle`` first.
 """
 
 from __future__ import annotations
@@ -77,12 +77,10 @@ class FlatWeights:
         #: The gradients' norm, and the factor that clips them.
         self.norm = torch.ones(2, device=device)
         self._rate: Tensor | None = None
-        alone = ranks.world == 1
-        later = later if alone else ()
         bounds = [*(self._places[parameter] for parameter in later), self.decayed]
         self._at_once = (0, bounds[0]), (self.decayed, size)
         self._later = dict(zip(later, pairwise(bounds), strict=False))
-        self.side_stream = SideStream(device, on=alone)
+        self.side_stream = SideStream(device)
         self.second_stream = self.side_stream.on
         #: Of each of ``later``, the event of its update, until it was waited for.
         self._updated: dict[nn.Parameter, torch.cuda.Event] = {}
@@ -226,7 +224,8 @@ class FlatWeights:
         if not piece.is_cuda:  # not every release of Gloo averages
             piece.div_(self.ranks.world)
         kind = dist.ReduceOp.AVG if piece.is_cuda else dist.ReduceOp.SUM
-        self._waiting.append(dist.all_reduce(piece, kind, async_op=True))
+        with self.side_stream.running():  # NCCL waits for both streams, and the first one goes on
+            self._waiting.append(dist.all_reduce(piece, kind, async_op=True))
 
 
 class FlatAdamW(Optimizer):
