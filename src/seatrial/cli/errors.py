@@ -32,8 +32,7 @@ from seatrial.errors import (
     TargetError,
     UsageError,
 )
-from seatrial.findings.finding import CAUSE, FIX
-from seatrial.findings.own_words import SHARE_WORDS, with_own_words
+from seatrial.findings.finding import CAUSE, FIX, SHARE_WORDS, with_own_words
 from seatrial.job.flags import replaced_option
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT

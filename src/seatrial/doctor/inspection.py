@@ -159,8 +159,8 @@ class Inspection:
 
     @cached_property
     def types(self) -> dict[str, Any]:
-        """probe/programs/torch_types.py's result. Raises LookError."""
-        return self._program("torch_types.py", [], TORCH_S)
+        """probe/programs/torch_check.py's result of each type. Raises LookError."""
+        return self._program("torch_check.py", ["types"], TORCH_S)
 
     @cached_property
     def collective(self) -> dict[str, Any]:

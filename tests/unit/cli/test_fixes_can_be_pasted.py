@@ -14,7 +14,7 @@ import pytest
 from seatrial import cli
 from seatrial.cli.options import command_of
 from seatrial.findings.catalogue import entries
-from seatrial.findings.own_words import with_own_words
+from seatrial.findings.finding import with_own_words
 from tables import cases, constant
 
 #: Words of the shell itself.

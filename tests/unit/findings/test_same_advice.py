@@ -13,6 +13,11 @@ from seatrial.findings.catalogue import entries
 
 PACKAGE = Path(seatrial.__file__).parent
 
+#: Commands that several places give.
+SHARED = {
+    name: text for name, text in vars(finding).items() if name.isupper() and isinstance(text, str) and " " in text
+}
+
 #: Words of a command that only looks ("kubectl describe pod X"), which any place may name.
 FIRST_LOOK = 5
 
@@ -34,15 +39,14 @@ def test_one_symptom_belongs_to_one_entry() -> None:
 
 def test_shared_commands_are_fixes_of_the_catalogue() -> None:
     """The TOML files repeat them."""
-    shared = {name: text for name, text in vars(finding).items() if name.isupper() and " " in text}
     fixes = [entry.fix for entry in entries()]
-    assert [name for name, text in shared.items() if not any(text.split("   #")[0] in fix for fix in fixes)] == []
+    assert [name for name, text in SHARED.items() if not any(text.split("   #")[0] in fix for fix in fixes)] == []
 
 
 def test_nobody_else_writes_the_catalogues_texts() -> None:
     """A cause, a fix or a long command that stands in the catalogue is taken from there."""
     known = {_plain(text) for entry in entries() for text in (entry.cause, entry.fix)}
-    known |= {_plain(text) for name, text in vars(finding).items() if name.isupper() and " " in text}
+    known |= {_plain(text) for text in SHARED.values()}
     known = {text for text in known if len(text.split()) > FIRST_LOOK}
     repeated = [
         f"{path.relative_to(PACKAGE)}:{line}: {text}"

@@ -9,7 +9,7 @@ from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.contract.tunables import BUNDLED, GROUPS
 from seatrial.common.signals import REGIONS, number, numbers, refined
 
-#: Parts of a training script that are no part of its steps.
+#: Parts of a training script outside of its steps.
 _NOT_OF_STEPS = ("evaluation", "checkpoint")
 
 
