@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -33,9 +34,9 @@ def main(argv: Sequence[str]) -> int:
     torch.manual_seed(0)
     original = open_model(arguments.model, arguments.model_factory, arguments.input_shape)
     tolerance = arguments.tolerance or TOLERANCES[original.dtype]
-    of_what = f"{len(next(iter(original.inputs.values())))} {'real' if original.real else 'random'} inputs"
+    of_what = f"{len(original.examples)} {'real' if original.examples.real else 'random'} inputs"
     print(f"{original.name}: comparing on {of_what}", flush=True)
-    if not original.real:
+    if not original.examples.real:
         print("no examples are saved with it: the inputs are drawn from a fixed seed", flush=True)
     began = time.perf_counter()
     found = export(original, arguments.to, arguments.out, tolerance)
@@ -78,8 +79,9 @@ def export(original: Original, to: str, out: Path, tolerance: float) -> Differen
     try:
         written = aside / out.name
         found = _write_and_compare(original, to, written, tolerance)
-        save_examples(_examples(original), written)
-        save_card(_card(original, to, written, found, tolerance), card_path(written))
+        examples = _examples(original)
+        save_examples(examples, written)
+        save_card(_card(original, examples, to, written, found, tolerance), card_path(written))
         for path in (examples_path(written), card_path(written), written):
             path.chmod(0o644)
             path.replace(out.with_name(path.name))
@@ -91,12 +93,11 @@ def export(original: Original, to: str, out: Path, tolerance: float) -> Differen
 
 
 def _write_and_compare(original: Original, to: str, written: Path, tolerance: float) -> Difference:
-    form = FORMATS[to]
+    write, load = FORMATS[to]
     try:
         with torch.no_grad():
-            form.write(original, written)
-            after = form.load(written, original)
-            found = compare(original, run_original(original), after)
+            write(original, written)
+            found = compare(original, run_original(original), load(written, original))
     except (TrainError, OSError):
         raise
     except ImportError as error:
@@ -124,21 +125,12 @@ def _examples(original: Original) -> Examples:
     """Return the inputs with the original's outputs, for programs that load the exported file."""
     with torch.no_grad():
         outputs = run_original(original)(tuple(original.inputs.values()))
-    named = dict(zip(original.outputs, outputs, strict=True))
-    return Examples(
-        original.recipe,
-        original.kind,
-        original.weights,
-        original.inputs,
-        named,
-        original.labels,
-        original.normalise,
-        original.real,
-    )
+    return replace(original.examples, outputs=dict(zip(original.outputs, outputs, strict=True)))
 
 
-def _card(original: Original, to: str, written: Path, found: Difference, tolerance: float) -> ModelCard:
-    examples = _examples(original)
+def _card(
+    original: Original, examples: Examples, to: str, written: Path, found: Difference, tolerance: float
+) -> ModelCard:
     opset = {"onnx": OPSET if original.program is None else PROGRAM_OPSET}.get(to, 0)
     digest = hashlib.sha256(written.read_bytes()).hexdigest()
     inputs = tuple(
@@ -150,21 +142,21 @@ def _card(original: Original, to: str, written: Path, found: Difference, toleran
         TensorSpec(name, str(datatype(each.dtype)), _varying(each.shape, free))
         for name, each in examples.outputs.items()
     )
-    normalise = original.normalise
+    normalise = examples.normalise
     return ModelCard(
         format=to,
         file=written.name,
         sha256=digest,
-        kind=original.kind,
-        recipe=original.recipe,
+        kind=examples.kind,
+        recipe=examples.recipe,
         inputs=inputs,
         outputs=outputs,
-        labels=original.labels,
+        labels=examples.labels,
         scale=tuple(normalise.scale.flatten().tolist()) if normalise else (),
         shift=tuple(normalise.shift.flatten().tolist()) if normalise else (),
-        weights=original.weights,
+        weights=examples.weights,
         examples=len(examples),
-        real=original.real,
+        real=examples.real,
         batches=found.batches,
         largest_difference=found.scaled,
         largest_absolute_difference=found.absolute,

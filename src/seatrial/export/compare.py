@@ -47,14 +47,14 @@ def compare(original: Original, before: Run, after: Run) -> Difference:
     Raises DisagreesError: other shapes, other types, or other places that are not finite.
     """
     scaled = absolute = 0.0
-    count = len(next(iter(original.inputs.values())))
+    count = len(original.examples)
     sizes = (original.fixed_batch,) if original.fixed_batch else (1, count, 2 * count + 5)
     for size in sizes:
         rows = original.rows(size)
         got, wanted = after(rows), before(rows)
         pairs = [*_pairs(original, got, wanted, size)]
-        if size == count and original.saved is not None:
-            pairs += [*_pairs(original, got, tuple(original.saved.values()), size)]
+        if size == count and original.examples.outputs:
+            pairs += [*_pairs(original, got, tuple(original.examples.outputs.values()), size)]
         for mine, theirs in pairs:
             distance = (mine - theirs).abs()
             absolute = max(absolute, float(distance.max()))

@@ -7,7 +7,6 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,6 @@ PROGRAM_OPSET = 18
 
 #: (inputs) → outputs, in the order of Original.outputs.
 Run = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
-
-
-@dataclass(frozen=True)
-class Format:
-    """A way to write a model.
-
-    Attributes:
-        suffix: of its files. opset: for ONNX.
-        write: the original to this path. load: back again; the original gives the network that weights need.
-    """
-
-    suffix: str
-    write: Callable[[Original, Path], None]
-    load: Callable[[Path, Original], Run]
 
 
 def write_onnx(original: Original, path: Path) -> None:
@@ -66,7 +51,7 @@ def write_onnx(original: Original, path: Path) -> None:
     axes |= {name: {0: "batch"} for name in outputs} if original.fixed_batch is None else {}
     torch.onnx.export(
         original.module,
-        original.rows(max(2, _count(original))),
+        original.rows(max(2, len(original.examples))),
         str(path),
         dynamo=False,
         input_names=names,
@@ -96,7 +81,7 @@ def write_pt2(original: Original, path: Path) -> None:
         return
     dims = {"batch": torch.export.Dim("batch"), "length": torch.export.Dim("length", max=max(2, original.longest))}
     shapes = tuple({place: dims[name] for place, name in each.items()} for each in original.dynamic.values())
-    rows = original.rows(max(2, _count(original)))
+    rows = original.rows(max(2, len(original.examples)))
     given = (shapes,) if _takes_any_number(original) else shapes
     program = torch.export.export(original.module, rows, dynamic_shapes=given, strict=False)
     torch.export.save(program, path)
@@ -125,11 +110,12 @@ def load_safetensors(path: Path, original: Original) -> Run:
     return lambda inputs: _tuple(module(*inputs))
 
 
-#: The formats of ``--to``.
-FORMATS: dict[str, Format] = {
-    "onnx": Format(".onnx", write_onnx, load_onnx),
-    "pt2": Format(".pt2", write_pt2, load_pt2),
-    "safetensors": Format(".safetensors", write_safetensors, load_safetensors),
+#: The formats of ``--to``, which are their files' suffixes, too: how the original is written to a path, and how it is
+#: loaded again; the original gives the network that weights need.
+FORMATS: dict[str, tuple[Callable[[Original, Path], None], Callable[[Path, Original], Run]]] = {
+    "onnx": (write_onnx, load_onnx),
+    "pt2": (write_pt2, load_pt2),
+    "safetensors": (write_safetensors, load_safetensors),
 }
 
 
@@ -140,10 +126,6 @@ def run_original(original: Original) -> Run:
 
 def _tuple(outputs: Any) -> tuple[Tensor, ...]:
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-
-
-def _count(original: Original) -> int:
-    return len(next(iter(original.inputs.values())))
 
 
 def _takes_any_number(original: Original) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.train.errors import InputError
-from seatrial.train.saving.examples import Normalisation
+from seatrial.train.saving.examples import Examples
 
 #: Rows that are drawn where no real inputs are there.
 DRAWN = 16
@@ -23,34 +23,35 @@ class Original:
 
     Attributes:
         name: of the exported files by default.
-        module: in evaluation mode; takes ``inputs`` by position and returns tensors alone (see ``Flat``).
+        module: in evaluation mode; takes the inputs by position and returns tensors alone (see ``Flat``).
         state: its weights under the names that it was saved with.
-        inputs: name → [N, …]. real: they come from a test set, or from the user.
+        examples: inputs that it takes, drawn at random where none are saved; the outputs that were saved with these
+            weights, {} where there are none; and what else is known of the model.
+        outputs: their names.
         dynamic: name → {dimension: its name} of those that vary; the batch is dimension 0.
         longest: of a dimension named ``length``.
-        saved: outputs that were saved with the examples; empty where there are none.
         program: the file's own program, for .pt2.
+        tokenizer: of transformers, for text.
     """
 
     name: str
     module: nn.Module
     state: Mapping[str, Tensor]
-    inputs: Mapping[str, Tensor]
+    examples: Examples
     outputs: tuple[str, ...]
     dynamic: Mapping[str, Mapping[int, str]]
-    weights: str
-    kind: str = "tensors"
-    recipe: str = ""
-    real: bool = False
-    labels: tuple[str, ...] = ()
-    normalise: Normalisation | None = None
     longest: int = 512
-    saved: Mapping[str, Tensor] | None = None
     program: Any = None
+    tokenizer: Any = None
+
+    @property
+    def inputs(self) -> Mapping[str, Tensor]:
+        """Return name → [N, …] of the examples."""
+        return self.examples.inputs
 
     def rows(self, count: int) -> tuple[Tensor, ...]:
         """Return so many rows of the inputs, from the first on and repeated. A single text loses its padding."""
-        have = len(next(iter(self.inputs.values())))
+        have = len(self.examples)
         taken = torch.arange(count) % have
         rows = {name: each[taken] for name, each in self.inputs.items()}
         if count == 1 and "attention_mask" in rows:
@@ -62,7 +63,7 @@ class Original:
     def fixed_batch(self) -> int | None:
         """Return the only batch that it takes, or None."""
         free = all(0 in dimensions for dimensions in self.dynamic.values())
-        return None if free else len(next(iter(self.inputs.values())))
+        return None if free else len(self.examples)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from seatrial.models.model import Flat, Original, drawn, keywords_of, outputs_of
-from seatrial.models.recipe_models import WEIGHTS, Saved, read_saved
+from seatrial.models.recipe_models import WEIGHTS, read_file, read_saved
 from seatrial.models.state_dicts import fitted, read_states, usual_first
 from seatrial.train import options
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line, type_and_line
@@ -41,7 +41,7 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
     Raises ModelFileError, InputError: one sentence.
     """
     if spec in WEIGHTS and factory is None and not Path(spec).is_file():
-        return _of_recipe(read_saved(options.default_folder("models"), spec))
+        return read_saved(options.default_folder("models"), spec)
     path = next((each for each in (options.default_folder("models") / spec, Path(spec)) if each.is_file()), Path(spec))
     if not path.is_file():
         raise ModelFileError(f"{path} does not exist", fix=f"a recipe's name ({', '.join(WEIGHTS)}) or a file")
@@ -50,7 +50,7 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
     if path.suffix == ".safetensors":
         recipe = _recipe_of(path)
         if recipe is not None and factory is None:
-            return _of_recipe(read_saved(path.parent.parent if recipe == "spam" else path.parent, recipe))
+            return read_file(path, recipe)
         return _of_weights(path, {"": read_tensors(path)[0]}, factory, shapes)
     names = _entries(path)
     if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
@@ -65,39 +65,9 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
 
 def _recipe_of(path: Path) -> str | None:
     """Return the recipe that saved the file, by its examples."""
-    path_of_examples = examples_path(path)
-    recipe = read_examples(path_of_examples).recipe if path_of_examples.is_file() else None
+    examples = _examples(path)
+    recipe = examples.recipe if examples else None
     return recipe if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name else None
-
-
-def _of_recipe(saved: Saved) -> Original:
-    text = saved.kind == "text"
-    inner = saved.network.model if text else saved.network
-    state = {name: tensor.detach() for name, tensor in inner.state_dict().items()}  # type: ignore[union-attr]
-    varying = {0: "batch", 1: "length"} if text else {0: "batch"}
-    examples = saved.examples
-    if examples is not None:
-        inputs = dict(examples.inputs)
-    else:
-        shapes = {name: [16 if size < 0 else size for size in shape] for name, shape in saved.inputs.items()}
-        inputs = drawn(shapes, dict.fromkeys(shapes, torch.int64 if text else torch.float32))
-        inputs |= {"attention_mask": torch.ones_like(inputs["input_ids"])} if text else {}
-    return Original(
-        name=saved.recipe,
-        module=saved.network,
-        state=state,
-        inputs=inputs,
-        outputs=("logits",),
-        dynamic=dict.fromkeys(inputs, varying),
-        weights=saved.weights,
-        kind=saved.kind,
-        recipe=saved.recipe,
-        real=examples is not None,
-        labels=saved.labels,
-        normalise=examples.normalise if examples else None,
-        longest=int(inner.config.max_position_embeddings) if text else 0,  # type: ignore[union-attr, arg-type]
-        saved=examples.outputs if examples else None,
-    )
 
 
 #: Source: torch/serialization.py.
@@ -225,7 +195,6 @@ def _of_user(
     path: Path, network: Any, inputs: Mapping[str, Tensor], *, given: bool, state: Mapping[str, Tensor] | None = None
 ) -> Original:
     """Run a network with inputs once, so that its outputs have names."""
-    examples = _examples(path)
     keywords = () if state is not None else keywords_of(network, [*inputs])
     try:
         with torch.no_grad():
@@ -239,25 +208,19 @@ def _of_user(
         ) from error
     own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
     digest = weights_digest(own)
-    same = examples is not None and examples.weights == digest  # else their inputs alone are of use
+    examples = _examples(path) or Examples("", "tensors", digest, inputs, {}, real=False)
+    saved = examples.outputs if examples.weights == digest else {}  # else their inputs alone are of use
     plain = set(outputs) == {"output"} and not keywords
     named = tuple(outputs)
-    if examples and len(examples.outputs) == len(outputs) and {*examples.outputs} != {*outputs}:
+    if len(examples.outputs) == len(outputs) and {*examples.outputs} != {*outputs}:
         named = tuple(examples.outputs)
     return Original(
         name=path.name.partition(".")[0],
         module=network if plain else Flat(network, keywords),
         state=own,
-        inputs=inputs,
+        examples=replace(examples, weights=digest, inputs=inputs, outputs=saved, real=given or examples.real),
         outputs=named,
         dynamic={name: {0: "batch"} for name in inputs},
-        weights=digest,
-        kind=examples.kind if examples else "tensors",
-        recipe=examples.recipe if examples else "",
-        real=given or (examples is not None and examples.real),
-        labels=examples.labels if examples else (),
-        normalise=examples.normalise if examples else None,
-        saved=examples.outputs if examples and same else None,
     )
 
 

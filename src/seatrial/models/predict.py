@@ -59,24 +59,19 @@ def predict(network: Any, reader: Reader, inputs: Sequence[str]) -> Iterator[tup
 
 def _opened(model: str, folder: Path) -> tuple[Any, Reader, Sequence[str]]:
     """Return the network, the reader of its inputs and the labels. Raises ModelFileError, InputError."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if model in WEIGHTS:
-        saved = read_saved(folder, model)
-        network = saved.network.to(device)
-        if saved.kind == "text":
-            return network, _text_reader(saved.tokenizer, device), saved.labels
-        normalise = saved.examples.normalise if saved.examples else None
-        shape, labels = next(iter(saved.inputs.values())), saved.labels
-    else:
-        opened, device = open_model(model), torch.device("cpu")
-        network, normalise, labels = opened.module, opened.normalise, opened.labels
-        shape = tuple(next(iter(opened.inputs.values())).shape[1:])
+    opened, device = read_saved(folder, model) if model in WEIGHTS else open_model(model), torch.device("cpu")
+    network, labels, normalise = opened.module, opened.examples.labels, opened.examples.normalise
+    if model in WEIGHTS and torch.cuda.is_available():
+        device = torch.device("cuda")
+        network = network.to(device)
+    if opened.tokenizer is not None:
+        return network, _text_reader(opened.tokenizer, device), labels
     if normalise is None:
         raise ModelFileError(
             f"no examples saved with {model} hold how its images are normalised",
             fix="train it again: seatrial run RECIPE; or export it again: seatrial export RECIPE --to pt2",
         )
-    return network, _image_reader(normalise, shape, device), labels
+    return network, _image_reader(normalise, next(iter(opened.inputs.values())).shape[1:], device), labels
 
 
 def _text_reader(tokenizer: Any, device: torch.device) -> Reader:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from seatrial.models.model import Original, drawn
 from seatrial.recipes import cifar10, mnist, mnist_deep, spam
 from seatrial.train.data.cifar10 import CLASSES as CIFAR10_CLASSES
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
-from seatrial.train.saving.examples import Examples, examples_path, read_examples
+from seatrial.train.saving.examples import Examples, examples_path, numbered, read_examples
 from seatrial.train.saving.model_files import read_tensors, weights_digest
 
 #: Recipe → its weights, below the models folder.
@@ -28,31 +29,6 @@ WEIGHTS = {
     "cifar10": "cifar10.safetensors",
     "spam": "spam/model.safetensors",
 }
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A trained model.
-
-    Attributes:
-        network: in evaluation mode, fp32, on the CPU. Takes the inputs by position, in the order of ``inputs``.
-        path: of its weights. weights: their digest.
-        kind: ``image`` or ``text``.
-        inputs: name → shape of one row; -1 where the length varies.
-        examples: None where none were saved: a model of an older version.
-        labels: of the classes, in the order of the logits.
-        tokenizer: of transformers, for text.
-    """
-
-    recipe: str
-    network: nn.Module
-    path: Path
-    weights: str
-    kind: str
-    inputs: Mapping[str, tuple[int, ...]]
-    labels: tuple[str, ...]
-    examples: Examples | None = None
-    tokenizer: Any = None
 
 
 class TextClassifier(nn.Module):
@@ -69,7 +45,7 @@ class TextClassifier(nn.Module):
         return spam.logits(self.model, (input_ids, attention_mask != 0))
 
 
-def read_saved(models_folder: Path, recipe: str) -> Saved:
+def read_saved(models_folder: Path, recipe: str) -> Original:
     """Read the model that a recipe saved in this folder.
 
     Raises:
@@ -86,19 +62,12 @@ def read_saved(models_folder: Path, recipe: str) -> Saved:
     return read_file(path, recipe)
 
 
-def read_file(path: Path, recipe: str) -> Saved:
+def read_file(path: Path, recipe: str) -> Original:
     """Read the recipe's model from this file, in any folder. Raises ModelFileError."""
-    read = _read_text if recipe == "spam" else _read_images
-    saved = read(recipe, path)
-    if (examples := _examples(saved)) is None:
-        return saved
-    inputs = (
-        saved.inputs if saved.kind == "text" else {key: (*each.shape[1:],) for key, each in examples.inputs.items()}
-    )
-    return replace(saved, examples=examples, inputs=inputs, labels=examples.labels or saved.labels)
+    return _read_text(path, recipe) if recipe == "spam" else _read_images(path, recipe)
 
 
-def _read_images(recipe: str, path: Path) -> Saved:
+def _read_images(path: Path, recipe: str) -> Original:
     tensors, _ = read_tensors(path)
     network, row = _built(recipe, path, tensors)
     try:
@@ -106,9 +75,11 @@ def _read_images(recipe: str, path: Path) -> Saved:
     except CheckpointError as error:
         raise ModelFileError(error.message, fix=f"seatrial run {recipe}, or name the recipe that saved it") from error
     last = [each for each in network.modules() if isinstance(each, nn.Linear)][-1]
-    named = CIFAR10_CLASSES if recipe == "cifar10" else tuple(str(number) for number in range(last.out_features))
-    digest = weights_digest(network.state_dict())
-    return Saved(recipe, network.float().eval(), path, digest, "image", {"images": row}, named)
+    labels = CIFAR10_CLASSES if recipe == "cifar10" else numbered(last.out_features)
+    digest, inputs = weights_digest(network.state_dict()), drawn({"images": row}, {})
+    examples = _examples(path, Examples(recipe, "image", digest, inputs, {}, labels, real=False))
+    state = {name: tensor.detach() for name, tensor in network.float().eval().state_dict().items()}
+    return Original(recipe, network, state, examples, ("logits",), {name: {0: "batch"} for name in examples.inputs})
 
 
 def _built(recipe: str, path: Path, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[int, ...]]:
@@ -151,7 +122,7 @@ def _cifar10(tensors: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[int, ...]]
     return cifar10.Network(tensors["head.weight"].shape[0], widths), (3, 32, 32)
 
 
-def _read_text(recipe: str, path: Path) -> Saved:
+def _read_text(path: Path, recipe: str) -> Original:
     """Read the folder that transformers has written. Weights are compared by name before they are loaded."""
     folder = path.parent
     tensors, _ = read_tensors(path)
@@ -174,20 +145,33 @@ def _read_text(recipe: str, path: Path) -> Saved:
         more = f"; and {len(wrong) - 6} more" if len(wrong) > 6 else ""
         raise ModelFileError(f"{path} belongs to another model: {'; '.join(wrong[:6])}{more}", fix=fix)
     labels = tuple(str(model.config.id2label[number]) for number in range(model.config.num_labels))
-    inputs = {"input_ids": (-1,), "attention_mask": (-1,)}
-    network = TextClassifier(model.float()).eval()
-    return Saved(recipe, network, path, weights_digest(tensors), "text", inputs, labels, tokenizer=tokenizer)
+    inputs = drawn({"input_ids": (16,)}, {"input_ids": torch.int64})
+    inputs |= {"attention_mask": torch.ones_like(inputs["input_ids"])}
+    examples = _examples(path, Examples(recipe, "text", weights_digest(tensors), inputs, {}, labels, real=False))
+    return Original(
+        name=recipe,
+        module=TextClassifier(model.float()).eval(),
+        state={name: tensor.detach() for name, tensor in model.state_dict().items()},
+        examples=examples,
+        outputs=("logits",),
+        dynamic={name: {0: "batch", 1: "length"} for name in inputs},
+        longest=int(model.config.max_position_embeddings),
+        tokenizer=tokenizer,
+    )
 
 
-def _examples(saved: Saved) -> Examples | None:
-    """Read the examples of these weights. Raises ModelFileError for others: one file is of another training."""
-    path = examples_path(saved.path)
+def _examples(weights: Path, known: Examples) -> Examples:
+    """Read the examples of these weights; ``known`` where none are saved: a model of an older version.
+
+    Raises ModelFileError for other weights' examples: one file is of another training.
+    """
+    path = examples_path(weights)
     if not path.is_file():
-        return None
+        return known
     examples = read_examples(path)
-    if examples.weights != saved.weights:
+    if examples.weights != known.weights:
         raise ModelFileError(
-            f"{path} is of other weights than {saved.path.name}: one of them is from another training",
-            fix=f"seatrial run {saved.recipe}, or delete {path}",
+            f"{path} is of other weights than {weights.name}: one of them is from another training",
+            fix=f"seatrial run {known.recipe}, or delete {path}",
         )
-    return examples
+    return replace(examples, recipe=known.recipe, labels=examples.labels or known.labels)

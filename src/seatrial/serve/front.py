@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -47,22 +46,6 @@ _HALF_SENT_S, _ANSWERS_S = 3.0, 25.0
 _FRESH_S = 1.0
 
 
-@dataclass(frozen=True)
-class Place:
-    """Things that the process that starts a front gives it.
-
-    Attributes:
-        listener: bound. link: its end of the socketpair. counters: its place in the common memory.
-        signals: to the process that starts it.
-    """
-
-    options: Options
-    listener: socket.socket
-    link: socket.socket
-    counters: Counters
-    signals: StopSignals
-
-
 class _Server(uvicorn.Server):
     """uvicorn's server without its signal handlers: the front handles them."""
 
@@ -72,15 +55,22 @@ class _Server(uvicorn.Server):
 
 
 class Front:
-    """One front."""
+    """One front.
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._link = ModelLink(place.counters, place.options.queue, place.options.timeout_s, self._changed)
-        self._app = App(place.options, self._link, place.counters)
+    Args:
+        listener: bound. sock: its end of the socketpair. counters: its place in the common memory.
+        signals: to the process that starts it.
+    """
+
+    def __init__(
+        self, options: Options, listener: socket.socket, sock: socket.socket, counters: Counters, signals: StopSignals
+    ) -> None:
+        self._listener, self._sock, self._signals = listener, sock, signals
+        self._link = ModelLink(counters, options.queue, options.timeout_s, self._changed)
+        self._app = App(options, self._link, counters)
         config = uvicorn.Config(
             self._app,
-            http=protocol(place.counters),
+            http=protocol(counters),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -97,9 +87,9 @@ class Front:
     async def run(self) -> int:
         """Serve until drained (0) or lost (1)."""
         loop = asyncio.get_running_loop()
-        await loop.create_unix_connection(lambda: self._link, sock=self._place.link)
+        await loop.create_unix_connection(lambda: self._link, sock=self._sock)
         self._poll_signals()
-        await self._server.serve(sockets=[self._place.listener])
+        await self._server.serve(sockets=[self._listener])
         if self._end is not None:
             await self._end
         lost = self._link.phase == "lost"
@@ -109,7 +99,7 @@ class Front:
         return 1 if lost else 0
 
     def _poll_signals(self) -> None:
-        if self._place.signals.came():
+        if self._signals.came():
             self._link.enter_drain()
         else:
             asyncio.get_running_loop().call_later(_SIGNALS_S, self._poll_signals)
@@ -125,9 +115,9 @@ class Front:
     async def _drain(self) -> None:
         """Answer requests that have come and that still come for a moment, then end."""
         await asyncio.sleep(LINGER_S)
-        refuse_new(self._place.listener)
+        refuse_new(self._listener)
         await asyncio.sleep(5 * _TURN_S)  # earlier connections are accepted in these turns
-        await emptied(self._place.listener, _HALF_SENT_S)
+        await emptied(self._listener, _HALF_SENT_S)
         for server in self._server.servers:
             server.close()
         await asyncio.sleep(LINGER_S / 2)
@@ -174,22 +164,10 @@ def _silence_loggers() -> None:
         logger.propagate = False
 
 
-def run(place: Place) -> int:
-    """Run a front until its end; return the exit code."""
+def main() -> int:
+    """Run a front in this process, to its end; return the exit code."""
     import uvloop
 
-    _silence_loggers()
-    gc.freeze()  # imported modules are not garbage, and are not searched again
-    gc.set_threshold(_GARBAGE)
-
-    async def main() -> int:
-        return await Front(place).run()
-
-    return uvloop.run(main())
-
-
-def main() -> int:
-    """Run a front in this process."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)  # they come to the whole group; the model's process handles them
     listener, link, signals, memory, places, place = (int(text) for text in sys.argv[1:])
@@ -197,8 +175,15 @@ def main() -> int:
     options = _options(sock)
     if options is None:
         return 1
-    counters = Counters(memory, places, place)
-    return run(Place(options, socket.socket(fileno=listener), sock, counters, StopSignals(signals)))
+    _silence_loggers()
+    gc.freeze()  # imported modules are not garbage, and are not searched again
+    gc.set_threshold(_GARBAGE)
+    given = socket.socket(fileno=listener), sock, Counters(memory, places, place), StopSignals(signals)
+
+    async def run() -> int:
+        return await Front(options, *given).run()
+
+    return uvloop.run(run())
 
 
 def _options(sock: socket.socket) -> Options | None:

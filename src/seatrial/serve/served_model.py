@@ -36,6 +36,12 @@ class Description:
     labels: tuple[str, ...] = ()
 
 
+def classifier(name: str, kind: str, taken: TensorSpec, labels: Sequence[str]) -> Description:
+    """Describe a model of one input that gives the probabilities of classes."""
+    probabilities = TensorSpec("probabilities", "FP32", (len(labels),))
+    return Description(name, kind, (taken,), (probabilities,), tuple(labels))
+
+
 class Reader(Protocol):
     """Requests to rows and answers to JSON, in a front process. Picklable; imports no torch.
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn  # noqa: E402
 from seatrial.export.compare import TOLERANCES, compare  # noqa: E402
 from seatrial.export.formats import Run  # noqa: E402
 from seatrial.models.model import Original  # noqa: E402
+from seatrial.train.saving.examples import Examples  # noqa: E402
 
 pytestmark = pytest.mark.torch
 TOLERANCE = TOLERANCES[torch.float32]
@@ -19,7 +20,7 @@ TOLERANCE = TOLERANCES[torch.float32]
 def scaled(before: Run, after: Run) -> float:
     """The difference of two functions of the same [8, 16] inputs."""
     inputs = {"x": torch.randn(8, 16, generator=torch.Generator().manual_seed(1))}
-    original = Original("net", nn.Identity(), {}, inputs, ("y",), {"x": {0: "batch"}}, "")
+    original = Original("net", nn.Identity(), {}, Examples("", "tensors", "", inputs, {}), ("y",), {"x": {0: "batch"}})
     return compare(original, before, after).scaled
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import importlib
+import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -52,15 +54,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def net(name: str) -> str:
-    import os
-
     return f"{os.environ['NET']}:{name}"
 
 
 def made(name: str) -> nn.Module:
-    import importlib
-    import os
-
     result = getattr(importlib.import_module(os.environ["NET"]), name)()
     return result[0] if isinstance(result, tuple) else result
 
@@ -82,7 +79,7 @@ def test_a_recipes_model(place: Path, to: str, capsys: pytest.CaptureFixture[str
     if to == "onnx":
         pytest.importorskip("onnxruntime")
     saved_digits(place)
-    out = place / "exports" / f"digits{FORMATS[to].suffix}"
+    out = place / "exports" / f"digits.{to}"
     assert main(["--model", "digits", "--to", to, "--out", str(out)]) == 0
     names = {path.name for path in out.parent.iterdir()}
     assert names == {out.name, "digits.json", "digits.examples.safetensors"}, "and nothing is left aside"
@@ -123,9 +120,6 @@ def test_inputs_by_name_go_where_the_network_takes_them(place: Path) -> None:
 
 def open_model_of(place: Path, name: str) -> Original:
     """A network without weights of its own, next to one that has some."""
-    import importlib
-    import os
-
     module = importlib.import_module(os.environ["NET"])
     network, inputs = getattr(module, name)()
     network.unused = nn.Parameter(torch.zeros(1))
@@ -155,14 +149,13 @@ def test_a_program_to_onnx(place: Path) -> None:
 
 def test_beyond_the_tolerance_nothing_is_left(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved_digits(place)
-    right = FORMATS["pt2"]
 
     def another(original: object, path: Path) -> None:
         any_batch = ({0: torch.export.Dim("batch")},)
         inputs = (torch.zeros(16, 1, 12, 12),)
         torch.export.save(torch.export.export(mnist.network(12, 12, 10), inputs, dynamic_shapes=any_batch), path)
 
-    monkeypatch.setitem(FORMATS, "pt2", formats.Format(right.suffix, another, right.load))
+    monkeypatch.setitem(FORMATS, "pt2", (another, formats.load_pt2))
     options = ["--model", "digits", "--to", "pt2", "--out", "exports/digits.pt2"]
     (place / "exports").mkdir()
     (place / "exports/digits.pt2").write_text("of yesterday")
@@ -181,7 +174,7 @@ def test_a_network_that_fixes_its_batch(place: Path, monkeypatch: pytest.MonkeyP
     """Traced with 16 rows, it would answer 16 rows alone: the comparison at batch 1 finds that."""
     pytest.importorskip("onnxruntime")
     torch.save(made("make").state_dict(), place / "f.pth")
-    module = __import__("importlib").import_module(net("x").partition(":")[0])
+    module = importlib.import_module(net("x").partition(":")[0])
     monkeypatch.setattr(module, "make", lambda: _as_fixed(module))
     torch.save(_as_fixed(module).state_dict(), place / "f.pth")
     with pytest.raises(TrainError):
@@ -208,8 +201,6 @@ def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | No
     (place / "model.onnx").write_bytes(b"x")
     torch.save(made("make").state_dict(), place / "good.pth")
     (place / "cut.pth").write_bytes((place / "good.pth").read_bytes()[:-300])
-    import pickle
-
     (place / "bare.pth").write_bytes(pickle.dumps({"a": 1}))
     torch.save([1, 2], place / "list.pth")
     torch.save({"w": torch.zeros(1)}, place / "other.pth")
@@ -258,4 +249,3 @@ def test_a_card_that_is_none(place: Path, text: str) -> None:
     (place / "x.json").write_text(text)
     with pytest.raises(ModelFileError):
         read_card(place / "x.json")
-    assert json.loads(json.dumps(text)) == text

@@ -44,10 +44,14 @@ def zeros(*shape):
     return np.zeros(shape).tolist()
 
 
-def png():
+def file_of(image, kind="PNG", **options):
     out = io.BytesIO()
-    Image.new("L", (28, 28)).save(out, "PNG")
-    return base64.b64encode(out.getvalue()).decode()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def png():
+    return base64.b64encode(file_of(Image.new("L", (28, 28)))).decode()
 
 
 ONE, LIST_OF_ONE, THREE = (1, False), (1, True), (3, True)
@@ -130,12 +134,6 @@ def test_model_of_numbers_reads_json_alone(kind):
 
 
 DRAWINGS = ImageReader(described("image", ("image", (28, 28))), box=20)
-
-
-def file_of(image, kind="PNG", **options):
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
 
 
 def figure(size=(28, 28)):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from seatrial.serve.errors import ServeError
 from seatrial.serve.readers.images import ImageReader
 from seatrial.serve.runners.graphs import EagerRunner, GraphedRunner
-from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp, compare
+from seatrial.serve.served_model import Answer, Reader, Row, WarmUp, classifier, compare
 from seatrial.train.saving.examples import Examples
 from seatrial.train.saving.model_card import TensorSpec
 
@@ -52,13 +52,7 @@ class ImageModel:
         (images_NCHW,), (logits_NK,) = examples.inputs.values(), examples.outputs.values()
         channels, height, width = images_NCHW.shape[1:]
         shape = (height, width) if channels == 1 else (height, width, channels)
-        self.description = Description(
-            name,
-            "image",
-            (TensorSpec("image", "UINT8", shape),),
-            (TensorSpec("probabilities", "FP32", (len(labels),)),),
-            tuple(labels),
-        )
+        self.description = classifier(name, "image", TensorSpec("image", "UINT8", shape), labels)
         self.reader: Reader = ImageReader(self.description, BOXES.get(examples.recipe) if channels == 1 else None)
         self.max_batch, self._device, self._shape, self._mode = max_batch, device, shape, mode
         scale, shift = examples.normalise.scale, examples.normalise.shift
@@ -111,9 +105,9 @@ class ImageModel:
         return np.concatenate([self._batches([list(part)])[0] for part in parts])
 
 
-def require_normalisation(examples: Examples | None, file: str, examples_file: str, recipe: str) -> Examples:
+def require_normalisation(examples: Examples, file: str, examples_file: str, recipe: str) -> Examples:
     """Return the examples. Raises ServeError: none are saved with the model, or not how its images are normalised."""
-    if examples is None or examples.normalise is None:
+    if examples.normalise is None:
         raise ServeError(
             f"{file} has no {examples_file} in its folder, which holds how its images are normalised",
             f"train it again with this version: seatrial run {recipe}",

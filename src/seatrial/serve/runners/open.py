@@ -91,7 +91,7 @@ def _open_recipe(recipe: str, path: Path, device: torch.device, max_batch: int, 
         return _open_text(recipe, path, device, max_batch, name)
     saved = recipe_models.read_file(path, recipe)
     examples = require_normalisation(saved.examples, path.name, examples_path(path).name, recipe)
-    return ImageModel(name, saved.network, examples, saved.labels, device, max_batch=max_batch)
+    return ImageModel(name, saved.module, examples, examples.labels, device, max_batch=max_batch)
 
 
 def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, name: str) -> ServedModel:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 
@@ -15,16 +14,12 @@ from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp
 from seatrial.train.errors import first_line
 from seatrial.train.saving.model_card import DATATYPES, NAMES, TensorSpec
 
+#: Rows of each input → [N, …] of each output.
+Runs = Callable[[Sequence[Sequence[np.ndarray]]], list[np.ndarray]]
 #: A side of an input that has no fixed length is as long as this in the warm-up.
 SOME_LENGTH = 8
 #: Largest difference from the saved outputs.
 TOLERANCE = 1e-2
-
-
-class Runs(Protocol):
-    """Rows of each input → [N, …] of each output."""
-
-    def __call__(self, columns: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]: ...
 
 
 class TensorModel:

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from seatrial.serve.errors import BadInputError, ServeError
 from seatrial.serve.readers.others import TextReader
 from seatrial.serve.runners.graphs import capture, watched
-from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp, compare
+from seatrial.serve.served_model import Answer, Reader, Row, WarmUp, classifier, compare
 from seatrial.train.saving.model_card import TensorSpec
 
 #: Rows that are captured: 8,192 tokens are 1.4 TFLOP at BERT-base's shape, a few ms of an H200.
@@ -49,13 +49,7 @@ class TextModel:
         max_batch: int,
         longest: int,
     ) -> None:
-        self.description = Description(
-            name,
-            "text",
-            (TensorSpec("text", "BYTES", (1,)),),
-            (TensorSpec("probabilities", "FP32", (len(labels),)),),
-            tuple(labels),
-        )
+        self.description = classifier(name, "text", TensorSpec("text", "BYTES", (1,)), labels)
         self.reader: Reader = TextReader(self.description, tokenizer, longest)
         self.max_batch, self._device, self._longest = max_batch, device, longest
         self._weights = tensors, config
