@@ -1,7 +1,6 @@
 """The built agent, run as a real process on scripts that behave and that do not."""
 
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from seatrial import events, frames
 from seatrial.agent import isolation
 from seatrial.backends.log_sink import Sink
 from seatrial.probe import processes
+from terminal import Terminal
 
 both = pytest.mark.parametrize(
     "python",
@@ -309,11 +309,17 @@ class Framed(Agent):
     def run(self, **options):
         """Parse the log as the host does for a container."""
         done = super().run(**options)
+        self.parse(done.stdout)
+        return done
+
+    def parse(self, log):
+        """Write the target's output and the evidence that are in a container's log."""
         sink, decoder = Sink(self.record), frames.FrameDecoder()
-        for line in done.stdout.splitlines(keepends=True):
+        for line in log.splitlines(keepends=True):
             sink.take(decoder, line)
         sink.close()
-        return done
+        numbers = [event["_seq"] for event in events.read(str(self.record / "events.jsonl"))[0]]
+        assert numbers == list(range(1, len(numbers) + 1))
 
 
 @both
@@ -335,8 +341,6 @@ open(os.environ["SEATRIAL_EVENTS"], "a").write('{"loss": 0.5}')
     assert agent.log("stderr.log") == expected.replace(b"o", b"e")
     assert agent.events("gpu.context") == [] and [step["loss"] for step in agent.events("step")] == [0.5]
     assert sorted(path.name for path in agent.run_dir.iterdir()) == ["events.jsonl"]
-    numbers = [event["_seq"] for event in events.read(str(agent.record / "events.jsonl"))[0]]
-    assert numbers == list(range(1, len(numbers) + 1))
     assert agent.events("agent.finished")[0]["exit_code"] == 0
 
 
@@ -350,12 +354,8 @@ def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_pa
     time.sleep(8)
     log += process.communicate(timeout=60)[0]
     assert process.returncode == 0
-    sink, decoder = Sink(agent.record), frames.FrameDecoder()
-    for line in log.splitlines(keepends=True):
-        sink.take(decoder, line)
-    sink.close()
-    numbers = [event["_seq"] for event in events.read(str(agent.record / "events.jsonl"))[0]]
-    assert numbers == list(range(1, len(numbers) + 1)) and agent.events("agent.finished")
+    agent.parse(log)
+    assert agent.events("agent.finished")
     [note] = agent.events("note")
     assert "output is missing from the logs" in note["message"]
     assert all(line == b"x" * 1000 for line in agent.log("stdout.log").splitlines())
@@ -382,20 +382,15 @@ def test_interactive_inherits_our_streams(tmp_path):
 
 def test_a_shell_on_a_terminal_has_job_control_and_ctrl_c_ends_only_its_command(tmp_path):
     agent = Agent(tmp_path, "", argv=["bash", "--norc", "-i"], interactive=True)
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(agent.command[0], agent.command)
-    shown = b""
+    terminal = Terminal(agent.command)
     # What is awaited is printed by the command and not by the terminal's echo of it: a Ctrl-C typed before bash has
     # read the line would drop it.
     for typed, awaited in ((b"echo $((6*7))\n", b"42"), (b"echo $((7*7)); sleep 60\n", b"49"), (b"\x03", b"^C")):
-        os.write(terminal, typed)
-        while awaited not in shown:
-            shown += os.read(terminal, 4096)
+        terminal.type(typed)
+        terminal.expect(awaited)
         time.sleep(0.5)  # until the sleep runs
-    os.write(terminal, b"exit 5\n")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5 and b"no job control" not in shown
-    os.close(terminal)
+    terminal.type(b"exit 5\n")
+    assert terminal.end() == 5 and b"no job control" not in terminal.shown
 
 
 @pytest.mark.torch

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli_project import Project
+from terminal import Terminal
 
 #: Unused without GPUs and containers, so that the test needs neither; consent is required all the same.
 WISHES = 'gpus = "none"\nsecrets = ["GREETING"]\n'
@@ -41,30 +39,15 @@ def on_a_terminal(project: Project, *words: str, typed: str, question: str = QUE
 
     It is typed again when nothing follows: Python's ``input`` drops a Ctrl-C that comes while it flushes the question.
     """
-    argv = project.argv(*words)
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(project.folder)
-        os.execve(argv[0], argv, project.environ)
-    shown, requested, end_s = b"", False, time.monotonic() + 60
-    while time.monotonic() < end_s:
-        if not select.select([terminal], [], [], 3)[0]:
-            if requested:
-                os.write(terminal, typed.encode())
-            continue
-        try:
-            shown += os.read(terminal, 65536)
-        except OSError:  # Linux ends a terminal so
-            break
-        if not requested and question.encode() in shown:
-            requested = True
-            os.write(terminal, typed.encode())
-    else:
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
-    return os.waitstatus_to_exitcode(status), plain.replace("\r\n", "\n")
+    terminal = Terminal(project.argv(*words), cwd=project.folder, env=project.environ)
+    answered, end_s = False, time.monotonic() + 60
+    while (more := terminal.read(3.0)) is not None and time.monotonic() < end_s:
+        if question.encode() in terminal.shown and not (answered and more):
+            answered = True
+            terminal.type(typed.encode())
+    code = terminal.end(10)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.shown.decode())
+    return code, plain.replace("\r\n", "\n")
 
 
 RUN = ("run", "train.py", "--on", "local")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from seatrial.errors import (
     UntrustedPathError,
 )
 from seatrial.job.plan import ImagePlan, Mount
+from terminal import Terminal
 
 pytestmark = pytest.mark.both_engines
 
@@ -196,19 +196,9 @@ sys.exit(backend.shell(Plan.model_validate_json(file.read_text(), strict=False),
 
 def on_a_terminal(launcher, *words):
     """(exit code, output) of a Python program whose streams are a terminal."""
-    argv = [sys.executable, "-c", ON_A_TERMINAL, launcher.backend.name, " ".join(launcher.backend.call), *words]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(argv[0], argv)
-    output = b""
-    try:
-        while chunk := os.read(terminal, 4096):
-            output += chunk
-    except OSError:  # Linux ends a terminal so
-        pass
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(status), output.decode()
+    backend = launcher.backend
+    terminal = Terminal([sys.executable, "-c", ON_A_TERMINAL, backend.name, " ".join(backend.call), *words])
+    return terminal.end(), terminal.shown.decode()
 
 
 def test_exec_has_a_terminal_when_the_caller_has_one(launcher):

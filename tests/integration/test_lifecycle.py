@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli_project import Project
+from terminal import Terminal
 
 SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 IGNORES_SIGTERM = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
@@ -185,44 +185,19 @@ def test_kill_9_of_the_target(project: Project) -> None:
     assert (cause["id"], cause["target_signal"], cause["target_exit_code"]) == ("signal", signal.SIGKILL, None)
 
 
-class Terminal:
-    """``seatrial run train.py`` on a terminal of its own."""
-
-    def __init__(self, project: Project) -> None:
-        self._pid, self._terminal = pty.fork()
-        if self._pid == 0:
-            os.chdir(project.folder)
-            argv = project.argv("run", "train.py", "--on", project.backend)
-            os.execve(argv[0], argv, project.environ)
-
-    def press_ctrl_c(self) -> None:
-        os.write(self._terminal, b"\x03")
-
-    def wait_for(self, text: str) -> None:
-        """Until this is on the screen."""
-        shown = b""
-        while text.encode() not in shown:
-            shown += os.read(self._terminal, 4096)
-
-    def end(self) -> tuple[int, str]:
-        """Exit code, and what else was shown."""
-        shown = b""
-        while True:
-            try:
-                shown += os.read(self._terminal, 4096)
-            except OSError:  # the other side is closed
-                break
-        os.close(self._terminal)
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1]), shown.decode()
+def run_on_a_terminal(project: Project) -> Terminal:
+    argv = project.argv("run", "train.py", "--on", project.backend)
+    terminal = Terminal(argv, cwd=project.folder, env=project.environ)
+    terminal.expect(b"standing by")
+    return terminal
 
 
 @pytest.mark.both_engines
 def test_ctrl_c_once_is_a_keyboard_interrupt_in_the_script(project: Project) -> None:
     project.write("train.py", SAVES_ON_INTERRUPT.replace("ready", "standing by"))  # the image is ready before
-    terminal = Terminal(project)
-    terminal.wait_for("standing by")
-    terminal.press_ctrl_c()
-    exit_code, shown = terminal.end()
+    terminal = run_on_a_terminal(project)
+    terminal.type(b"\x03")
+    exit_code, shown = terminal.end(), terminal.shown.decode()
     assert exit_code == 130 and "SIGINT was sent" in shown and "receipt.html" in shown
     assert (project.folder / "model.pth").read_text() == "saved in time"
     assert project.receipt()["exit_cause"]["id"] == "stopped"
@@ -234,12 +209,11 @@ def test_ctrl_c_twice_is_a_sigterm(project: Project) -> None:
     ignores = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, save)"
     saves = SAVES_ON_SIGTERM.replace("signal.signal(signal.SIGTERM, save)", ignores)
     project.write("train.py", saves.replace("ready", "standing by"))
-    terminal = Terminal(project)
-    terminal.wait_for("standing by")
-    terminal.press_ctrl_c()
-    terminal.wait_for("SIGINT was sent")
-    terminal.press_ctrl_c()
-    exit_code, shown = terminal.end()
+    terminal = run_on_a_terminal(project)
+    terminal.type(b"\x03")
+    terminal.expect(b"SIGINT was sent")
+    terminal.type(b"\x03")
+    exit_code, shown = terminal.end(), terminal.shown.decode()
     assert exit_code == 130 and "SIGTERM was sent" in shown and "Killing" not in shown
     assert (project.folder / "model.pth").read_text() == "saved in time"
 
@@ -265,15 +239,14 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
 
 def test_ctrl_c_three_times_kills(project: Project) -> None:
     project.write("train.py", IGNORES_ALL.replace("ready", "standing by"))
-    terminal = Terminal(project)
-    terminal.wait_for("standing by")
-    terminal.press_ctrl_c()
-    terminal.wait_for("SIGINT was sent")
-    terminal.press_ctrl_c()
-    terminal.wait_for("by another Ctrl-C")
+    terminal = run_on_a_terminal(project)
+    terminal.type(b"\x03")
+    terminal.expect(b"SIGINT was sent")
+    terminal.type(b"\x03")
+    terminal.expect(b"by another Ctrl-C")
     began_s = time.monotonic()
-    terminal.press_ctrl_c()
-    exit_code, shown = terminal.end()
+    terminal.type(b"\x03")
+    exit_code, shown = terminal.end(), terminal.shown.decode()
     assert time.monotonic() - began_s < 30, "the grace period of 30 s was not waited for"
     assert exit_code == 130 and "Killing it" in shown
     assert (project.last / "receipt.json").exists()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import select
-import struct
 import subprocess
-import termios
-import time
 
 import pytest
 
 from cli_project import Project
+from terminal import Terminal
 
 ASKS = """
 import os, sys, time
@@ -31,61 +26,29 @@ sys.exit(3)
 """
 
 
-class Terminal:
-    """The command line on a terminal of 33 lines and 101 columns."""
+def run_on(project: Project, script: str) -> Terminal:
+    argv = project.argv("run", "--on", project.backend, "--gpus", "none", script)
+    return Terminal(argv, cwd=project.folder, env={**project.environ, "TERM": "xterm"}, **project.user)
 
-    def __init__(self, project: Project, *words: str) -> None:
-        ours, theirs = pty.openpty()
-        self.ours = ours
-        self.resize(33, 101)
-        self.before = termios.tcgetattr(theirs)
-        self.theirs = theirs
-        self.shown = b""
-        self.process = subprocess.Popen(
-            project.argv("run", "--on", project.backend, *words),
-            cwd=project.folder,
-            env={**project.environ, "TERM": "xterm"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            **project.user,
-        )
 
-    def resize(self, lines: int, columns: int) -> None:
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    def expect(self, text: bytes, timeout_s: float = 90) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while text not in self.shown:
-            assert time.monotonic() < deadline_s, self.shown.decode()
-            if select.select([self.ours], [], [], 0.1)[0]:
-                self.shown += os.read(self.ours, 65536)
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.ours, keys)
-
-    def end(self) -> int:
-        """Its exit code; the terminal is as it was."""
-        self.expect(b"receipt.html")
-        code = self.process.wait(timeout=30)
-        assert termios.tcgetattr(self.theirs) == self.before
-        os.close(self.ours)
-        os.close(self.theirs)
-        return code
+def end(terminal: Terminal) -> int:
+    """Its exit code; the terminal is as it was."""
+    terminal.expect(b"receipt.html")
+    terminal.process.wait(timeout=30)
+    assert terminal.is_as_before
+    return terminal.end()
 
 
 @pytest.mark.both_engines
 def test_a_dialogue_on_a_terminal(project: Project) -> None:
     project.write("ask.py", ASKS)
-    terminal = Terminal(project, "--gpus", "none", "ask.py")
+    terminal = run_on(project, "ask.py")
     terminal.expect(b"Your name? ")
     terminal.type(b"Bib\x7f\x7fob\r")
     terminal.expect(b"Hello Bob")
     terminal.resize(10, 60)
     terminal.type(b"\r")
-    assert terminal.end() == 1
+    assert end(terminal) == 1
     assert b"[True, True, True] 101 33\r\n33 101\r\n" in terminal.shown and b"\r\n60 10\r\n" in terminal.shown
     assert project.output().startswith("[True, True, True] 101 33\n33 101\n") and "\n60 10\n" in project.output()
     assert "Hello Bob\n" in project.output("stderr") and "Hello" not in project.output()
@@ -96,10 +59,10 @@ def test_a_dialogue_on_a_terminal(project: Project) -> None:
 
 def test_ctrl_c_while_it_waits_for_an_answer_stops_the_run(local_project: Project) -> None:
     local_project.write("ask.py", "input('Your name? ')")
-    terminal = Terminal(local_project, "--gpus", "none", "ask.py")
+    terminal = run_on(local_project, "ask.py")
     terminal.expect(b"Your name? ")
     terminal.type(b"\x03")
-    terminal.end()
+    end(terminal)
     assert local_project.receipt()["exit_cause"]["id"] == "stopped"
 
 
@@ -168,8 +131,8 @@ print("\\nended")
 
 def test_what_trains_shows_how_fast_and_a_bar_is_left_alone(local_project: Project) -> None:
     local_project.write("train.py", TRAINS)
-    terminal = Terminal(local_project, "--gpus", "none", "train.py")
-    assert terminal.end() == 0
+    terminal = run_on(local_project, "train.py")
+    assert end(terminal) == 0
     shown = terminal.shown
     assert b"160 steps/s, 1,280 examples/s; " in shown and b" of this pass, " in shown
     bars = b"".join(b"\r %3d%%|" % percent for percent in range(0, 100, 10))
