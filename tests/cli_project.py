@@ -92,10 +92,14 @@ class Project:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """``seatrial run``, not waited for."""
+        return self.begin("run", "--on", self.backend, *words)
+
+    def begin(self, *words: str, **environ: str) -> subprocess.Popen[str]:
+        """A command, not waited for."""
         return subprocess.Popen(
-            self.argv("run", "--on", self.backend, *words),
+            self.argv(*words),
             cwd=self.folder,
-            env=self.environ,
+            env={**self.environ, **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -50,6 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests of one file run on one worker, in their order, so that a module's fixtures are made once.
     """
     for item in items:
+        if item.get_closest_marker("kubernetes"):
+            item.add_marker(pytest.mark.docker)
+            item.add_marker(pytest.mark.xdist_group("kubernetes"))
         if item.get_closest_marker("podman") and _repeats_docker(item) and not item.get_closest_marker("both_engines"):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("docker_is_enough") and "local" in _parameters(item):

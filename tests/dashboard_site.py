@@ -1,12 +1,12 @@
-"""A dashboard over made-up runs, served as ``seatrial dashboard`` does, and the Chromium that opens it."""
+"""A dashboard over made-up runs, served as ``seatrial dashboard`` does."""
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
 import threading
 import time
+from contextlib import contextmanager
 
 from fakes import FakeGpu, FakeNvml, a_plan
 from seatrial.monitor.api import Api
@@ -22,7 +22,6 @@ from seatrial.system import names
 from seatrial.system.host import Host
 from seatrial.web import server
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
 NOBODY = names.Names()
 
@@ -51,8 +50,9 @@ def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
     return folder
 
 
-def serve(store, token=None, interval_s=0.3, hidden=NOBODY, environ=None):
-    """(address, the server, its thread, the fake GPU). With an environment: every project that it leads to."""
+@contextmanager
+def serving(store, token=None, interval_s=0.3, hidden=NOBODY, environ=None):
+    """Yield the address and the fake GPU. With an environment: every project that it leads to."""
     gpu = FakeGpu(utilization_pct=41)
     reader = Reader(ContainerNames(Host(NO_ENGINES)), pynvml=FakeNvml([gpu]))
     exposition = Exposition(list)
@@ -65,4 +65,8 @@ def serve(store, token=None, interval_s=0.3, hidden=NOBODY, environ=None):
     thread.start()
     while not running.started:
         time.sleep(0.02)
-    return f"http://127.0.0.1:{sock.getsockname()[1]}/", running, thread, gpu
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}/", gpu
+    finally:
+        running.should_exit = True
+        thread.join(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -9,13 +10,14 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli_project import Project, environment
+from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.backends.kubernetes.client import Cluster
@@ -23,6 +25,10 @@ from seatrial.backends.kubernetes.survey import INDEXED_SINCE, read_version
 from seatrial.system.host import Host
 
 IMAGE = "python:3.11-slim-bookworm"
+
+#: Lines of a seatrial.toml: pods of the base image, and how they run.
+READY = f'[image]\nready = "{IMAGE}"\n'
+CLUSTER = '[kubernetes]\nkind = "job"\nuid = 1234\n'
 
 #: For virtual machines whose own limits are below Podman's defaults and that cannot make network namespaces.
 LOW_LIMITS = """
@@ -187,6 +193,15 @@ def cluster_environ(environ: dict[str, str], kubeconfig: Path) -> dict[str, str]
     return {**environ, "KUBECONFIG": str(kubeconfig), "DOCKER_HOST": NODE_ENDPOINT}
 
 
+@pytest.fixture
+def cluster_project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
+    """A project for the test cluster, whose pods are of the base image and of user 1234."""
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
+    made.write("seatrial.toml", READY + CLUSTER)
+    yield made
+    made.clean()
+
+
 @pytest.fixture(scope="session")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) -> Iterator[Path]:
     """Yield the kubeconfig of a cluster started for this session, or the file that SEATRIAL_TEST_KUBECONFIG names."""
@@ -213,6 +228,14 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) ->
 @pytest.fixture(scope="session")
 def cluster(kubeconfig: Path) -> Cluster:
     return Cluster(Host({"KUBECONFIG": str(kubeconfig)}))
+
+
+def report_gpus(cluster: Cluster, count: str | None) -> None:
+    """Give the node this capacity, as a device plugin would report it."""
+    node = "/api/v1/nodes/test-node"
+    cluster.patch(f"{node}/status", {"status": {"capacity": {"nvidia.com/gpu": count}}})
+    wanted = (None, "0") if count is None else (count,)
+    until(lambda: cluster.get(node)["status"]["allocatable"].get("nvidia.com/gpu") in wanted)
 
 
 @pytest.fixture
@@ -252,6 +275,25 @@ def _answers(address: str) -> bool:
         return bool(urllib.request.urlopen(f"http://{address}/v2/", timeout=2).status == 200)
     except OSError:
         return False
+
+
+@pytest.fixture(scope="session")
+def faults() -> Callable[[Any], list[str]]:
+    """Return a function that lists faults of an opened page: serious ones by axe, and a page wider than its window."""
+    spec = importlib.util.find_spec("axe_playwright_python")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("axe_playwright_python, which carries axe-core's script, is not installed")
+    axe = (Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
+
+    def found(page: Any) -> list[str]:
+        page.evaluate(axe)
+        violations = page.evaluate("axe.run().then((found) => found.violations)")
+        serious = [each for each in violations if each["impact"] in ("serious", "critical")]
+        shown = page.evaluate("document.documentElement.scrollWidth")
+        wide = [f"{shown} wide"] if shown > page.viewport_size["width"] else []
+        return [f"{each['id']} {each['nodes'][0]['target']}" for each in serious] + wide
+
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ sys.exit(7)
     params=[
         pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.xdist_group("attacks-docker")]),
         pytest.param("podman", marks=[pytest.mark.podman, pytest.mark.xdist_group("attacks-podman")]),
-        pytest.param("k8s", marks=[pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]),
+        pytest.param("k8s", marks=pytest.mark.kubernetes),
     ],
 )
 def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, dict]]:

@@ -15,7 +15,7 @@ from attacks_harness import IMAGE, READY, Canaries, intact, receipt, record
 from cli_project import Project
 from seatrial.backends.kubernetes.client import Cluster
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 WAITS = "import time; print('ready', flush=True); time.sleep(120)"

@@ -127,15 +127,7 @@ def up(project: Project, *words: str, exit_code: int | None = 0, **environ: str)
 
 
 def start(project: Project, *words: str, **environ: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*project.program, "up", "--trust", "--gpus", "none", *words],
-        cwd=project.folder,
-        env={**project.environ, **environ},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return project.begin("up", "--gpus", "none", *words, **environ)
 
 
 def group(project: Project) -> dict[str, Any]:

@@ -21,7 +21,7 @@ for needed in ("starlette", "uvicorn", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
 
-from dashboard_site import NOBODY, a_run, serve  # noqa: E402
+from dashboard_site import NOBODY, a_run, serving  # noqa: E402
 from seatrial.web import server  # noqa: E402
 
 HOSTILE = b"<script>window.hit=1</script>\n<img src=x onerror='window.hit=1'>\n</pre><b>bold</b>\n\x1b[31mred\x1b[0m\n"
@@ -49,10 +49,8 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(store):
-    address, running, thread, gpu = serve(store)
-    yield address, gpu
-    running.should_exit = True
-    thread.join(10)
+    with serving(store) as site:
+        yield site
 
 
 @pytest.fixture
@@ -167,8 +165,7 @@ def test_every_project_of_the_user_is_listed_sorted_and_filtered(page, tmp_path)
         store.create("20261121-000000-xxxx", None)  # the first run of a project writes it into the registry
         for place, id in enumerate(ids):
             a_run(store, id, name=f"run-{id[14]}", offset=int(id[14]), ended=place == 0)
-    address, running, thread, _ = serve(first, environ=environ)
-    try:
+    with serving(first, environ=environ) as (address, _):
         page.goto(address + "#/runs")
         page.wait_for_selector("text=5 runs, page 1 of 1")
         assert page.get_by_label("Project", exact=True).inner_text().split("\n") == ["All projects", "here", "there"]
@@ -186,17 +183,10 @@ def test_every_project_of_the_user_is_listed_sorted_and_filtered(page, tmp_path)
         assert "there" in page.inner_text(".brand")
         assert json.loads(get(address + "api/runs?sort=started")[2])["total"] == 5
         assert get(address + "api/runs?sort=id")[0] == 400 == get(address + "api/runs?status=x")[0]
-    finally:
         page.goto("about:blank")
-        running.should_exit = True
-        thread.join(10)
-    address, running, thread, _ = serve(first)  # one project: nothing of the other can be had
-    try:
+    with serving(first) as (address, _):  # one project: nothing of the other can be had
         assert json.loads(get(address + "api/runs")[2])["total"] == 3
         assert get(address + "api/runs/20261121-000003-aaaa")[0] == 404
-    finally:
-        running.should_exit = True
-        thread.join(10)
 
 
 def test_with_the_keyboard_alone_to_a_comparison(page, site):
@@ -274,8 +264,7 @@ def test_another_sites_name_for_this_address_is_turned_away(site):
 
 
 def test_a_token_is_requested_everywhere(store):
-    address, running, thread, _ = serve(store, token="s3cret")
-    try:
+    with serving(store, token="s3cret") as (address, _):
         for path in ("", "app.js", "api/runs", "api/events", "receipts/x"):
             assert get(address + path)[0] == 401
         assert get(address + "?token=wrong")[0] == 401
@@ -285,33 +274,26 @@ def test_a_token_is_requested_everywhere(store):
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         answer = opener.open(address + "?token=s3cret")
         assert answer.url == address and answer.status == 200  # the token has left the address
-    finally:
-        running.should_exit = True
-        thread.join(10)
 
 
 def test_fifty_dashboards_get_every_reading(store):
     """Fifty open streams, read from the moment that all are open: none misses a reading."""
-    address, running, thread, _ = serve(store, interval_s=0.5)
-    seen, all_open = [[] for _ in range(50)], threading.Barrier(50)
+    with serving(store, interval_s=0.5) as (address, _):
+        seen, all_open = [[] for _ in range(50)], threading.Barrier(50)
 
-    def watch(times):
-        with urllib.request.urlopen(address + "api/events", timeout=60) as stream:
-            all_open.wait(60)
-            while len(times) < 8:
-                line = stream.readline()
-                if line.startswith(b"data: "):
-                    times.append(json.loads(line[6:])["t"])
+        def watch(times):
+            with urllib.request.urlopen(address + "api/events", timeout=60) as stream:
+                all_open.wait(60)
+                while len(times) < 8:
+                    line = stream.readline()
+                    if line.startswith(b"data: "):
+                        times.append(json.loads(line[6:])["t"])
 
-    threads = [threading.Thread(target=watch, args=(times,)) for times in seen]
-    try:
+        threads = [threading.Thread(target=watch, args=(times,)) for times in seen]
         for each in threads:
             each.start()
         for each in threads:
             each.join(120)
-    finally:
-        running.should_exit = True
-        thread.join(10)
     every = sorted({t for times in seen for t in times})
     for times in seen:
         assert times == [t for t in every if times[0] <= t <= times[-1]] and len(times) == 8
@@ -338,13 +320,9 @@ def test_no_answer_reports_user_host_or_home(tmp_path):
         events.writelines(json.dumps(note) + "\n" for note in notes)
     hidden = names.Names(users=("zebedee",), hosts=("florence.example.org", "florence"), homes=("/home/zebedee",))
     for shown in (hidden, NOBODY):
-        address, running, thread, _ = serve(store, hidden=shown)
-        try:
+        with serving(store, hidden=shown) as (address, _):
             places = ["api/runs", "api/runs/ID", "api/runs/ID/log", "api/compare?run=ID&run=ID", "receipts/ID"]
             texts = [get(address + place.replace("ID", folder.name))[2] for place in places]
-        finally:
-            running.should_exit = True
-            thread.join(10)
         text = "".join(text.decode() for text in texts)
         assert folder.name in text
         assert ("zebedee" in text or "florence" in text) == (shown is NOBODY)

@@ -18,7 +18,7 @@ from seatrial.doctor.machine import Machine
 from seatrial.job.cluster import Volume
 from seatrial.system.host import Host
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 
 NODE_STATUS = "/api/v1/nodes/test-node/status"
 PODS = "/api/v1/namespaces/default/pods"

@@ -13,25 +13,21 @@ import pytest
 import yaml
 
 from cli_project import Project
+from engines import report_gpus
 from pace import until
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.objects import RESOURCES
 from seatrial.errors import SeatrialError
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 
 SHARED = Path(__file__).parents[3] / "shared" / "k8s"
 DOCS = Path(__file__).parents[2] / "docs"
-IMAGE = "python:3.11-slim-bookworm"
-NODE = "/api/v1/nodes/test-node"
 
 
 @pytest.fixture
-def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", cluster_environ)
-    made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n[kubernetes]\nkind = "job"\nuid = 1234\n')
-    yield made
-    made.clean()
+def project(cluster_project: Project) -> Project:
+    return cluster_project
 
 
 def left(cluster: Cluster) -> list[str]:
@@ -118,7 +114,7 @@ def test_no_gpus_then_gpus_that_are_none(project: Project, cluster: Cluster) -> 
     assert finding["id"] == "k8s-no-gpu-resource", finding
     project.run("train.py", "--gpus", "2", "--require-capacity", exit_code=3)
     project.cli("runs", "stop", "pending", exit_code=None)
-    _set_gpus(cluster, "1")
+    report_gpus(cluster, "1")
     try:
         ended = project.run("train.py", "--gpus", "2", "--require-capacity", exit_code=3)
         assert "test-node, has 1" in ended.stderr
@@ -127,14 +123,7 @@ def test_no_gpus_then_gpus_that_are_none(project: Project, cluster: Cluster) -> 
         assert receipt["exit_cause"]["id"] == "gpu-contract", receipt["exit_cause"]
         assert "never" not in project.output()
     finally:
-        _set_gpus(cluster, None)
-
-
-def _set_gpus(cluster: Cluster, count: str | None) -> None:
-    """The node's capacity, as a device plugin would report it."""
-    cluster.patch(f"{NODE}/status", {"status": {"capacity": {"nvidia.com/gpu": count}}})
-    wanted = (None, "0") if count is None else (count,)
-    until(lambda: cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") in wanted)
+        report_gpus(cluster, None)
 
 
 def test_an_image_that_is_nowhere(project: Project, cluster: Cluster) -> None:

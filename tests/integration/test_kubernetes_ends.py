@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,8 @@ from cli_project import Project
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.survey import survey
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 
-IMAGE = "python:3.11-slim-bookworm"
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 
@@ -27,11 +24,8 @@ ANSWERS = (
 
 
 @pytest.fixture
-def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", cluster_environ)
-    made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n[kubernetes]\nkind = "job"\nuid = 1234\n')
-    yield made
-    made.clean()
+def project(cluster_project: Project) -> Project:
+    return cluster_project
 
 
 def verdict(cluster: Cluster, run_id: str) -> list[str]:

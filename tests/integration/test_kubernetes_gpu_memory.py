@@ -9,21 +9,18 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from cli_project import Project
+from engines import CLUSTER, report_gpus
 from fake_driver import compile_driver
-from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.kubernetes,
-    pytest.mark.docker,
-    pytest.mark.xdist_group("kubernetes"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
 ]
 
@@ -33,7 +30,6 @@ COPY . /site
 ENV PYTHONPATH=/site LD_LIBRARY_PATH=/site FAKE_CUDA_GPUS=de421f490f0c00000000000000000001
 """
 TAG = "seatrial-test/gpu-memory:1"
-NODE = "/api/v1/nodes/test-node"
 
 JAX = """
 class Device:
@@ -73,28 +69,20 @@ def image(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) -> Iter
 
 
 @pytest.fixture
-def project(tmp_path: Path, cluster_environ: dict[str, str], image: str) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", cluster_environ)
-    made.write("seatrial.toml", f'[image]\nready = "{image}"\n[kubernetes]\nkind = "job"\nuid = 1234\n')
-    yield made
-    made.clean()
+def project(cluster_project: Project, image: str) -> Project:
+    cluster_project.write("seatrial.toml", f'[image]\nready = "{image}"\n{CLUSTER}')
+    cluster_project.write("train.py", SCRIPT)
+    return cluster_project
 
 
 @pytest.fixture
 def two_gpus(cluster: Cluster) -> Iterator[None]:
-    """The node's capacity, as a device plugin would report it."""
-
-    def report(count: str | None) -> None:
-        cluster.patch(f"{NODE}/status", {"status": {"capacity": {"nvidia.com/gpu": count}}})
-
-    report("2")
-    until(lambda: cluster.get(NODE)["status"]["allocatable"].get("nvidia.com/gpu") == "2")
+    report_gpus(cluster, "2")
     yield
-    report(None)
+    report_gpus(cluster, None)
 
 
 def test_a_script_that_asks_for_nearly_all_gets_a_quarter(project: Project, two_gpus: None) -> None:
-    project.write("train.py", SCRIPT)
     project.run("train.py", "--gpus", "1", "--gpu-memory", "256MiB", exit_code=3)  # no context is seen
     assert project.output() == "client [('allocator', 'default'), ('memory_fraction', 0.25)]\n"
     reported = project.receipt()["measurements"]["gpu_memory"]
@@ -102,7 +90,6 @@ def test_a_script_that_asks_for_nearly_all_gets_a_quarter(project: Project, two_
 
 
 def test_two_pods_are_held_each(project: Project, two_gpus: None, indexed_jobs: None) -> None:
-    project.write("train.py", SCRIPT)
     words = ["train.py", "--gpus", "1", "--gpu-memory", "256MiB", "--nodes", "2", "--launcher", "none"]
     project.run(*words, exit_code=3)
     assert project.output().count("client [('allocator', 'default'), ('memory_fraction', 0.25)]") == 2

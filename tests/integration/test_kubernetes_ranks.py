@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli_project import CONFIG, Project
+from engines import CLUSTER
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [
     pytest.mark.kubernetes,
-    pytest.mark.docker,
-    pytest.mark.xdist_group("kubernetes"),
     pytest.mark.usefixtures("indexed_jobs"),
 ]
 
@@ -23,15 +21,13 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture
-def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
+def project(cluster_project: Project, tmp_path: Path) -> Project:
     """The recipe's own image, models on a folder of the node, pods of another user than its owner."""
     models = tmp_path / "models"
     models.mkdir()
     models.chmod(0o777)
-    made = Project(tmp_path / "project", "k8s", cluster_environ)
-    made.write("seatrial.toml", f'{CONFIG}[kubernetes]\nkind = "job"\nuid = 1234\nmodels = "hostpath:{models}"\n')
-    yield made
-    made.clean()
+    cluster_project.write("seatrial.toml", f'{CONFIG}{CLUSTER}models = "hostpath:{models}"\n')
+    return cluster_project
 
 
 def pods(cluster: Cluster, run_id: str) -> dict[str, str]:

@@ -12,22 +12,18 @@ from pathlib import Path
 import pytest
 
 from cli_project import CONFIG, Project
+from engines import CLUSTER, IMAGE, READY
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 
-IMAGE = "python:3.11-slim-bookworm"
-READY = f'[image]\nready = "{IMAGE}"\n'
-CLUSTER = '[kubernetes]\nkind = "job"\nuid = 1234\n'
 VOLUMES, CLAIMS = "/api/v1/persistentvolumes", "/api/v1/namespaces/default/persistentvolumeclaims"
 
 
 @pytest.fixture
-def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", cluster_environ)
-    yield made
-    made.clean()
+def project(cluster_project: Project) -> Project:
+    return cluster_project
 
 
 @pytest.fixture

@@ -16,23 +16,20 @@ from types import SimpleNamespace
 import pytest
 
 from cli_project import CONFIG, Project
-from engines import IMAGE, NODE_ENDPOINT
+from engines import CLUSTER, IMAGE, NODE_ENDPOINT, READY
 from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [
     pytest.mark.kubernetes,
-    pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.timeout(1500),
-    pytest.mark.xdist_group("kubernetes"),
 ]
 
 SCRIPT = Path(__file__).parents[1] / "kubernetes_node.sh"
 NODES = "/api/v1/nodes"
 FIRST, SECOND = "test-node", "test-node-2"
-CLUSTER = '[kubernetes]\nkind = "job"\nuid = 1234\n'
 #: The third number of the second node's addresses, 172.31.x.0/24.
 SUBNET = "77"
 
@@ -89,13 +86,10 @@ def is_ready(cluster: Cluster, name: str) -> bool:
 
 
 @pytest.fixture
-def project(tmp_path: Path, cluster_environ: dict[str, str], second_node: SimpleNamespace) -> Iterator[Project]:
+def project(second_node: SimpleNamespace, cluster_project: Project) -> Project:
     second_node.up()
-    made = Project(tmp_path / "project", "k8s", cluster_environ)
-    made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n{CLUSTER}')
-    made.write("train.py", "print('it ran')\n")
-    yield made
-    made.clean()
+    cluster_project.write("train.py", "print('it ran')\n")
+    return cluster_project
 
 
 @pytest.fixture
@@ -116,7 +110,7 @@ def torch_project(project: Project, second_node: SimpleNamespace) -> Project:
 def pool(project: Project, name: str, *lines: str) -> None:
     """Run on this pool's node from now on."""
     selector = f'[kubernetes.node_selector]\npool = "{name}"\n'
-    project.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n{CLUSTER}' + "".join(lines) + selector)
+    project.write("seatrial.toml", READY + CLUSTER + "".join(lines) + selector)
 
 
 def machines(project: Project) -> dict[int, set[str]]:

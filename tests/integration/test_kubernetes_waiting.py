@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli_project import Project
+from engines import CLUSTER, READY
 from pace import until
 from seatrial.backends.kubernetes.client import Cluster
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 
-IMAGE = "python:3.11-slim-bookworm"
 NAMESPACE = "held"
 PLACE = f"/api/v1/namespaces/{NAMESPACE}"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
@@ -31,13 +30,10 @@ def namespace(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, cluster_environ: dict[str, str], namespace: None) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", cluster_environ)
-    lines = f'[image]\nready = "{IMAGE}"\n[kubernetes]\nkind = "job"\nuid = 1234\nnamespace = "{NAMESPACE}"\n'
-    made.write("seatrial.toml", lines)
-    made.write("train.py", "print('it ran')\n")
-    yield made
-    made.clean()
+def project(namespace: None, cluster_project: Project) -> Project:
+    cluster_project.write("seatrial.toml", f'{READY}{CLUSTER}namespace = "{NAMESPACE}"\n')
+    cluster_project.write("train.py", "print('it ran')\n")
+    return cluster_project
 
 
 def quota(cluster: Cluster, **hard: str) -> str:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli_project import Project
+from engines import CLUSTER, READY
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.kubernetes,
-    pytest.mark.docker,
-    pytest.mark.xdist_group("kubernetes"),
     pytest.mark.usefixtures("indexed_jobs"),
     pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image's Python is another one"),
 ]
@@ -66,17 +64,10 @@ def site(package: str) -> str:
     return str(Path(spec.origin).parents[1])
 
 
-@pytest.fixture
-def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", cluster_environ)
-    yield made
-    made.clean()
-
-
 @pytest.mark.parametrize(("package", "script"), [("tensorflow", TENSORFLOW), ("jax", JAX)])
-def test_two_pods_train_together(project: Project, package: str, script: str) -> None:
-    where = f'kind = "job"\nuid = 1234\ndata = "hostpath:{site(package)}"\n'
-    project.write("seatrial.toml", f'[image]\nready = "python:3.11-slim-bookworm"\n[kubernetes]\n{where}')
+def test_two_pods_train_together(cluster_project: Project, package: str, script: str) -> None:
+    project = cluster_project
+    project.write("seatrial.toml", f'{READY}{CLUSTER}data = "hostpath:{site(package)}"\n')
     project.write("train.py", script)
     project.run("train.py", "--gpus", "none", "--nodes", "2", "-e", "PYTHONPATH=/data")
     reported = [line for line in project.output().splitlines() if "workers" in line]

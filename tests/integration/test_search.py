@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,9 @@ def _words(*words: str) -> list[str]:
 
 
 def _study(project: Project) -> Study:
-    [place] = (project.folder / ".seatrial" / "sweeps").iterdir()
-    return Study((place / "study.journal").resolve())
+    """The newest."""
+    journals = (project.folder / ".seatrial" / "sweeps").glob("*/study.journal")
+    return Study(max(journals, key=lambda path: path.stat().st_mtime).resolve())
 
 
 def _trials(project: Project) -> list[Trial]:
@@ -56,52 +56,28 @@ def _trials(project: Project) -> list[Trial]:
 
 
 def _start(project: Project, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        project.argv(*_words(*words)),
-        cwd=project.folder,
-        env=project.environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return project.begin(*_words(*words))
 
 
 def _wait(project: Project, holds: Any, searcher: subprocess.Popen[str]) -> None:
     """Until something is true of the study's trials."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        places = list((project.folder / ".seatrial" / "sweeps").glob("*/study.journal"))
-        if places and holds(Study(places[0].resolve()).trials()):
-            return
+
+    def came_so_far() -> bool:
         assert searcher.poll() is None, searcher.communicate()
-        time.sleep(0.05)
-    raise AssertionError("the study never came so far")
+        begun = any((project.folder / ".seatrial" / "sweeps").glob("*/study.journal"))
+        return begun and bool(holds(_trials(project)))
+
+    project.wait_for(came_so_far, 60)
 
 
 def _receipt(project: Project, run_id: str | None) -> dict[str, Any]:
-    path = project.folder / ".seatrial" / "runs" / (run_id or "") / "receipt.json"
-    loaded: dict[str, Any] = json.loads(path.read_bytes())
+    loaded: dict[str, Any] = json.loads((project.folder / ".seatrial/runs" / str(run_id) / "receipt.json").read_bytes())
     return loaded
 
 
 def test_tpe_prunes_what_falls_behind_and_names_the_best(project: Project) -> None:
-    ended = project.cli(
-        *_words(
-            "--search",
-            "tpe",
-            *SPACE,
-            "--set",
-            "batch=32,64,128",
-            "--trials",
-            "8",
-            "--seed",
-            "2",
-            "--",
-            "--pause",
-            "0.15",
-        )
-    )
+    options = ("--set", "batch=32,64,128", "--trials", "8", "--seed", "2", "--", "--pause", "0.15")
+    ended = project.cli(*_words("--search", "tpe", *SPACE, *options))
     trials = _trials(project)
     assert len(trials) == 8 and {trial.state for trial in trials} == {"done", "pruned"}
     best = max((trial for trial in trials if trial.state == "done"), key=lambda trial: trial.value or 0.0)
@@ -269,13 +245,7 @@ def test_a_script_that_ignores_the_setting(project: Project) -> None:
     project.write("train.py", SCRIPT.replace("a = p.parse_args()", "a = p.parse_args(); a.lr = 0.01"))
     reported = _refused(project, "--search", "random", "--trials", "20", *SPACE, "--", "--epochs", "1")
     assert "The setting lr makes no difference: 5 trials reported exactly the same numbers" in reported
-    assert "seatrial runs compare" in reported and len([t for t in _trials_of_last(project) if t.state == "done"]) == 5
-
-
-def _trials_of_last(project: Project) -> list[Trial]:
-    places = (project.folder / ".seatrial" / "sweeps").iterdir()
-    newest = max(places, key=lambda place: (place / "study.journal").stat().st_mtime)
-    return Study((newest / "study.journal").resolve()).trials()
+    assert "seatrial runs compare" in reported and len([t for t in _trials(project) if t.state == "done"]) == 5
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,6 @@ from seatrial.search.study import Study  # noqa: E402
 from seatrial.search.trial import Ending  # noqa: E402
 from seatrial.system.names import Names  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PICTURES = os.environ.get("SEATRIAL_PICTURES")
 SPACE = ("lr=log:1e-5..1e-1", "word=<b>a</b>,b", "layers=int:1..4")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,7 @@ for needed in ("uvicorn", "uvloop", "httptools", "starlette", "python_multipart"
 
 from served import Server  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-pytestmark = [
-    pytest.mark.xdist_group("serve"),
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-]
+pytestmark = pytest.mark.xdist_group("serve")
 
 #: Pictures to look at are left here.
 PICTURES = os.environ.get("SEATRIAL_PICTURES")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from typing import Any
 
@@ -118,14 +117,7 @@ def test_a_tune_that_is_stopped_leaves_no_process_and_the_users_files(local_proj
     (local_project.folder / "log.txt").write_text("mine")
     local_project.write("train.py", SLOW.format(length=4096, wait_s=0.002))
     words = ("train.py", "--on", "local", "--gpus", "none", "--", "--epochs", "99")
-    started = subprocess.Popen(
-        local_project.argv("tune", *words),
-        cwd=local_project.folder,
-        env=local_project.environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    started = local_project.begin("tune", *words)
     local_project.wait_for(lambda: (local_project.folder / "log.txt").read_text() == "begun")
     time.sleep(0.5)
     started.send_signal(signal.SIGINT)

@@ -6,9 +6,9 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +25,6 @@ ABOVE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SEC
 
 #: What takes seconds takes this long at most on a machine that many others use.
 BUSY_S = 180
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
@@ -153,41 +151,24 @@ def test_the_site(site: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(6 * BUSY_S)
 @pytest.mark.xdist_group("dashboard")
-def test_the_site_in_a_browser(site: Path) -> None:
+def test_the_site_in_a_browser(site: Path, browser: Any, faults: Callable[[Any], list[str]]) -> None:
     """From a folder: nothing serious for axe, nothing wider than a phone, no complaint, and the search answers."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    spec = importlib.util.find_spec("axe_playwright_python")
-    if CHROMIUM is None or spec is None or not spec.submodule_search_locations:
-        pytest.skip("needs Chromium and axe_playwright_python")
-    axe = (Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
-    wrong = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        for name in ("start.html", "benchmarks.html"):
-            for width, scheme in ((1280, "dark"), (390, "light")):
-                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                wrong += [f"{name} {width} {scheme}: {each}" for each in looked_at(page, site / name, axe)]
-                page.close()
-        page = browser.new_page()
-        page.set_default_timeout(1000 * BUSY_S)
-        page.goto((site / "index.html").as_uri() + "?q=data-bound")
-        page.wait_for_selector(".md-search-result__link[href*='diagnosis.html']", state="attached")
-        browser.close()
-    assert wrong == []
-
-
-def looked_at(page: Any, file: Path, axe: str) -> list[str]:
-    """Return the faults of a page in Chromium."""
     wrong: list[str] = []
-    page.set_default_timeout(1000 * BUSY_S)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.goto(file.as_uri())
-    width = page.viewport_size["width"]
-    if page.query_selector("table") and width < 500:  # the theme wraps tables when it has started
-        page.wait_for_selector(".md-typeset__scrollwrap[tabindex]", state="attached")
-    page.evaluate(axe)
-    for each in page.evaluate("axe.run().then((found) => found.violations)"):
-        if each["impact"] in ("serious", "critical"):
-            wrong.append(f"{each['id']} {each['nodes'][0]['target']}")
-    shown = page.evaluate("document.documentElement.scrollWidth")
-    return wrong if shown <= width else [*wrong, f"{shown} wide"]
+
+    def opened(address: str, width: int = 1280, scheme: str = "light") -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.set_default_timeout(1000 * BUSY_S)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(address)
+        return page
+
+    for name in ("start.html", "benchmarks.html"):
+        for width, scheme in ((1280, "dark"), (390, "light")):
+            page = opened((site / name).as_uri(), width, scheme)
+            if page.query_selector("table") and width < 500:  # the theme wraps tables when it has started
+                page.wait_for_selector(".md-typeset__scrollwrap[tabindex]", state="attached")
+            wrong += [f"{name} {width} {scheme}: {each}" for each in faults(page)]
+            page.close()
+    page = opened((site / "index.html").as_uri() + "?q=data-bound")
+    page.wait_for_selector(".md-search-result__link[href*='diagnosis.html']", state="attached")
+    assert wrong == []
