@@ -63,23 +63,20 @@ def positive(text: str) -> int:
 
 def positive_float(text: str) -> float:
     """Read a number above 0, as argparse's type."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
+    number = not_negative(text, "above 0")
+    if not number:
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
     return number
 
 
-def not_negative(text: str) -> float:
+def not_negative(text: str, bound: str = "of at least 0") -> float:
     """Read a number of at least 0, as argparse's type."""
     try:
         number = float(text)
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
+        raise argparse.ArgumentTypeError(f"must be a number {bound}, not {text}")
     return number
 
 
