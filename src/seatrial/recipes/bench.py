@@ -104,7 +104,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         sub = modes.add_parser(mode)
         sub.add_argument("recipe", choices=TRAINED)
         sub.add_argument("--repeats", type=options.positive, default=3)
-        sub.add_argument("--json", type=Path, default=options.result_file("bench.json"), metavar="FILE")
+        sub.add_argument("--json", type=Path, default=options.in_run("bench.json"), metavar="FILE")
         if mode == "train":
             sub.add_argument("--compare", required=True, help=f"some of {','.join(VARIANTS)}")
             sub.add_argument("--gpus", type=options.positive, default=1, help="ranks of ddp")

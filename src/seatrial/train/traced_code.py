@@ -13,6 +13,7 @@ from torch import nn
 from torch.fx import Graph, Tracer
 
 from seatrial.train.data.samples import host_random_numbers_kept
+from seatrial.train.errors import first_line
 from seatrial.train.evaluation import modes_kept
 
 
@@ -57,8 +58,7 @@ def read(module: nn.Module) -> Graph:
         try:
             graph = _Shallow().trace(module)
         except Exception as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise NotTraceable(f"{kind}'s code cannot be read: {first[:80]}") from error
+            raise NotTraceable(f"{kind}'s code cannot be read: {first_line(error)[:80]}") from error
         drew = before != (random.getstate(), str(np.random.get_state()))
     if drew:
         raise NotTraceable(f"{kind}'s code draws random numbers on the host")
