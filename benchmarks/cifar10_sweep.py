@@ -78,7 +78,7 @@ class Training:
         )
         self.begin(1)
         self.engine = choose_engine(engine, self.step, lambda text: None)
-        self.tests = TestImages(test_set, self.normalise, self.ranks, cifar10.TEST_BATCH, channels_last=True)
+        self.tests = TestImages(test_set, self.normalise, self.ranks, cifar10.TEST_BATCH)
 
     def fresh(self) -> None:
         """Parameters as before the first step."""

@@ -152,7 +152,7 @@ def from_seeds(data, seeds, batch, rate, epochs):
     from seatrial.train.saving.rng import seed_all
 
     step, engine, _ = mnist_step(data, "graph", "bf16", batch=batch, rate=rate, epochs=epochs, schedule=True)
-    tests = TestImages(step.test_set, step.normalise, step.ranks, 2500, channels_last=True)
+    tests = TestImages(step.test_set, step.normalise, step.ranks, 2500)
     accuracies, loops = [], []
     for seed in seeds:
         seed_all(seed)
@@ -367,7 +367,7 @@ def mnist_step(
     layout = torch.channels_last if last else torch.contiguous_format
     model = network(28, 28, 10).to(ranks.device, memory_format=layout)
     kind = stream_images if streamed else ResidentImages
-    source = kind(train_set, normalise, batch, ranks, seed, channels_last=last)
+    source = kind(train_set, normalise, batch, ranks, seed)
     step = Step(
         model,
         cross_entropy,
@@ -399,7 +399,7 @@ def mnist_outcome(data, engine, precision, *, epochs=1, steps=None, **options):
     step, _, _ = mnist_step(data, engine, precision, epochs=epochs, prepare=False, **options)
     if steps:
         step.source.spans, step.losses = step.source.spans[:steps], step.losses[:steps].clone()
-    tests = TestImages(step.test_set, step.normalise, step.ranks, 5000, channels_last=True)
+    tests = TestImages(step.test_set, step.normalise, step.ranks, 5000)
     settings = Settings(epochs=epochs, engine=engine, seed=options.get("seed", 0))
 
     def test():

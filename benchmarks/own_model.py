@@ -126,7 +126,7 @@ def ours(model, loss, optimizer, source, epochs=3, **options):
     told = {}
 
     class Times:
-        def log(self, values):
+        def write(self, values):
             if values["phase"] == "train" and "images_per_s" in values:
                 told.setdefault("rates", []).append(round(values["images_per_s"]))
                 told.setdefault("first_epoch_done_s", round(time.perf_counter() - began, 2))

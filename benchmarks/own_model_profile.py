@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from seatrial.train import Step, batches, cosine, module_patches
+from seatrial.train import Step, autocast_weights, batches, compiled_blocks, cosine, module_patches
 from seatrial.train.engine import choose_engine
 from seatrial.train.saving import rng
 
@@ -84,7 +84,7 @@ def by_kernel(work, steps, most=48):
 
 def resnet(engine="graph", kernels=True, second_stream=True):
     if not second_stream:
-        second_stream.SecondStream.takes = lambda self, weight: False
+        autocast_weights.SecondStream.takes = lambda self, weight: False
     torch.manual_seed(0)
     model = ResNet18()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -95,7 +95,7 @@ def resnet(engine="graph", kernels=True, second_stream=True):
 
 def gpt(engine="graph", kernels=False, mixed=False):
     if mixed:
-        engine.options = lambda: None
+        compiled_blocks.options = lambda: None
     words, length, batch = text(False)
     there, offsets = words.cuda(), torch.arange(length + 1, device="cuda")
 

@@ -6,17 +6,18 @@ import importlib.util
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli_project import Project, environment
+from here import free_ports
 from pace import until
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
@@ -98,6 +99,29 @@ def engine(request: pytest.FixtureRequest) -> Docker | Podman:
     """Docker, then Podman."""
     backend: Docker | Podman = request.getfixturevalue(request.param)
     return backend
+
+
+#: Builds an image of a Dockerfile's text with an engine's program, and returns its tag.
+BuildImage = Callable[[Sequence[str], str], str]
+
+
+@pytest.fixture
+def build_image(tmp_path: Path) -> Iterator[BuildImage]:
+    """Yield a function that builds images whose context is ``tmp_path / "image"``; they are removed at the end."""
+    context, built = tmp_path / "image", []
+    context.mkdir()
+
+    def build(engine: Sequence[str], dockerfile: str) -> str:
+        (context / "Dockerfile").write_text(dockerfile)
+        built.append([*engine, "image", "rm", "--force", tag := f"localhost/seatrial-test:{uuid.uuid4().hex[:10]}"])
+        argv = [*engine, "build", "--network", "host", "--tag", tag, str(context)]
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 0, ended.stderr
+        return tag
+
+    yield build
+    for removal in built:
+        subprocess.run(removal, capture_output=True, timeout=120)
 
 
 @pytest.fixture(scope="session")
@@ -251,9 +275,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed (Debian: apt-get install docker-registry)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports()[0]}"
     config = tmp_path / "registry.yml"
     storage = f"storage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}"
     config.write_text(f"version: 0.1\n{storage}\nhttp: {{addr: {address}}}\n")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from here import free_ports
 
 #: Enough for messages and a small archive; /dev/shm is shared by all tests.
 STORE_BYTES = 90_000_000
@@ -26,9 +27,7 @@ class RayNodes:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = dict(environ)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        [self.port] = free_ports()
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets' paths are short
         self.processes: list[subprocess.Popen[bytes]] = []
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx
 
+from here import free_ports
+
 HERE = Path(__file__).parent
 
 
@@ -30,9 +32,7 @@ class Server:
         self, *arguments: str, wait: bool = True, command: list[str] | None = None, **environment: str
     ) -> None:
         command = command or [sys.executable, str(HERE / "served_echo.py"), "--model", "echo"]
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.address = taken.getsockname()
+        self.address = ("127.0.0.1", *free_ports())
         path = f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}{os.pathsep}{HERE.parent / 'src'}"
         self.process = subprocess.Popen(
             [*command, "--port", str(self.address[1]), *arguments],

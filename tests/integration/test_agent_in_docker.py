@@ -36,8 +36,8 @@ time.sleep(float(os.environ.get("LINGER_S", "0")))
 """
 
 
-def docker(*arguments, **options):
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120, check=False, **options)
+def docker(*arguments):
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 def usable():
@@ -101,23 +101,18 @@ def test_docker_stop_reaches_the_target(container):
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here for the driver's stand-in")
 @pytest.mark.parametrize(("kept", "code"), [("8.0", 3), ("8.0 9.0", 0)])
-def test_an_image_cut_down_to_other_gpus_is_refused(container, tmp_path, kept, code):
+def test_an_image_cut_down_to_other_gpus_is_refused(build_image, container, tmp_path, kept, code):
     """The image has the mark in its environment; the driver's stand-in has one GPU of compute capability 9.0."""
-    name, run, run_dir = container
+    _, run, run_dir = container
     library = compile_driver(tmp_path)
     plan = json.loads((run_dir / "plan.json").read_text())
     uuid = "GPU-de421f49-0f0c-0000-0000-000000000001"
     gpu = {"index": 0, "uuid": uuid, "name": "NVIDIA Fake", "memory_bytes": 1, "minor": 0}
     plan["agent"].update(argv=["true"], gpu_mode="required", check="driver", gpus=[gpu])
     (run_dir / "plan.json").write_text(json.dumps(plan))
-    tag = f"{name}:{code}"
-    text = f'FROM {IMAGE}\nENV SEATRIAL_ARCHITECTURES="{kept}"\n'
-    assert docker("build", "-q", "-t", tag, "-", input=text).returncode == 0
+    image = build_image(["docker"], f'FROM {IMAGE}\nENV SEATRIAL_ARCHITECTURES="{kept}"\n')
     fake = ["-v", f"{library}:/fake/libcuda.so.1:ro", "-e", "LD_LIBRARY_PATH=/fake", "-e", f"FAKE_CUDA_GPUS={FAKE_GPU}"]
-    try:
-        done = run(*fake, image=tag)
-    finally:
-        docker("image", "rm", "-f", tag)
+    done = run(*fake, image=image)
     assert done.returncode == code, done.stderr
     findings = [event for event in events.read(str(run_dir / "events.jsonl"))[0] if event["type"] == "finding"]
     assert [finding["id"] for finding in findings] == (["image-cut-down"] if code else [])

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from cli_project import Project
+from here import free_ports
 from seatrial.backends.containers.docker import Docker
 from seatrial.compose.client import docker_compose
 from seatrial.probe import nvml
@@ -308,9 +309,7 @@ def test_a_task_that_is_started_again_until_it_ends_well(project: Project) -> No
 
 @pytest.mark.slow
 def test_a_service_is_served_until_ctrl_c(project: Project) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    [port] = free_ports()
     project.write("compose.yaml", PIPELINE.replace("volumes:\n  handed:", SERVICE % port + "volumes:\n  handed:"))
     running = start(project)
     expected = {"prep": "done", "train": "done", "api": "running", "plain": "running"}

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from cdi_specs import written_spec
+from engines import BuildImage
 from fake_driver import compile_driver
 from machines import UUID, FakeHost, healthy
 from pace import until
@@ -155,26 +156,10 @@ ENV NVIDIA_REQUIRE_CUDA="cuda>=99.0" NVIDIA_DRIVER_CAPABILITIES=utility CUDA_VIS
 """
 
 
-@pytest.fixture
-def build(tmp_path: Path) -> Iterator[Any]:
-    """Builds an image from a Dockerfile's text; removes it at the end."""
-    tag = f"seatrial-doctor-test:{os.getpid()}"
-
-    def made(dockerfile: str) -> str:
-        folder = tmp_path / "image"
-        folder.mkdir()
-        (folder / "Dockerfile").write_text(dockerfile)
-        done = subprocess.run(["docker", "build", "-q", "-t", tag, folder], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return tag
-
-    yield made
-    subprocess.run(["docker", "image", "rm", "-f", tag], capture_output=True, timeout=60)
-
-
 @pytest.mark.docker
-def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: FakeHost) -> None:
-    results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=build(BROKEN)))))
+def test_a_broken_image_is_named(build_image: BuildImage, docker_backend: Docker, host: FakeHost) -> None:
+    tag = build_image(docker_backend.call, BROKEN)
+    results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=tag))))
     found = {id: [finding.id for finding in result.verdict.findings] for id, result in results.items()}
     assert found["framework.torch-build"] == ["torch-cpu-only"]
     assert found["framework.cudnn"] == ["cudnn-versions"]
@@ -184,8 +169,10 @@ def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: FakeH
 
 
 @pytest.mark.docker
-def test_an_image_without_python_leaves_nothing_claimed(build: Any, docker_backend: Docker, host: FakeHost) -> None:
-    tag = build('FROM scratch\nCMD ["/x"]\n')
+def test_an_image_without_python_leaves_nothing_claimed(
+    build_image: BuildImage, docker_backend: Docker, host: FakeHost
+) -> None:
+    tag = build_image(docker_backend.call, 'FROM scratch\nCMD ["/x"]\n')
     results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=tag))))
     assert results["image.python"].verdict.status == "unknown"
     for id in ("image.driver-libraries", "container.gpus", "framework.torch-build"):

@@ -1,7 +1,6 @@
 """The GPU contract of TensorFlow and JAX scripts: with the real frameworks on the CPU, and with small packages in their
 place that fail as the real ones were seen to fail on GPUs (sources: findings/xla.py)."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -11,6 +10,7 @@ import sys
 import pytest
 
 from agent_process import Agent
+from here import absent
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.match import match_text
 from seatrial.probe import nvml
@@ -259,10 +259,6 @@ class TestJax:
         agent, done = run(tmp_path, driver, "jax", plugin=False, DEVICES="Unknown backend: 'gpu' requested")
         assert done.returncode == 3 and agent.events("finding")[0]["id"] == "jax-no-gpu"
         assert "jax[cuda12]" in agent.events("finding")[0]["fix"]
-
-
-def absent(package):
-    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed here")
 
 
 @pytest.mark.slow

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from engines import IMAGE as BASE
+from engines import BuildImage
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.images.build.size import FOLDER, image_bytes
 from seatrial.system.host import Host
-
-BASE = "python:3.11-slim-bookworm"
 
 pytestmark = pytest.mark.both_engines
 
@@ -23,16 +21,11 @@ pytestmark = pytest.mark.both_engines
 class Images:
     """Images of names nobody else has, each a Dockerfile over BASE."""
 
-    def __init__(self, engine: Docker | Podman, folder: Path) -> None:
-        self.engine, self.folder, self.made = engine, folder, list[str]()
+    def __init__(self, engine: Docker | Podman, folder: Path, build: BuildImage) -> None:
+        self.engine, self.folder, self._build = engine, folder, build
 
     def make(self, *lines: str) -> str:
-        tag = f"localhost/test-size:{uuid.uuid4().hex[:10]}"
-        (self.folder / "Dockerfile").write_text("\n".join([f"FROM {BASE}", *lines, ""]))
-        network = ("--network", "host") if self.engine.name == "podman" else ()
-        self.made.append(tag)
-        self.ask("build", *network, "--tag", tag, str(self.folder))
-        return tag
+        return self._build(self.engine.call, "\n".join([f"FROM {BASE}", *lines, ""]))
 
     def ask(self, *words: str) -> str:
         ended = subprocess.run([*self.engine.call, *words], capture_output=True, text=True, timeout=300)
@@ -46,11 +39,8 @@ class Images:
 
 
 @pytest.fixture
-def images(engine: Docker | Podman, tmp_path: Path) -> Iterator[Images]:
-    made = Images(engine, tmp_path)
-    yield made
-    for tag in made.made:
-        subprocess.run([*engine.call, "image", "rm", "--force", tag], capture_output=True, timeout=120)
+def images(engine: Docker | Podman, tmp_path: Path, build_image: BuildImage) -> Images:
+    return Images(engine, tmp_path, build_image)
 
 
 def test_size_is_what_du_counts_inside(images: Images) -> None:
@@ -91,7 +81,7 @@ def test_size_is_counted_once_for_an_image(images: Images) -> None:
     "answer", ["yes | head -c 1000000", "echo -5", "echo 99999999999999999999", "echo 1; exit 1", "printf '1\\n2\\n'"]
 )
 def test_size_is_unknown_when_the_image_answers_nonsense(images: Images, answer: str) -> None:
-    (images.folder / "liar").write_text(f"#!/bin/sh\n{answer}\n")
+    (images.folder / "image" / "liar").write_text(f"#!/bin/sh\n{answer}\n")
     tag = images.make("COPY liar /usr/bin/liar", "RUN chmod 755 /usr/bin/liar")
     assert images.size(tag, python="/usr/bin/liar") is None
     assert images.size(tag, python="/not/there") is None

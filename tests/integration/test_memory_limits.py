@@ -4,7 +4,6 @@ A driver made for tests reports two GPUs of 1 GiB; TensorFlow gets two physical 
 hands to the C++ side is caught there. How that side keeps to these options only a GPU shows.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ import sys
 
 import pytest
 
+from here import absent
 from seatrial.agent.hook import install
 
 GPUS = "de421f490f0c00000000000000000001,de421f490f0c00000000000000000002"
@@ -175,10 +175,6 @@ for name, script in json.loads(sys.stdin.read()).items():
     print(json.dumps([name, found]), flush=True)
     os._exit(0)
 """
-
-
-def absent(package):
-    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed here")
 
 
 def python(tmp_path, driver, program, text="", **variables):

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
-
 from cli_project import CONFIG, Project
-
-BASE = "python:3.11-slim-bookworm"
-
-
-@pytest.fixture
-def build(container_project: Project, tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """Builds an image of the lines below FROM; its tag."""
-    built = []
-
-    def build_image(lines: str) -> str:
-        tag = f"seatrial-test/{uuid.uuid4().hex[:10]}:1"
-        context = tmp_path / "context"
-        context.mkdir()
-        (context / "Dockerfile").write_text(f"FROM {BASE}\n{lines}\n")
-        argv = [*container_project.engine, "build", "--network", "host", "--tag", tag, str(context)]
-        subprocess.run(argv, capture_output=True, check=True)
-        built.append(tag)
-        return tag
-
-    yield build_image
-    for tag in built:
-        subprocess.run([*container_project.engine, "image", "rm", "--force", tag], capture_output=True)
+from engines import IMAGE, BuildImage
 
 
-def test_the_entrypoint_of_a_ready_image_runs(container_project: Project, build: Callable[[str], str]) -> None:
-    image = build(
-        "RUN printf '#!/bin/sh\\necho entered by $*\\nexec \"$@\"\\n' > /entry && chmod +x /entry\n"
-        'ENTRYPOINT ["/entry", "prefix"]\nRUN ln -s /bin/echo /usr/bin/prefix\nCMD ["as", "built"]'
+def test_the_entrypoint_of_a_ready_image_runs(build_image: BuildImage, container_project: Project) -> None:
+    image = build_image(
+        container_project.engine,
+        f"FROM {IMAGE}\nRUN printf '#!/bin/sh\\necho entered by $*\\nexec \"$@\"\\n' > /entry && chmod +x /entry\n"
+        'ENTRYPOINT ["/entry", "prefix"]\nRUN ln -s /bin/echo /usr/bin/prefix\nCMD ["as", "built"]',
     )
     own = container_project.run("--image", image)
     assert own.stdout.startswith("entered by prefix as built\nas built\n")
@@ -50,9 +23,9 @@ def test_the_entrypoint_of_a_ready_image_runs(container_project: Project, build:
 
 
 def test_a_program_in_an_image_without_python_is_measured_and_gets_its_secret(
-    container_project: Project, build: Callable[[str], str]
+    build_image: BuildImage, container_project: Project
 ) -> None:
-    image = build("RUN find / -xdev -name 'python*' ! -type d -delete")
+    image = build_image(container_project.engine, f"FROM {IMAGE}\nRUN find / -xdev -name 'python*' ! -type d -delete")
     command = "echo no python in $SEATRIAL_RUN_ID, $TOKEN; sleep 3; exit 6"
     words = ["--image", image, "--gpus", "none", "--secret", "TOKEN"]
     ended = container_project.run(*words, "--", "sh", "-c", command, exit_code=1, TOKEN="hidden-0f7c")

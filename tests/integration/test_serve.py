@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from cli_project import Project, environment
+from here import free_ports
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("seatrial.serve.__main__", "uvloop", "torch", "sklearn")),
@@ -46,12 +46,6 @@ def project(tmp_path: Path, trained: Path) -> Iterator[Project]:
     made.clean()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def ask(port: int, path: str = "/predict", body: Any = None, token: str | None = None) -> tuple[int, dict[str, Any]]:
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
@@ -71,7 +65,7 @@ def start(project: Project, port: int, *words: str) -> str:
 
 
 def test_from_a_trained_model_to_a_receipt(project: Project) -> None:
-    port = free_port()
+    [port] = free_ports()
     run_id = start(project, port)
     listed = json.loads(project.cli("runs", "ls", "--json").stdout)
     assert (listed[0]["id"], listed[0]["status"], listed[0]["address"]) == (
@@ -102,7 +96,7 @@ def test_from_a_trained_model_to_a_receipt(project: Project) -> None:
 
 
 def test_ctrl_c_ends_it_with_0_and_a_token_stays_out_of_every_record(project: Project) -> None:
-    port = free_port()
+    [port] = free_ports()
     argv = [*project.program, "serve", "digits", "--on", "local", "--port", str(port), "--token=abcdefgh-secret"]
     options: dict[str, Any] = {"cwd": project.folder, "env": project.environ, "stdin": subprocess.DEVNULL}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options) as serving:
@@ -119,7 +113,7 @@ def test_ctrl_c_ends_it_with_0_and_a_token_stays_out_of_every_record(project: Pr
 
 
 def test_a_server_that_is_killed_reports_how_to_start_it_again(project: Project) -> None:
-    port = free_port()
+    [port] = free_ports()
     start(project, port)
     started = project.events("target.started")[0]["pid"]
     os.kill(started, signal.SIGKILL)
@@ -134,7 +128,7 @@ def test_a_server_that_is_killed_reports_how_to_start_it_again(project: Project)
 
 
 def test_a_killed_command_line_leaves_the_server_up(project: Project) -> None:
-    port = free_port()
+    [port] = free_ports()
     argv = [*project.program, "serve", "digits", "--on", "local", "--port", str(port)]
     with subprocess.Popen(argv, cwd=project.folder, env=project.environ, stdin=subprocess.DEVNULL) as serving:
         project.wait_for(lambda: _answers(port))
@@ -146,7 +140,7 @@ def test_a_killed_command_line_leaves_the_server_up(project: Project) -> None:
 
 def test_a_model_that_cannot_be_served_ends_with_1_and_its_reason(project: Project) -> None:
     (project.folder / "broken.onnx").write_bytes(b"no graph")
-    port = free_port()
+    [port] = free_ports()
     ended = project.cli("serve", "broken.onnx", "--on", "local", "--port", str(port), "--detach", exit_code=1)
     assert "broken" in ended.stdout + ended.stderr and project.receipt()["serving"]["reported"] is False
 
@@ -161,7 +155,7 @@ def _answers(port: int) -> bool:
 @pytest.mark.slow
 def test_in_a_container_of_its_own(docker_project: Project, trained: Path) -> None:
     """The image is built; the port is published on the loopback address; kill -9 inside, and again."""
-    port = free_port()
+    [port] = free_ports()
     shutil.copytree(trained, docker_project.folder / "models")
     words = ["serve", "digits", "--trust", "--on", "docker", "--gpus", "none", "--port", str(port), "--detach"]
     docker_project.cli(*words, timeout_s=900)

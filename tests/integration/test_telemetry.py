@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import urllib.request
 
 import pytest
 
+from here import free_ports
 from seatrial.monitor.reading import ContainerNames, Reader
 from seatrial.probe import machine
 from seatrial.system.host import Host
@@ -54,15 +54,9 @@ def test_a_container_is_found_named_and_measured(engine):
         subprocess.run([*call, "kill", name], capture_output=True)
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 @pytest.fixture
 def exporter(tmp_path):
-    port = free_port()
+    [port] = free_ports()
     process = subprocess.Popen(
         [sys.executable, "-m", "seatrial", "dashboard", "--metrics-only", "--listen", f"127.0.0.1:{port}"],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True,
@@ -87,7 +81,7 @@ def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
     config = subprocess.check_output(argv, text=True)
     config = config.replace("127.0.0.1:9400", f"127.0.0.1:{exporter}").replace("15s", "1s")
     (tmp_path / "prometheus.yml").write_text(config)
-    listen = free_port()
+    [listen] = free_ports()
     log = (tmp_path / "log").open("w")
     process = subprocess.Popen(
         [prometheus, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",

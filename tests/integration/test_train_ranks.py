@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from agent_process import Agent
+from here import free_ports
 from pace import until
 from seatrial.probe import processes
 
@@ -136,9 +136,7 @@ def test_a_lost_node_is_done_without_and_taken_back(tmp_path: Path) -> None:
     out before to itself, and both wait (torch 2.13, dynamic_rendezvous.py, _bootstrap_store_info).
     """
     env = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    [port] = free_ports()
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test", "--nnodes=1:2"]
     patience = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3,is_host="
     options = [*meeting, "--nproc-per-node=1", "--max-restarts=5", "--rdzv-conf"]

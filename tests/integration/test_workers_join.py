@@ -3,7 +3,6 @@ agents, and as two runs in containers."""
 
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from agent_process import Agent
 from cli_project import Project
+from here import absent, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -30,20 +30,6 @@ jax.distributed.initialize()
 import jax.numpy as jnp
 print("processes", jax.process_count(), "devices", jax.device_count() // jax.local_device_count(), flush=True)
 """
-
-
-def absent(package):
-    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed here")
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ Arguments after the second ``--`` go to the recipe. The numbers are in bench.jso
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import multiprocessing
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -105,7 +104,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         sub = modes.add_parser(mode)
         sub.add_argument("recipe", choices=TRAINED)
         sub.add_argument("--repeats", type=options.positive, default=3)
-        sub.add_argument("--json", type=Path, default=options.result_file("bench.json"), metavar="FILE")
+        sub.add_argument("--json", type=Path, default=options.in_run("bench.json"), metavar="FILE")
         if mode == "train":
             sub.add_argument("--compare", required=True, help=f"some of {','.join(VARIANTS)}")
             sub.add_argument("--gpus", type=options.positive, default=1, help="ranks of ddp")
@@ -140,38 +139,23 @@ def plan(arguments: argparse.Namespace) -> list[Variant]:
 
 def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) -> dict[str, float] | str:
     """Run a recipe in a new process; return its last numbers and ``process_s``, or a sentence why it failed."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     with tempfile.TemporaryDirectory(prefix="seatrial-bench-") as folder:
-        lines, failure = Path(folder) / "events.jsonl", Path(folder) / "failure.txt"
+        argv = [sys.executable, *launcher, "-m", module_of(recipe), "--models", folder, *options]
+        lines = f"{folder}/events.jsonl"
         began = time.perf_counter()
-        variables = {**env, events.EVENTS_VARIABLE: str(lines)}
-        process = multiprocessing.get_context("spawn").Process(
-            target=_run_in_this_process, args=(recipe, ["--models", folder, *options], variables, ranks, failure)
-        )
-        process.start()
-        process.join()
-        seconds = time.perf_counter() - began
-        if process.exitcode != 0:
-            return failure.read_text() if failure.exists() else f"failed with exit code {process.exitcode}"
-        reported = events.read(str(lines))[0]
+        done = subprocess.run(argv, env={**os.environ, **env, events.EVENTS_VARIABLE: lines}, stderr=subprocess.PIPE)
+        seconds, printed = time.perf_counter() - began, done.stderr.decode(errors="replace")
+        sys.stderr.write(printed)
+        if done.returncode != 0:
+            reasons = [line.removeprefix("error: ") for line in printed.splitlines() if line.startswith("error: ")]
+            return reasons[0] if reasons else f"failed with exit code {done.returncode}"
+        reported = events.read(lines)[0]
         last = [line for line in reported if line.get("phase") == "end"][-1]
         numbers = {name: value for name, value in last.items() if isinstance(value, float) and name != "t"}
         if memory := [line[MEMORY] for line in reported if MEMORY in line]:
             numbers[MEMORY] = float(max(memory))
         return {**numbers, "process_s": seconds}
-
-
-def _run_in_this_process(recipe: str, options: list[str], env: dict[str, str], ranks: int, failure: Path) -> None:
-    """Run the recipe, or one rank of it per GPU. Write the reason of a failure to the file ``failure``."""
-    os.environ.update(env)
-    if ranks == 1:
-        try:
-            sys.exit(importlib.import_module(module_of(recipe)).main(options))
-        except TrainError as error:
-            failure.write_text(error.message)
-            sys.exit(error.exit_code)
-    from torch.distributed.run import main as torchrun
-
-    torchrun(["--standalone", f"--nproc-per-node={ranks}", "-m", module_of(recipe), *options])
 
 
 def table(variants: list[Variant]) -> str:

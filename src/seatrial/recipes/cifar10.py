@@ -60,8 +60,7 @@ from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.progress import Outcome
-from seatrial.train.saving.examples import Normalisation, image_examples, save_examples
-from seatrial.train.saving.model_files import save_model
+from seatrial.train.saving.examples import Normalisation, save_images_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import Trackers, open_trackers
@@ -326,7 +325,7 @@ def train(
         data_parallel=arguments.data_parallel,
         frozen_after=METHOD.frozen_after(model, arguments.epochs),
     )
-    tests = TestImages(test_set, normalise, group, TEST_BATCH, channels_last=True)
+    tests = TestImages(test_set, normalise, group, TEST_BATCH)
     # A training of less than a second: it is tested and saved at its end (or where SIGTERM ends it).
     every = {"test_every": arguments.epochs, "save_every": arguments.epochs, "log_steps": LOGGED_STEPS}
     settings = replace(Settings.from_arguments(arguments), seed=seed, **every)
@@ -366,21 +365,16 @@ def main(argv: Sequence[str]) -> int:
             accuracies.append(outcome.metrics["accuracy"])
             seconds.append(outcome.loop_s)
             if group.first:
-                age = (
-                    f", {time.time() - early_start.process_start_s():.1f} s after the process began" if run == 0 else ""
-                )
+                seconds_old = time.time() - early_start.process_start_s()
+                age = f", {seconds_old:.1f} s after the process began" if run == 0 else ""
                 print(f"run {run + 1}: {accuracies[-1]:.2%} in a loop of {seconds[-1]:.3f} s{age}", flush=True)
         if group.first:
             if arguments.runs > 1:
                 spread = statistics.stdev(accuracies)
                 print(f"mean accuracy {statistics.fmean(accuracies):.3%} ± {spread:.3%} (n={arguments.runs})", end="")
                 print(f", median loop {statistics.median(seconds):.3f} s", flush=True)
-            saved = save_model(model, arguments.models, "cifar10")
-            normalise = Normalisation.of(data[0].images_NCHW)
-            examples = image_examples("cifar10", model, data[1].images_NCHW.cpu(), normalise, CLASSES)
-            saved.append(save_examples(examples, saved[-1]))
-            for path in saved:
-                print(f"saved {path}", flush=True)
+            images, normalise = data[1].images_NCHW.cpu(), Normalisation.of(data[0].images_NCHW)
+            save_images_model("cifar10", arguments.models / "cifar10", model, images, normalise, CLASSES)
     return 0
 
 

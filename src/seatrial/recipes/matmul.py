@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="seatrial.recipes.matmul", description="Measure matrix products.")
     parser.add_argument("--sizes", type=options.positive, nargs="+", default=[1024, 4096, 8192, 16384])
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--json", type=Path, default=options.result_file("bench.json"), metavar="FILE")
+    parser.add_argument("--json", type=Path, default=options.in_run("bench.json"), metavar="FILE")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     torch.manual_seed(arguments.seed)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 
 from seatrial.train import early_start
-from seatrial.train.data.mnist import FILES, MIRRORS, Bytes, IdxFolder, fetch, read_folder
+from seatrial.train.data.mnist import Bytes, IdxFolder, fetch, read_folder
 from seatrial.train.options import data_folder
 
 if __name__ == "__main__":
@@ -24,20 +23,14 @@ from torch import nn
 
 from seatrial.train import options
 from seatrial.train.data.images import ImageSet, TestImages, training_images
-from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import evaluate
 from seatrial.train.kernels.lenet import cross_entropy, logits, prepare
-from seatrial.train.loop import Settings, fit
-from seatrial.train.memory import cap
+from seatrial.train.loop import Settings, fit, session
 from seatrial.train.optim.optimizer import Optimizer, adam, adamw
 from seatrial.train.optim.schedules import Schedule, cosine, triangle
-from seatrial.train.precision import choose_precision
-from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
-from seatrial.train.saving.model_files import save_model
-from seatrial.train.saving.rng import seed_all
+from seatrial.train.saving.examples import Normalisation, numbered, save_images_model
 from seatrial.train.step import Step
-from seatrial.train.trackers import open_trackers
 
 SCHEDULES: dict[str, Schedule | None] = {"constant": None, "triangle": triangle(0.2), "cosine": cosine(0.1)}
 
@@ -70,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     arguments = parse(argv, "mnist")
     if arguments.download:
-        fetch(FILES, MIRRORS, arguments.data)
+        fetch(arguments.data)
     return train(early_start.read_ahead(read_folder, arguments.data), arguments, "mnist")
 
 
@@ -90,17 +83,12 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
     """Train, test after each epoch, save the model as NAME.pth and NAME.safetensors with examples; the exit code."""
     train_set, test_set = image_sets(data)
     normalise = Normalisation.of(train_set.images_NCHW)
-    with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
-        precision = choose_precision(arguments.precision, group.device, preferred="bf16")
-        precision.apply()
-        if arguments.memory_fraction:
-            cap(arguments.memory_fraction, group.device)
-        seed_all(arguments.seed)
+    with session(arguments) as (group, precision, trackers):
         # Channels last: what Tensor-Core kernels read; on a core of a Xeon 1.2 times as fast as channels first.
         height, width = train_set.images_NCHW.shape[2:]
         model = network(height, width, train_set.classes).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         layers = prepare(model, precision, (height, width))
-        source = training_images(train_set, normalise, arguments.batch, group, arguments.seed, channels_last=True)
+        source = training_images(train_set, normalise, arguments.batch, group, arguments.seed)
         step = Step(
             model,
             cross_entropy,
@@ -115,11 +103,8 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
         )
         if group.first:
             total = arguments.batch * group.world
-            print(
-                f"{name}: batch {arguments.batch} on each of {group.words}, {total} together\n{layers}",
-                flush=True,
-            )
-        tests = TestImages(test_set, normalise, group, 5000, channels_last=True)
+            print(f"{name}: batch {arguments.batch} on each of {group.words}, {total} together\n{layers}", flush=True)
+        tests = TestImages(test_set, normalise, group, 5000)
 
         def test() -> dict[str, float]:
             return evaluate(model, tests, group, precision, logits)
@@ -131,12 +116,8 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
             return EXIT_TERMINATED
         if group.first:
             print(f"trained {outcome.examples:,} images in {outcome.loop_s:.3f} s", flush=True)
-            saved = save_model(model, arguments.models, name)
             labels = numbered(train_set.classes)
-            examples = image_examples(name, model, test_set.images_NCHW, normalise, labels)
-            saved.append(save_examples(examples, saved[-1]))
-            for path in saved:
-                print(f"saved {path}", flush=True)
+            save_images_model(name, arguments.models / name, model, test_set.images_NCHW, normalise, labels)
     return 0
 
 

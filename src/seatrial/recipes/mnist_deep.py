@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from seatrial.train import early_start
 
@@ -30,22 +28,19 @@ from seatrial.train import options
 from seatrial.train.data import cifar10
 from seatrial.train.data.augment import affine
 from seatrial.train.data.images import TestImages, training_images
-from seatrial.train.data.mnist import FILES, MIRRORS, fetch, read_folder
-from seatrial.train.distributed import Ranks, ranks
+from seatrial.train.data.mnist import fetch, read_folder
+from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluation import evaluate
-from seatrial.train.loop import Settings, fit
-from seatrial.train.memory import cap, summary
+from seatrial.train.loop import Settings, fit, session
+from seatrial.train.memory import summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
-from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.precision import Precision
 from seatrial.train.progress import Outcome
 from seatrial.train.saving.atomic import write_text
-from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
-from seatrial.train.saving.model_files import save_model
-from seatrial.train.saving.rng import seed_all
+from seatrial.train.saving.examples import Normalisation, numbered, save_images_model
 from seatrial.train.step import Step
-from seatrial.train.trackers import open_trackers
 
 WIDTHS_AND_KERNELS = ((32, 5), (64, 5), (128, 3), (256, 3))
 DROPOUT, WEIGHT_DECAY = 0.5, 1e-4
@@ -80,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--download", action="store_true", help="fetch the files of MNIST into --data first")
     arguments = options.parse(parser, argv)
     if arguments.download:
-        fetch(FILES, MIRRORS, arguments.data)
+        fetch(arguments.data)
     cifar = arguments.dataset == "cifar10"
     train_set, test_set = (
         cifar10.image_sets(cifar10.read_records(arguments.data)) if cifar else image_sets(read_folder(arguments.data))
@@ -89,16 +84,9 @@ def main(argv: Sequence[str]) -> int:
     channels = train_set.images_NCHW.shape[1]
     augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
     normalise = Normalisation.of(train_set.images_NCHW)
-    with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
-        precision = choose_precision(arguments.precision, group.device, preferred="bf16")
-        precision.apply()
-        if arguments.memory_fraction:
-            cap(arguments.memory_fraction, group.device)
-        seed_all(arguments.seed)
+    with session(arguments) as (group, precision, trackers):
         model = network(channels, train_set.classes).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        source = training_images(
-            train_set, normalise, arguments.batch, group, arguments.seed, augment, channels_last=True
-        )
+        source = training_images(train_set, normalise, arguments.batch, group, arguments.seed, augment)
         step = Step(
             model,
             loss,
@@ -114,11 +102,8 @@ def main(argv: Sequence[str]) -> int:
         )
         if group.first:
             total = arguments.batch * group.world
-            print(
-                f"mnist-deep: batch {arguments.batch} on each of {group.words}, {total} together",
-                flush=True,
-            )
-        tests = TestImages(test_set, normalise, group, channels_last=True)
+            print(f"mnist-deep: batch {arguments.batch} on each of {group.words}, {total} together", flush=True)
+        tests = TestImages(test_set, normalise, group)
         outcome = fit(
             step, lambda: evaluate(model, tests, group, precision), trackers, Settings.from_arguments(arguments)
         )
@@ -128,14 +113,13 @@ def main(argv: Sequence[str]) -> int:
             accuracy, test_loss = outcome.metrics["accuracy"], outcome.metrics["test_loss"]
             print(f"test accuracy {accuracy:.2%}, test loss {test_loss:.4f}", flush=True)
             print(summary(group.device), flush=True)
-            save(model, arguments, outcome, group, precision, channels, train_set.classes)
-            examples = image_examples("mnist-deep", model, test_set.images_NCHW, normalise, labels)
-            path = save_examples(examples, arguments.models / "trained-model.safetensors")
-            print(f"saved {path}", flush=True)
+            images = test_set.images_NCHW
+            save_images_model("mnist-deep", arguments.models / "trained-model", model, images, normalise, labels)
+            save_metadata(model, arguments, outcome, group, precision, channels, train_set.classes)
     return 0
 
 
-def save(
+def save_metadata(
     model: nn.Module,
     arguments: argparse.Namespace,
     outcome: Outcome,
@@ -144,9 +128,7 @@ def save(
     channels: int,
     classes: int,
 ) -> None:
-    """Write trained-model.pth, trained-model.safetensors and training_metadata.txt into the models folder."""
-    folder: Path = arguments.models
-    saved = save_model(model, folder, "trained-model")
+    """Write training_metadata.txt into the models folder."""
     facts = {
         "dataset": arguments.dataset,
         "model": "four convolutions 32-64-128-256",
@@ -163,9 +145,9 @@ def save(
         "device": torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else "cpu",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
-    write_text(folder / "training_metadata.txt", "".join(f"{name}: {value}\n" for name, value in facts.items()))
-    for path in (*saved, folder / "training_metadata.txt"):
-        print(f"saved {path}", flush=True)
+    path = arguments.models / "training_metadata.txt"
+    write_text(path, "".join(f"{name}: {value}\n" for name, value in facts.items()))
+    print(f"saved {path}", flush=True)
 
 
 if __name__ == "__main__":

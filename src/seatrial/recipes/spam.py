@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,22 +27,20 @@ from torch.utils.checkpoint import checkpoint
 
 from seatrial.train import options
 from seatrial.train.data.texts import TestTexts, Texts, TextSet
-from seatrial.train.distributed import Ranks, ranks
+from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError, first_line
 from seatrial.train.evaluation import evaluate
-from seatrial.train.loop import Settings, fit
-from seatrial.train.memory import cap, summary
+from seatrial.train.loop import Settings, fit, session
+from seatrial.train.memory import summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import triangle
 from seatrial.train.packed.bert import PackedBert, takes
 from seatrial.train.packed.texts import PackedTests, PackedTexts
 from seatrial.train.packed.weights import FlatAdamW
-from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.precision import Precision
 from seatrial.train.saving.examples import EXAMPLES, Examples, outputs_on_cpu, save_examples
 from seatrial.train.saving.model_files import weights_digest
-from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
-from seatrial.train.trackers import open_trackers
 
 LABELS = ("ham", "spam")
 FILES = ("SMSSpamCollection", "SMSSpamCollection.txt", "spam.tsv")
@@ -68,12 +65,7 @@ def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     arguments = parse(argv)
     texts, labels = read_messages(arguments.data)
-    with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
-        precision = choose_precision(arguments.precision, group.device, preferred="bf16")
-        precision.apply()
-        if arguments.memory_fraction:
-            cap(arguments.memory_fraction, group.device)
-        seed_all(arguments.seed)
+    with session(arguments) as (group, precision, trackers):
         trained = [number % TEST_EVERY != TEST_EVERY - 1 for number in range(len(texts))]
         tokenizer = tokenizer_of(arguments, [text for text, keep in zip(texts, trained, strict=True) if keep])
         model = model_of(arguments, len(tokenizer)).float().to(group.device)  # a folder may hold bf16

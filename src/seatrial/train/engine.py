@@ -6,8 +6,8 @@ All engines run the same ``Step``; a captured one gives the numbers of an eager 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import Any
 
@@ -115,19 +115,16 @@ class Graphed:
             steps -= together
 
     def _warm_up(self, shape: Shape) -> None:
-        before, generators = snapshot(self.step.state()), rng_state()
-        fresh = not self.step.optimizer.state
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        try:
-            with torch.cuda.stream(side):
-                watched_steps(self.step, shape, fresh=fresh)
-        finally:
-            self.step.rehearsing = False
-            torch.cuda.current_stream().wait_stream(side)
-            torch.cuda.synchronize()
-            self.step.restore(before, forget_optimizer=fresh)
-            set_rng_state(generators)
+        with left_as_before(self.step) as fresh:
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            try:
+                with torch.cuda.stream(side):
+                    watched_steps(self.step, shape, fresh=fresh)
+            finally:
+                self.step.rehearsing = False
+                torch.cuda.current_stream().wait_stream(side)
+                torch.cuda.synchronize()
 
     def _capture(self, shape: Shape, steps: int) -> None:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
@@ -148,6 +145,17 @@ class Graphed:
 
 
 Engine = Eager | Graphed
+
+
+@contextmanager
+def left_as_before(step: Step) -> Iterator[bool]:
+    """Put state and generators back at the end of the block, in place; True if the optimizer has no state yet."""
+    before, generators, fresh = snapshot(step.state()), rng_state(), not step.optimizer.state
+    try:
+        yield fresh
+    finally:
+        step.restore(before, forget_optimizer=fresh)
+        set_rng_state(generators)
 
 
 def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
@@ -234,36 +242,29 @@ def _why(error: RuntimeError, step: Step) -> str:
         return str(error)
     if step.ranks.world > 1:  # one more step would need every rank
         return type_and_line(error)
-    before, generators, fresh = snapshot(step.state()), rng_state(), not step.optimizer.state
     shape = step.source.spans[0].shape
-    step.point_at(shape)
-    try:
+    with left_as_before(step):
+        step.point_at(shape)
         line = capture.waiting_line(step, shape)
-    finally:
-        step.restore(before, forget_optimizer=fresh)
-        set_rng_state(generators)
     return f"{line} waits for the GPU" if line else type_and_line(error)
 
 
 def _compile(step: Step, epochs: int) -> str | None:
     """Compile the step's forward and backward pass and run each shape once a phase; why that failed, or None."""
-    before, generators = snapshot(step.state()), rng_state()
-    fresh = not step.optimizer.state
+    fresh, reason = not step.optimizer.state, None
     step.compile()
     try:
-        for phase in range(step.phases + 1):
-            step.enter_phase(phase)
-            for shape in longest_runs(epochs_of(step, phase, epochs)):
-                step.point_at(shape)
-                step.run_recovering(shape)
-    except Exception as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
+        with left_as_before(step):
+            for phase in range(step.phases + 1):
+                step.enter_phase(phase)
+                for shape in longest_runs(epochs_of(step, phase, epochs)):
+                    step.point_at(shape)
+                    step.run_recovering(shape)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  torch.compile raises what a model leads it to
         step.uncompile()
-        return type_and_line(error)
-    finally:
-        step.restore(before, forget_optimizer=fresh)
-        if fresh:
-            step.optimizer.state.clear()
-        set_rng_state(generators)
-    return None
+        reason = type_and_line(error)
+    if fresh:
+        step.optimizer.state.clear()
+    return reason

@@ -19,7 +19,7 @@ from seatrial.train import loop
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import Test, modes_kept
-from seatrial.train.options import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
+from seatrial.train.options import RESUME_DIR_VARIABLE, in_run
 from seatrial.train.progress import Outcome
 from seatrial.train.saving.checkpoint import checkpoints as found_in
 from seatrial.train.step import Step
@@ -55,9 +55,9 @@ def fit(
     Raises:
         TrainError: what ended the training, in one sentence.
     """
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    folder = Path(run_dir) / "checkpoints" if run_dir else Path(checkpoints) if checkpoints else None
-    if run_dir and checkpoints and step.ranks.first:
+    own = in_run("checkpoints")
+    folder = own or (Path(checkpoints) if checkpoints else None)
+    if own and checkpoints and step.ranks.first:
         print(f"checkpoints: in the run's folder, not in {checkpoints}; seatrial run --resume continues from them")
     place = _resume_place(resume, [folder, Path(checkpoints) if checkpoints else None])
     if settings.get("patience") and test is None:

@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -17,15 +17,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from seatrial.train.distributed import Ranks
+from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.engine import choose_engine
 from seatrial.train.errors import CheckpointError, InputError
+from seatrial.train.memory import cap
 from seatrial.train.options import RUN_DIR_VARIABLE
+from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.progress import EpochProgress, Outcome, print_first, read_losses, report_end
 from seatrial.train.saving import rng
 from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest, written_by
 from seatrial.train.step import Step
-from seatrial.train.trackers import Trackers
+from seatrial.train.trackers import Trackers, open_trackers
 from seatrial.train.watchdog import Watchdog
 
 
@@ -35,17 +37,15 @@ class EarlyStopping:
 
     Attributes:
         patience: tests without improvement after which to stop; None never stops.
-        least_improvement: a loss counts as better when it is lower by more than this.
     """
 
     patience: int | None = None
-    least_improvement: float = 0.0
     best: float = float("inf")
     waited: int = 0
 
     def better(self, loss: float) -> bool:
         """Take an epoch's validation loss; return True if it is the best so far."""
-        if loss < self.best - self.least_improvement:
+        if loss < self.best:
             self.best, self.waited = loss, 0
             return True
         self.waited += 1
@@ -131,6 +131,18 @@ class Settings:
             patience=arguments.patience,
             hang_s=arguments.hang,
         )
+
+
+@contextmanager
+def session(arguments: argparse.Namespace, preferred: str = "bf16") -> Iterator[tuple[Ranks, Precision, Trackers]]:
+    """Open what a recipe's command line names: ranks, number format and trackers, within its memory, and seeded."""
+    with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
+        precision = choose_precision(arguments.precision, group.device, preferred=preferred)
+        precision.apply()
+        if arguments.memory_fraction:
+            cap(arguments.memory_fraction, group.device)
+        rng.seed_all(arguments.seed)
+        yield group, precision, trackers
 
 
 class Start(NamedTuple):
@@ -291,13 +303,13 @@ def _require_test_loss(metrics: dict[str, float], settings: Settings) -> None:
 
 def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]) -> Start:
     """Resume at the same place on every rank, or begin with fresh seeds. Raises CheckpointError."""
-    ranks = step.ranks
+    group = step.ranks
     step.reducer.settle()  # of a training before this one that was interrupted
-    ranks.same_start(step.model)
+    group.same_start(step.model)
     step.reducer.refresh()
-    place = _resume_place(settings, ranks)
+    place = _resume_place(settings, group)
     begin = resume(step, stopping, place, note) if place else Start()
-    if len(places := set(ranks.gather(begin))) > 1:
+    if len(places := set(group.gather(begin))) > 1:
         found = ", ".join(f"epoch {each.epoch}, step {each.step}" for each in sorted(places, key=lambda each: each[:3]))
         raise CheckpointError(
             f"ranks would resume from different checkpoints ({found}): {settings.checkpoints} is not the same folder "
@@ -307,7 +319,7 @@ def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callab
     if begin.epoch > settings.epochs:
         note(f"nothing is left to train: all {settings.epochs} epochs are done; more epochs continue from there")
     if not place:
-        rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
+        rng.seed_all(settings.seed + group.rank)  # dropout and augmentation differ between ranks
     return begin
 
 
@@ -354,14 +366,13 @@ def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> l
     return [(shape, len(list(members))) for (shape, _, _), members in groups]
 
 
-def _resume_place(settings: Settings, ranks: Ranks) -> Path | None:
+def _resume_place(settings: Settings, group: Ranks) -> Path | None:
     """Return the place to resume from; after a restart by torchrun or of the pod, this run's own folder.
 
     A machine that joins late, or a pod that comes back, counts restarts anew; where one rank goes on, all do.
     """
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" or "SEATRIAL_GO_ON" in os.environ
-    restarted = ranks.any(restarted)
-    if restarted and settings.checkpoints and checkpoints(settings.checkpoints):
+    if group.any(restarted) and settings.checkpoints and checkpoints(settings.checkpoints):
         return settings.checkpoints
     return settings.resume
 

@@ -36,22 +36,15 @@ def data_folder(argv: Sequence[str]) -> Path:
 
 def input_lines() -> list[str]:
     """Return the lines of the run folder's input.txt if it exists, else of standard input unless a terminal."""
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    if run_dir and (given := Path(run_dir) / "input.txt").is_file():
+    if (given := in_run("input.txt")) and given.is_file():
         return given.read_text(encoding="utf-8", errors="replace").splitlines()
     return [] if sys.stdin.isatty() else sys.stdin.read().splitlines()
 
 
-def result_file(name: str) -> Path | None:
-    """Return the file of the run's folder for a measurement's results, or None outside of a run."""
+def in_run(name: str) -> Path | None:
+    """Return the path of a file or folder in the run's folder, or None outside of a run."""
     run_dir = os.environ.get(RUN_DIR_VARIABLE)
     return Path(run_dir) / name if run_dir else None
-
-
-def default_checkpoints(models: Path) -> Path:
-    """Return the folder for checkpoints: in the run's folder if there is one, else in the models folder."""
-    run_dir = os.environ.get(RUN_DIR_VARIABLE)
-    return Path(run_dir) / "checkpoints" if run_dir else models / "checkpoints"
 
 
 def positive(text: str) -> int:
@@ -63,23 +56,20 @@ def positive(text: str) -> int:
 
 def positive_float(text: str) -> float:
     """Read a number above 0, as argparse's type."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
+    number = not_negative(text, "above 0")
+    if not number:
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
     return number
 
 
-def not_negative(text: str) -> float:
+def not_negative(text: str, bound: str = "of at least 0") -> float:
     """Read a number of at least 0, as argparse's type."""
     try:
         number = float(text)
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
+        raise argparse.ArgumentTypeError(f"must be a number {bound}, not {text}")
     return number
 
 
@@ -101,29 +91,27 @@ def add_folder_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settle_places(arguments: argparse.Namespace, found: Callable[[Path], Sequence[Path]]) -> argparse.Namespace:
-    """Fill in ``checkpoints``, and set ``resume`` to None if there is nothing to resume from.
-
-    Args:
-        found: the checkpoints of a folder.
-    """
-    arguments.checkpoints = arguments.checkpoints or default_checkpoints(arguments.models)
+def settle_places(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Fill in ``checkpoints``, and set ``resume`` to None if there is nothing to resume from."""
+    arguments.checkpoints = arguments.checkpoints or in_run("checkpoints") or arguments.models / "checkpoints"
     if arguments.resume == Path():
         arguments.resume = arguments.checkpoints
-    if _begins_anew(arguments.resume, found):
+    if _begins_anew(arguments.resume):
         if os.environ.get("RANK", "0") == "0":
             print("the run to resume from saved no checkpoint: training starts from scratch", file=sys.stderr)
         arguments.resume = None
     return arguments
 
 
-def _begins_anew(place: Path | None, found: Callable[[Path], Sequence[Path]]) -> bool:
+def _begins_anew(place: Path | None) -> bool:
     """Return True if seatrial named an earlier run that ended before its first checkpoint.
 
     A folder that a person named and that has no checkpoint is an error instead.
     """
+    from seatrial.train.saving.checkpoint import checkpoints
+
     named = os.environ.get(RESUME_DIR_VARIABLE)
-    return place is not None and named is not None and place == Path(named) and not found(place)
+    return place is not None and named is not None and place == Path(named) and not checkpoints(place)
 
 
 def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch: int, learning_rate: float) -> None:
@@ -154,8 +142,6 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     """Parse the arguments and fill in those that depend on others. Raises InputError for a contradiction."""
     import torch
 
-    from seatrial.train.saving.checkpoint import checkpoints
-
     arguments = parser.parse_args(argv)
     if arguments.data_parallel:
         gpus = torch.cuda.device_count()
@@ -170,7 +156,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
             f"a batch of {arguments.batch} cannot be split into {arguments.accumulation} micro-batches",
             fix=f"--accumulation {arguments.batch} or less",
         )
-    return settle_places(arguments, checkpoints)
+    return settle_places(arguments)
 
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> NoReturn:

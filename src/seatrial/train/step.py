@@ -321,7 +321,10 @@ class Step:
         else:
             schedules = by_group(schedule, len(self._rates), steps, every)
             if all(isinstance(rate, Tensor) for rate in self._rates):
-                self._scheduled = self._tables(table(schedules, steps, self.device))
+                factors_GS = table(schedules, steps, self.device)
+                groups = zip(self._rates, self._base_rates, factors_GS, strict=True)  # which may share a rate
+                tables = {id(rate): (rate, base.view(1, -1) * factors_S[:, None]) for rate, base, factors_S in groups}
+                self._scheduled = list(tables.values())
                 return
             bases = [float(rate) for rate in self._rates]
             rates = [
@@ -334,16 +337,6 @@ class Step:
             else:
                 other["lr"] = values
         self.host_options = others
-
-    def _tables(self, factors_GS: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return each learning rate and its values at every step, [S, R]; once if groups share one.
-
-        R: 1, or the trials of a fused training.
-        """
-        tables = {}
-        for rate, base, factors_S in zip(self._rates, self._base_rates, factors_GS, strict=True):
-            tables[id(rate)] = (rate, base.view(1, -1) * factors_S[:, None])
-        return list(tables.values())
 
     def _restore_scaler(self, saved: dict[str, Any]) -> None:
         scale = self.scaler._scale if saved else None

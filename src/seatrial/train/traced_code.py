@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 from torch.fx import Graph, Tracer
+
+from seatrial.train.data.samples import host_random_numbers_kept
+from seatrial.train.errors import first_line
+from seatrial.train.evaluation import modes_kept
 
 
 @contextmanager
@@ -49,22 +52,15 @@ def read(module: nn.Module) -> Graph:
         raise NotTraceable(f"{kind}'s code may take another way without {optional[0].name}")
     if tested := {"isinstance", "hasattr", "type", "callable"}.intersection(code.co_names):
         raise NotTraceable(f"{kind}'s code tests its input's type ({min(tested)})")
-    modes, draws = {part: part.training for part in module.modules()}, torch.get_rng_state()
-    hosts = random.getstate(), np.random.get_state()
-    module.train()
-    try:
-        graph = _Shallow().trace(module)
-    except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise NotTraceable(f"{kind}'s code cannot be read: {first[:80]}") from error
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-        if not torch.equal(draws, torch.get_rng_state()):
-            torch.set_rng_state(draws)
-    if random.getstate() != hosts[0] or str(np.random.get_state()) != str(hosts[1]):
-        random.setstate(hosts[0])
-        np.random.set_state(hosts[1])
+    before = random.getstate(), str(np.random.get_state())
+    with modes_kept(module), host_random_numbers_kept():
+        module.train()
+        try:
+            graph = _Shallow().trace(module)
+        except Exception as error:
+            raise NotTraceable(f"{kind}'s code cannot be read: {first_line(error)[:80]}") from error
+        drew = before != (random.getstate(), str(np.random.get_state()))
+    if drew:
         raise NotTraceable(f"{kind}'s code draws random numbers on the host")
     return graph
 

@@ -19,26 +19,13 @@ Values = Mapping[str, float | int | str]
 
 
 class Tracker(Protocol):
-    """Something that keeps numbers."""
+    """Something that keeps numbers, as events.StepLog does: its lines in $SEATRIAL_EVENTS are plotted by receipts."""
 
-    def log(self, values: Values) -> None:
+    def write(self, values: Values) -> None:
         """Take one set of numbers."""
 
     def close(self) -> None:
         """Write out what is still held."""
-
-
-class EventsTracker:
-    """Appends ``step`` lines to $SEATRIAL_EVENTS (schema: seatrial.events); receipts plot them."""
-
-    def __init__(self, path: str) -> None:
-        self._log = StepLog(path)
-
-    def log(self, values: Values) -> None:
-        self._log.write(values)
-
-    def close(self) -> None:
-        self._log.close()
 
 
 class Trackers:
@@ -49,7 +36,7 @@ class Trackers:
 
     def log(self, values: Values) -> None:
         for tracker in self._trackers:
-            tracker.log(values)
+            tracker.write(values)
 
     def close(self) -> None:
         for tracker in self._trackers:
@@ -69,7 +56,7 @@ class TensorBoardTracker:
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         self._writer = EventFileWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or str(folder), flush_secs=2)
 
-    def log(self, values: Values) -> None:
+    def write(self, values: Values) -> None:
         plotted = [
             self._summary.Value(tag=f"{values['phase']}/{name}", simple_value=number)
             for name, number in _numbers(values).items()
@@ -98,7 +85,7 @@ class MlflowTracker:
         self._mlflow = mlflow
         mlflow.start_run(run_name=os.environ.get("SEATRIAL_RUN_ID"))
 
-    def log(self, values: Values) -> None:
+    def write(self, values: Values) -> None:
         metrics = {f"{values['phase']}_{name}": number for name, number in _numbers(values).items()}
         if metrics:  # not the line that marks the beginning of the training
             self._mlflow.log_metrics(metrics, step=int(values["step"]))
@@ -124,7 +111,7 @@ def open_trackers(names: Sequence[str], folder: Path, *, first: bool = True) -> 
     trackers: list[Tracker] = []
     path = os.environ.get(EVENTS_VARIABLE)
     if first and path:
-        trackers.append(EventsTracker(path))
+        trackers.append(StepLog(path))
     for name in names if first else ():
         if name not in TRACKERS:
             raise InputError(f"no tracker {name!r}: choose from {', '.join(TRACKERS)}")

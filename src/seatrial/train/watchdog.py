@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 from seatrial.train.distributed import Ranks, open_store
@@ -43,9 +42,7 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

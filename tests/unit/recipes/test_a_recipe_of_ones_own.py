@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from own_tree import Tree
@@ -47,14 +45,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 def test_it_is_one_file_and_one_row(tree: Tree) -> None:
     assert tree.touched == {"recipes/coin.py", "images/recipes.py"}
-
-
-def test_it_is_planned(tree: Tree) -> None:
-    project = tree.project()
-    words = ("--on", "local", "--gpus", "none", "--json", "--", "--flips", "10")
-    argv = json.loads(project.cli("plan", "coin", *words).stdout)["agent"]["argv"]
-    assert argv[1:3] == ["-m", "seatrial.recipes.coin"] and argv[-2:] == ["--flips", "10"] and "--models" in argv
-    assert "coin" in project.cli("plan", "no-such-recipe", "--on", "local", exit_code=2).stderr
 
 
 def test_it_runs_to_its_receipt(tree: Tree) -> None:

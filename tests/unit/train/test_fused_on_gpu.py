@@ -58,7 +58,7 @@ def trained(name, engine, loss, *, dropout=0.0, precision="fp32", augment=None, 
     model.to(device, memory_format=torch.channels_last)
     before = copy.deepcopy(model)
     data = ImageSet(images.to(torch.uint8), labels, 10)
-    source = ResidentImages(data, Normalisation.of(images), 64, ranks, 0, augment, channels_last=True)
+    source = ResidentImages(data, Normalisation.of(images), 64, ranks, 0, augment)
     step = Step(model, loss, adamw(model, 1e-3, 1e-4), source, ranks=ranks, precision=chosen, kernels=loss is not plain)
     source.start(1, 0)
     step.start_epoch(0, 0)
@@ -127,7 +127,7 @@ def test_masks_and_augmentation_differ_between_steps(engine):
     data = ImageSet(torch.randint(0, 256, (64, 1, 28, 28)).to(torch.uint8), torch.arange(64) % 10, 10)
     model = NETWORKS["mnist-deep"]().to(device, memory_format=torch.channels_last)
     augment = partial(affine, degrees=10.0, shift=0.1)
-    source = ResidentImages(data, Normalisation.of(data.images_NCHW), 64, ranks, 0, augment, channels_last=True)
+    source = ResidentImages(data, Normalisation.of(data.images_NCHW), 64, ranks, 0, augment)
     source.spans = source.spans * 48
     source._places_SB = source._places_SB.repeat(48, 1)
     source._rows_SB = source._rows_SB.repeat(48, 1)

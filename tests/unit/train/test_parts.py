@@ -25,7 +25,6 @@ from torch.utils.data import TensorDataset  # noqa: E402
 
 from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe_requirements  # noqa: E402
 from seatrial.job.model import Target  # noqa: E402
-from seatrial.recipes.matmul import peak_tflops  # noqa: E402
 from seatrial.train import batches, memory, options  # noqa: E402
 from seatrial.train.autocast_weights import SecondStream, SideStream, gradient_counts, is_watched  # noqa: E402
 from seatrial.train.data import augment  # noqa: E402
@@ -385,11 +384,6 @@ def test_tracker_that_cannot_start_names_its_packages_and_images_get_them(tmp_pa
     assert "tensorboard" not in recipe_requirements(target.model_copy(update={"args": ("--epochs", "1")}))
 
 
-def test_peaks():
-    gpus = ("NVIDIA H200", "NVIDIA H100 PCIe", "Riva 128")
-    assert [peak_tflops(gpu, "bf16") for gpu in gpus] == [989.4, 756, None]
-
-
 # Code and gradients of others ----------------------------------------------------------------------------------------
 
 
@@ -450,15 +444,6 @@ def test_second_stream_takes_only_weights_with_one_gradient_that_nobody_watches(
     side.refused.add(model.once.weight)
     with side.backward(again, weights):
         assert not side.takes(model.once.weight)
-
-
-def test_side_stream_on_a_cpu_does_all_at_once():
-    side_stream, done = SideStream(CPU), []
-    with side_stream.running(torch.zeros(1)):
-        done.append(1)
-    assert done == [1] and not side_stream.on
-    side_stream.wait()
-    side_stream.forget()
 
 
 @pytest.mark.gpu

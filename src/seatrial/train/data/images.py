@@ -60,14 +60,14 @@ class ImageSet:
         return ImageSet(self.images_NCHW.to(device), self.labels_N.to(device), self.classes)
 
 
-def _changed(normalise: Normalisation, augment: Augment | None, layout: torch.memory_format) -> Transform:
-    """Return the transform of a batch of bytes: numbers, augmented, normalised, in this layout."""
+def _changed(normalise: Normalisation, augment: Augment | None) -> Transform:
+    """Return the transform of a batch of bytes: numbers, augmented, normalised, channels last."""
 
     def transform(images_BCHW: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
         images_BCHW = images_BCHW.float()
         if augment is not None:
             images_BCHW = augment(images_BCHW)
-        return normalise(images_BCHW).contiguous(memory_format=layout), labels_B
+        return normalise(images_BCHW).contiguous(memory_format=torch.channels_last), labels_B
 
     return transform
 
@@ -83,20 +83,17 @@ class ResidentImages(ResidentBatches):
         ranks: Ranks,
         seed: int,
         augment: Augment | None = None,
-        *,
-        channels_last: bool = False,
     ) -> None:
         order, spans = Order(len(data), seed, device=ranks.device), deal(len(data), batch, ranks.rank, ranks.world)
         here, normalise = data.to(ranks.device), normalise.to(ranks.device)
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        transform = _changed(normalise, augment, layout)
+        transform = _changed(normalise, augment)
         super().__init__((here.images_NCHW, here.labels_N), spans, batch, ranks, order, transform)
-        self._normalise, self._augment, self._layout = normalise, augment, layout
+        self._normalise, self._augment = normalise, augment
         self._identity = Normalisation(torch.ones_like(normalise.scale), torch.zeros_like(normalise.shift))
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Return images_BCHW and labels_B; one kernel instead of seven gathers them, normalised if not augmented."""
-        if not (self._layout == torch.channels_last and runtime.usable(position.device)):
+        if not runtime.usable(position.device):
             images_BCHW, labels_B = super().load(position, shape, first, count)
             return images_BCHW, labels_B
         images_NCHW, labels_N = self._data
@@ -109,37 +106,22 @@ class ResidentImages(ResidentBatches):
         blocks = cdiv(images_BCHW.numel(), runtime.THREADS)
         module("gather.cu").launch("gather", blocks, images_NCHW, labels_N, self._rows_SB, position, *numbers)
         if self._augment is not None:
-            images_BCHW = self._normalise(self._augment(images_BCHW)).contiguous(memory_format=self._layout)
+            images_BCHW = self._normalise(self._augment(images_BCHW)).contiguous(memory_format=torch.channels_last)
         return images_BCHW, labels_B
 
 
 def stream_images(
-    data: ImageSet,
-    normalise: Normalisation,
-    batch: int,
-    ranks: Ranks,
-    seed: int,
-    augment: Augment | None = None,
-    *,
-    channels_last: bool = False,
+    data: ImageSet, normalise: Normalisation, batch: int, ranks: Ranks, seed: int, augment: Augment | None = None
 ) -> StreamedBatches:
     """Return the same batches as ResidentImages, in the same order, for a set larger than the device's memory."""
     order, spans = Order(len(data), seed, device=ranks.device), deal(len(data), batch, ranks.rank, ranks.world)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    transform, sample = _changed(normalise.to(ranks.device), augment, layout), (data.images_NCHW[:1], data.labels_N[:1])
+    transform, sample = _changed(normalise.to(ranks.device), augment), (data.images_NCHW[:1], data.labels_N[:1])
     whole = TensorDataset(data.images_NCHW, data.labels_N)
     return StreamedBatches(whole, sample, spans, batch, ranks, seed, order, transform, None, workers=0)
 
 
 def training_images(
-    data: ImageSet,
-    normalise: Normalisation,
-    batch: int,
-    ranks: Ranks,
-    seed: int,
-    augment: Augment | None = None,
-    *,
-    channels_last: bool = False,
+    data: ImageSet, normalise: Normalisation, batch: int, ranks: Ranks, seed: int, augment: Augment | None = None
 ) -> ResidentImages | StreamedBatches:
     """Keep the set on the device if it takes at most half of the free memory, else stream it; print which."""
     free = free_bytes(ranks.device)
@@ -148,8 +130,7 @@ def training_images(
         how = "kept on" if resident else "streamed to"
         sizes = f"{data.size_bytes / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
         print(f"data: {len(data)} images {how} {ranks.device} ({sizes})", flush=True)
-    source = ResidentImages if resident else stream_images
-    return source(data, normalise, batch, ranks, seed, augment, channels_last=channels_last)
+    return (ResidentImages if resident else stream_images)(data, normalise, batch, ranks, seed, augment)
 
 
 class TestImages:
@@ -157,14 +138,11 @@ class TestImages:
 
     __test__ = False  # pytest would collect it for its name
 
-    def __init__(
-        self, data: ImageSet, normalise: Normalisation, ranks: Ranks, batch: int = 1000, *, channels_last: bool = False
-    ) -> None:
+    def __init__(self, data: ImageSet, normalise: Normalisation, ranks: Ranks, batch: int = 1000) -> None:
         share = slice(ranks.rank, None, ranks.world)
         self._images_NCHW = data.images_NCHW[share].to(ranks.device)
         self._labels_N = data.labels_N[share].to(ranks.device)
         self._normalise, self._batch = normalise.to(ranks.device), batch
-        self._layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def __len__(self) -> int:
         return len(self._labels_N)
@@ -173,4 +151,4 @@ class TestImages:
         for first in range(0, len(self._labels_N), self._batch):
             rows = slice(first, first + self._batch)
             images_BCHW = self._normalise(self._images_NCHW[rows].float())
-            yield images_BCHW.contiguous(memory_format=self._layout), self._labels_N[rows]
+            yield images_BCHW.contiguous(memory_format=torch.channels_last), self._labels_N[rows]

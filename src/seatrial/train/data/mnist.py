@@ -14,7 +14,6 @@ import os
 import struct
 import urllib.request
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -39,31 +38,19 @@ LAYOUTS = (".", "mnist", "raw", "MNIST/raw")
 TIMEOUT_S = 60
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file of known content.
-
-    Attributes:
-        name: its name below each mirror and in the folder.
-        sha256: of the whole file, as downloaded.
-    """
-
-    name: str
-    sha256: str
-
-
 #: Public mirrors of the original files, as torchvision 0.27 (datasets/mnist.py) and TensorFlow Datasets name them.
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-#: SHA-256 of files whose MD5 are the ones torchvision publishes (f68b3c2d…, d53e105e…, 9fb629c4…, ec29112d…).
-FILES = (
-    RemoteFile("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-    RemoteFile("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-    RemoteFile("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-    RemoteFile("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-)
+#: Name of each file → SHA-256 of the whole file as downloaded; MD5 are the ones that torchvision publishes (f68b3c2d…,
+#: d53e105e…, 9fb629c4…, ec29112d…).
+FILES = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
 
 
 @dataclass(frozen=True)
@@ -193,26 +180,26 @@ def _find(place: Path, stem: str, dimensions: int) -> Path:
     raise DataError(f"{place} lacks {names[0]} (or .gz)", fix="add --download")
 
 
-def fetch(files: Sequence[RemoteFile], mirrors: Sequence[str], folder: Path) -> None:
-    """Make every file present in ``folder``; one that is there with the right checksum is kept.
+def fetch(folder: Path) -> None:
+    """Make every file of MNIST present in ``folder``; one that is there with the right checksum is kept.
 
     Raises:
         DataError: no mirror gave the file with the checksum expected; names what each one did.
         DiskFullError: it could not be written.
     """
-    for file in files:
-        path = folder / file.name
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256:
+    for name, sha256 in FILES.items():
+        path = folder / name
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256:
             continue
-        content = _first_good(file, mirrors)
+        content = _first_good(name, sha256)
         write_file(path, lambda out, content=content: out.write(content))  # type: ignore[misc]
         print(f"downloaded {path} ({len(content):,} bytes)", flush=True)
 
 
-def _first_good(file: RemoteFile, mirrors: Sequence[str]) -> bytes:
+def _first_good(name: str, sha256: str) -> bytes:
     failures = []
-    for mirror in mirrors:
-        url = mirror + file.name
+    for mirror in MIRRORS:
+        url = mirror + name
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
                 content: bytes = response.read()
@@ -220,7 +207,7 @@ def _first_good(file: RemoteFile, mirrors: Sequence[str]) -> bytes:
             failures.append(f"{url}: {getattr(error, 'reason', error)}")
             continue
         got = hashlib.sha256(content).hexdigest()
-        if got == file.sha256:
+        if got == sha256:
             return content
-        failures.append(f"{url}: SHA-256 is {got}, expected {file.sha256}")
-    raise DataError(f"cannot download {file.name}: " + "; ".join(failures), fix="put the file in --data DIR manually")
+        failures.append(f"{url}: SHA-256 is {got}, expected {sha256}")
+    raise DataError(f"cannot download {name}: " + "; ".join(failures), fix="put the file in --data DIR manually")

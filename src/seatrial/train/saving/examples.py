@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from seatrial.train.errors import ModelFileError
 from seatrial.train.saving.atomic import write_file
-from seatrial.train.saving.model_files import read_tensors, weights_digest
+from seatrial.train.saving.model_files import read_tensors, save_model, weights_digest
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,16 @@ def image_examples(
     images = {"images": on_cpu(test_NCHW[:EXAMPLES].cpu().float())}
     logits = {"logits": outputs_on_cpu(model, tuple(images.values()))}
     return Examples(recipe, "image", weights_digest(model.state_dict()), images, logits, tuple(labels), on_cpu)
+
+
+def save_images_model(
+    recipe: str, path: Path, model: nn.Module, test_NCHW: Tensor, normalise: Normalisation, labels: Sequence[str]
+) -> None:
+    """Write a recipe's model as PATH.pth and PATH.safetensors with examples, and print the paths."""
+    saved = save_model(model, path.parent, path.name)
+    saved.append(save_examples(image_examples(recipe, model, test_NCHW, normalise, labels), saved[-1]))
+    for written in saved:
+        print(f"saved {written}", flush=True)
 
 
 def numbered(classes: int) -> tuple[str, ...]:

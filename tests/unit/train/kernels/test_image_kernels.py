@@ -105,7 +105,7 @@ def test_batches_gathered_by_a_kernel_are_those_of_torch(request, source):
     normalise, sides = Normalisation.of(data.images_NCHW), {"crops of 5": (5, 5), "crops of 3, then 4": (3, 4)}
     if source in ("resident", "augmented"):
         change = (lambda images: images * 0.5) if source == "augmented" else None
-        made = image_data.ResidentImages(data, normalise, 8, ALONE, 0, change, channels_last=True)
+        made = image_data.ResidentImages(data, normalise, 8, ALONE, 0, change)
     else:
         dtype = torch.float16 if source == "half" else torch.float32
         made = AlternatingCrops(data, normalise, 8, ALONE, 5, dtype=dtype, sides=sides.get(source, ()))
