@@ -118,13 +118,7 @@ def project_needs(
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
             packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
-        unread = next((name for name in UNREAD if is_there(project / name)), None)
-        reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
-        reason = "; ".join((reason, *shown))
-        warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
-        warnings = (f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings
-        guessed = tuple(map(canonicalize_name, packages.guessed.values()))
-        needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings, guessed=guessed)
+        needs = _of_imports(project, script, packages, shown)
     else:
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
@@ -143,6 +137,20 @@ def project_needs(
         extensions=extensions,
     )
     return _locked(_with_asserted(needs, script), project)
+
+
+def _of_imports(project: Path, script: ScriptFacts, packages: ImportedPackages, shown: tuple[str, ...]) -> Needs:
+    """Return the needs of a project without a list that is read."""
+    unread = next((name for name in UNREAD if is_there(project / name)), None)
+    reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
+    warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
+    return Needs(
+        Requirements(lines=packages.lines),
+        "the imports",
+        "; ".join((reason, *shown)),
+        warnings=(f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings,
+        guessed=tuple(map(canonicalize_name, packages.guessed.values())),
+    )
 
 
 def _inline(file: Path, project: Path) -> Needs | None:
