@@ -32,6 +32,13 @@ def untold() -> contextlib.AbstractContextManager[Callable[[str], None]]:
     return contextlib.nullcontext(lambda line: None)
 
 
+def a_program(path: Path, script: str) -> str:
+    """Write a shell script in place of a program; return its path."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 def a_plan(run_dir: Path = Path("/tmp/run"), **changes: object) -> Plan:
     """A plan of a CPU run on Docker; ``changes`` replace its fields."""
     fields = {

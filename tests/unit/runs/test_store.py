@@ -143,7 +143,7 @@ def test_a_link_put_there_later_is_deleted_and_not_followed(
 
 
 def test_a_folder_in_the_project_is_no_run(store: RunStore) -> None:
-    """A script, or whoever sent the project, could have put it there."""
+    """A script, or the sender of the project, could have put it there."""
     folder = store.places / ID
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(a_plan().model_dump_json())

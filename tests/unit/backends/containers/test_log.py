@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from fakes import a_program
 from seatrial import events, frames
 from seatrial.backends.containers import log
 from seatrial.backends.containers.log import collecting
 from seatrial.errors import DiskError
 
-LOGS = """#!/bin/sh
-# logs --follow ID | logs ID
+LOGS = """# logs --follow ID | logs ID
 echo "$*" >> {folder}/calls
 if [ "$1" = --follow ]; then
     if [ -e {folder}/broken ]; then rm {folder}/broken; head -c 100 {folder}/log; exit 1; fi
@@ -39,10 +39,7 @@ class Container:
         self.record = folder / "record"
         self.folder.mkdir()
         self.record.mkdir()
-        program = self.folder / "logs"
-        program.write_text(LOGS.format(folder=self.folder))
-        program.chmod(0o755)
-        self.argv = [str(program), "ID"]
+        self.argv = [a_program(self.folder / "logs", LOGS.format(folder=self.folder)), "ID"]
         self.log = self.folder / "log"
         self.log.touch()
         self._life = multiprocessing.get_context("fork").Process(target=time.sleep, args=(120,))
