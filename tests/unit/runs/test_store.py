@@ -22,17 +22,6 @@ from seatrial.system.records import Process
 ID = "20261120-231501-k3f9"
 
 
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {"SEATRIAL_STATE": str(tmp_path / "state"), "SEATRIAL_LEASES": str(tmp_path / "leases")}
-
-
-@pytest.fixture
-def store(tmp_path: Path, environ: dict[str, str]) -> RunStore:
-    (tmp_path / "project").mkdir()
-    return RunStore(tmp_path / "project", Host(environ))
-
-
 # ---------------------------------------------------------------------- names
 
 
