@@ -6,6 +6,7 @@ Import as ``from fakes import FakeBackend``.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from seatrial.job import loading
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import ContainerPlan, EngineAddress, ImagePlan, Plan
 from seatrial.system.command import Completed
+from seatrial.system.host import Host
 
 
 def load_job(project: Path, flags: dict[str, Any], **keys: Any) -> Job:
@@ -30,6 +32,23 @@ def load_job(project: Path, flags: dict[str, Any], **keys: Any) -> Job:
 def untold() -> contextlib.AbstractContextManager[Callable[[str], None]]:
     """Return a context manager that ignores the output of builds and pulls."""
     return contextlib.nullcontext(lambda line: None)
+
+
+def a_local_job(folder: Path, script: str) -> tuple[Job, Host]:
+    """A script without GPUs on the local backend, in a project of its own, and a host with a state of its own."""
+    names = {"SEATRIAL_STATE": "state", "SEATRIAL_LEASES": "leases"}
+    project = folder / "project"
+    project.mkdir()
+    (project / "train.py").write_text(script)
+    job = Job(project=project, target=Target(kind="script", value="train.py"), backend="local", gpus="none")
+    return job, Host({**os.environ, **{variable: str(folder / name) for variable, name in names.items()}})
+
+
+def a_program(path: Path, script: str) -> str:
+    """Write a shell script in place of a program; return its path."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
 
 
 def a_plan(run_dir: Path = Path("/tmp/run"), **changes: object) -> Plan:

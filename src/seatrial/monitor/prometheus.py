@@ -213,15 +213,12 @@ class Exposition:
     def _own(self, *, good: bool, cpu_s: float | None = None) -> bytes:
         """Return our own series, which are always there."""
         ok = "Whether the current reading succeeded; if not, its series are omitted."
-        rows = [
-            ("readings_total", "counter", "Readings since start.", f"{self.readings}"),
-            ("failed_readings_total", "counter", "Failed readings, of runs or anything else.", f"{self.failures}"),
-            ("reading_ok", "gauge", ok, f"{good:d}"),
-        ]
-        if cpu_s is not None:
-            rows.append(("reading_cpu_seconds", "gauge", "CPU time of the last reading.", f"{cpu_s:.6f}"))
-        return "".join(
-            f"# HELP seatrial_exporter_{name} {help}\n# TYPE seatrial_exporter_{name} {kind}\n"
-            f"seatrial_exporter_{name} {value}\n"
-            for name, kind, help, value in rows
-        ).encode()
+        lines: list[str] = []
+        for name, kind, help, value in (
+            ("readings_total", "counter", "Readings since start.", self.readings),
+            ("failed_readings_total", "counter", "Failed readings, of runs or anything else.", self.failures),
+            ("reading_ok", "gauge", ok, good),
+            ("reading_cpu_seconds", "gauge", "CPU time of the last reading.", cpu_s),
+        ):
+            _add(lines, f"seatrial_exporter_{name}", kind, help, [({}, value)])
+        return "".join(lines).encode()

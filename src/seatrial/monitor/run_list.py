@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -59,8 +60,7 @@ class Listing:
 
     def __init__(self, projects: Projects) -> None:
         self._projects = projects
-        self._ended: dict[Path, Line] = {}
-        self._live: dict[Path, tuple[float, Line]] = {}
+        self._lines: dict[Path, tuple[float, Line]] = {}  # each good until
         self._lock = threading.Lock()
 
     def page(self, wanted: Wanted) -> dict[str, Any]:
@@ -84,11 +84,9 @@ class Listing:
     def line(self, key: str, run: Run) -> Line:
         """Return the line of a run; an unreadable run is a line as well, and hides no other."""
         with self._lock:
-            if (kept := self._ended.get(run.folder)) is not None:
-                return self._shown(kept)
-            at_s, live = self._live.get(run.folder, (float("-inf"), {}))
-            if time.monotonic() - at_s < _LIVE_S:
-                return self._shown(live)
+            until_s, kept = self._lines.get(run.folder, (0.0, {}))
+        if time.monotonic() < until_s:
+            return self._shown(kept)
         try:
             line = _line_of(run)
         except Exception as error:  # noqa: BLE001  a run's files may hold anything
@@ -96,11 +94,7 @@ class Listing:
             line = _line(run, unreadable, ended=False)
         line["key"] = key
         with self._lock:
-            if line["ended"]:
-                self._ended[run.folder] = line
-                self._live.pop(run.folder, None)
-            else:
-                self._live[run.folder] = (time.monotonic(), line)
+            self._lines[run.folder] = (math.inf if line["ended"] else time.monotonic() + _LIVE_S, line)
         return self._shown(line)
 
     def _shown(self, line: Line) -> Line:

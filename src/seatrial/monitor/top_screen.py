@@ -126,9 +126,9 @@ _NO_GRAPHS = len("  util  100%   SM  100%  T 100% D 100%")
 def _graphs(gpu: Mapping[str, Any], history: History, options: TopOptions, width: int) -> Text:
     graph_width = max(4, (width - _NO_GRAPHS) // 2)
     line = Text("  util ").append(f"{_percent(gpu['utilization_pct']):>5} ", style="bold")
-    graph = history.graph(gpu["uuid"], "utilization_pct", graph_width, 100.0, unicode=options.unicode)
+    graph = history.graph(gpu["uuid"], "utilization_pct", graph_width, unicode=options.unicode)
     line.append(graph, style="blue").append("  SM ").append(f"{_percent(gpu['sm_activity_pct']):>5} ", style="bold")
-    graph = history.graph(gpu["uuid"], "sm_activity_pct", graph_width, 100.0, unicode=options.unicode)
+    graph = history.graph(gpu["uuid"], "sm_activity_pct", graph_width, unicode=options.unicode)
     line.append(graph, style="green")
     line.append(f" T {_percent(gpu['tensor_activity_pct']):>4} D {_percent(gpu['dram_activity_pct']):>4}", style="dim")
     line.truncate(width)
@@ -222,7 +222,7 @@ LENGTH = 512
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#@"
 
-GPU_KEYS = ("utilization_pct", "sm_activity_pct", "power_w")
+_GRAPHED = ("utilization_pct", "sm_activity_pct")
 
 
 class History:
@@ -234,23 +234,20 @@ class History:
     def add(self, reading: Mapping[str, Any]) -> None:
         """Add one reading."""
         for gpu in reading["gpus"]:
-            for key in GPU_KEYS:
+            for key in _GRAPHED:
                 self._series(gpu["uuid"], key).append(gpu.get(key))
-        self._series("machine", "cpu_cores").append(reading["machine"]["cpu_cores"])
 
-    def graph(self, uuid: str, key: str, width: int, top: float, *, unicode: bool = True) -> str:
-        """Return the newest ``width`` values as bars of one line, 0 to ``top``; the newest at the right."""
+    def graph(self, uuid: str, key: str, width: int, *, unicode: bool) -> str:
+        """Return the newest ``width`` percentages as bars of one line; the newest at the right."""
         bars = _BARS if unicode else _ASCII_BARS
         values = list(self._series(uuid, key))[-width:]
-        cells = ["·" if unicode and value is None else _bar(value or 0.0, top, bars) for value in values]
+        cells = ["·" if unicode and value is None else _bar(value or 0.0, bars) for value in values]
         return "".join(cells).rjust(width)
 
     def _series(self, uuid: str, key: str) -> deque[float | None]:
         return self._values.setdefault((uuid, key), deque(maxlen=LENGTH))
 
 
-def _bar(value: float, top: float, bars: str) -> str:
+def _bar(percent: float, bars: str) -> str:
     """Return a bar; any value above zero has one."""
-    if value <= 0 or top <= 0:
-        return bars[0]
-    return bars[max(1, min(len(bars) - 1, round(value / top * (len(bars) - 1))))]
+    return bars[max(1, min(len(bars) - 1, round(percent / 100 * (len(bars) - 1))))] if percent > 0 else bars[0]

@@ -64,7 +64,7 @@ class Host:
         except KeyError:
             return None
 
-    @property
+    @cached_property
     def user_name(self) -> str:
         return self.account.pw_name if self.account else self.env.get("USER") or "user"
 

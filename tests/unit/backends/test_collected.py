@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import events, frames
-from seatrial.backends.log_sink import Sink, Turn
+from seatrial.backends.log_sink import Sink
 
 
 def evidence(type: str, seq: int, **keys: Any) -> bytes:
@@ -147,14 +147,6 @@ def test_a_link_in_the_record_is_not_written_through(tmp_path: Path, name: str) 
     with pytest.raises(OSError, match="symbolic link"):
         Sink(tmp_path)
     assert (tmp_path / "outside").read_bytes() == b""
-
-
-def test_one_collects_at_a_time(tmp_path: Path) -> None:
-    first, second = Turn(tmp_path), Turn(tmp_path)
-    assert first.take() and not second.take() and first.mine and not second.mine
-    first.give_back()
-    assert second.take()
-    second.give_back()
 
 
 def start_of(at: float, last: int) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fakes import a_program
 from seatrial.backends.base import Handle
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import EngineUnavailableError
@@ -20,8 +21,7 @@ RUN = "20261120-231501-k3f9"
 
 ENGINE_ADDRESS = EngineAddress(endpoint="unix:///run/engine.sock", id="7c2e /var/lib/docker")
 
-ENGINE = """#!/bin/sh
-shift
+ENGINE = """shift
 printf '%s\\n' "$*" >> {folder}/calls
 case "$*" in
 "ps "*)
@@ -45,10 +45,8 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        program = folder / "engine"
-        program.write_text(ENGINE.format(folder=folder))
-        program.chmod(0o755)
-        self.backend = Docker([str(program), "--host=unix:///run/engine.sock"], ENGINE_ADDRESS)
+        program = a_program(folder / "engine", ENGINE.format(folder=folder))
+        self.backend = Docker([program, "--host=unix:///run/engine.sock"], ENGINE_ADDRESS)
 
     def has(self, identifier: str, status: str = "running", run: str | None = RUN, **labels: str) -> Handle:
         about: dict[str, Any] = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes import a_program
 from seatrial.backends.base import State
 from seatrial.backends.containers.client import container_state, read_info
 from seatrial.backends.containers.docker import Docker, docker_facts
@@ -29,14 +30,7 @@ def recorded(name):
 def engine_that(tmp_path, monkeypatch):
     """Makes a stand-in for an engine's program with the given shell script, where no engine is chosen."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-
-    def make(script):
-        program = tmp_path / "engine"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        return [str(program)]
-
-    return make
+    return lambda script: [a_program(tmp_path / "engine", script)]
 
 
 def test_docker_desktop_has_no_use_for_the_hosts_hook():

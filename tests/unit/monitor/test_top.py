@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fakes import FakeGpu, FakeNvml
+from fakes import FakeGpu, FakeNvml, a_program
 from seatrial.errors import DiskError, UsageError
 from seatrial.monitor import reading as reading_module
 from seatrial.monitor.reading import ContainerNames, Named, Reader
@@ -122,10 +122,8 @@ def test_an_engine_that_is_not_there_is_no_problem_and_one_in_trouble_is(tmp_pat
 
 @pytest.mark.parametrize("engine", ["DOCKER", "PODMAN"])
 def test_names_from_what_the_engines_print(tmp_path, engine):
-    program = tmp_path / "engine"
-    program.write_text(f"#!/bin/sh\nprintf '{'d' * 64}\\tone\\ti:1\\tr1\\tbase\\ngarbage\\n'\n")
-    program.chmod(0o755)
-    names = ContainerNames(Host({**NO_ENGINES, f"SEATRIAL_{engine}": str(program)}))
+    program = a_program(tmp_path / "engine", f"printf '{'d' * 64}\\tone\\ti:1\\tr1\\tbase\\ngarbage\\n'")
+    names = ContainerNames(Host({**NO_ENGINES, f"SEATRIAL_{engine}": program}))
     names.look_up(["d" * 64], wait=True)
     assert names.known() == {"d" * 64: Named("one", "i:1", {"seatrial.run": "r1", "seatrial.name": "base"})}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fakes import untold
+from fakes import a_local_job, untold
 from seatrial import events
 from seatrial.backends.local import Local
-from seatrial.job.model import Job, Target
 from seatrial.runs import leases, run_actions
 from seatrial.runs.finish import finalise
 from seatrial.runs.launch import prepare
@@ -23,7 +21,6 @@ from seatrial.runs.listing import line_of
 from seatrial.runs.ready import make_ready
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
-from seatrial.system.host import Host
 from seatrial.system.records import Process
 
 #: Ends cleanly on SIGTERM.
@@ -39,30 +36,16 @@ class Killed:
     """A run of the local backend whose launcher was killed at some moment of its start."""
 
     def __init__(self, folder: Path) -> None:
-        self.environ = {
-            **os.environ,
-            "SEATRIAL_STATE": str(folder / "state"),
-            "SEATRIAL_LEASES": str(folder / "leases"),
-        }
-        self.project = folder / "project"
-        self.project.mkdir()
-        (self.project / "train.py").write_text(SCRIPT)
-        self.store = RunStore(self.project, Host(self.environ))
+        self.job, self.host = a_local_job(folder, SCRIPT)
+        self.store = RunStore(self.job.project, self.host)
 
     def prepare(self, *, dies: bool = True) -> Run:
-        job = Job(project=self.project, target=Target(kind="script", value="train.py"), backend="local", gpus="none")
-        prepared = prepare(job, Host(self.environ), building=untold)
+        prepared = prepare(self.job, self.host, building=untold)
         make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, lambda line: None)
         self.plan = prepared.plan
         if dies:
-            self.launcher_dies(prepared.run)
+            prepared.run.hand_over(Process(pid=2**22 - 1, started_ticks=1))
         return prepared.run
-
-    def launcher_dies(self, run: Run) -> None:
-        child = subprocess.Popen([sys.executable, "-c", "pass"])
-        child.wait()
-        dead = Process(pid=child.pid, started_ticks=1)
-        run.hand_over(dead)
 
     def start(self, run: Run) -> None:
         """Record the engine's action without writing it down."""
@@ -93,12 +76,12 @@ def test_it_is_found_and_lives_on(killed: Killed) -> None:
     run = killed.prepare()
     killed.start(run)
     assert run.handle() is None
-    [line] = [line_of(run, Host(killed.environ)) for run in killed.store.all()]
+    [line] = [line_of(run, killed.host) for run in killed.store.all()]
     assert (line.id, line.status) == (run.id, "running")
-    assert run.handle() is not None and run_actions.is_live(run, Host(killed.environ))
+    assert run.handle() is not None and run_actions.is_live(run, killed.host)
     launched = list(events.of_type(events.read(str(run.events_path))[0], events.HostLaunched))
     assert len(launched) == 1
-    receipt = run_actions.stop(run, Host(killed.environ))
+    receipt = run_actions.stop(run, killed.host)
     assert (receipt.exit_cause.id, receipt.exit_code) == ("stopped", 0)
     assert events.follow_chain(str(run.events_path)).broken_at is None
 
@@ -106,8 +89,8 @@ def test_it_is_found_and_lives_on(killed: Killed) -> None:
 def test_while_its_launcher_lives_nobody_steps_in(killed: Killed) -> None:
     run = killed.prepare(dies=False)
     killed.start(run)
-    assert handle_of(run, Host(killed.environ)) is None and run.handle() is None
-    assert finalise(run, Host(killed.environ)) is None
+    assert handle_of(run, killed.host) is None and run.handle() is None
+    assert finalise(run, killed.host) is None
 
 
 def test_two_who_look_at_once_write_it_down_once(killed: Killed) -> None:
@@ -122,8 +105,8 @@ from seatrial.system.host import Host
 run = RunStore(Path(sys.argv[1]), Host()).find("last")
 print(handle_of(run, Host()).id)
 """
-    argv = [sys.executable, "-c", program, str(killed.project)]
-    both = [subprocess.Popen(argv, env=killed.environ, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    argv = [sys.executable, "-c", program, str(killed.job.project)]
+    both = [subprocess.Popen(argv, env=killed.host.env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     answers = {process.communicate()[0] for process in both}
     assert len(answers) == 1 and answers != {""}
     assert len(list(events.of_type(events.read(str(run.events_path))[0], events.HostLaunched))) == 1
@@ -131,12 +114,12 @@ print(handle_of(run, Host()).id)
 
 def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:
     run = killed.prepare()
-    held = leases.leases(Host(killed.environ))
+    held = leases.leases(killed.host)
     with held.locked():
         held.take(["GPU-0"], run.id, "local", run.folder)
     held.hand_over(run.id, Process(pid=2**22 - 1, started_ticks=1))
     assert held.current() == {}  # nothing of it runs
     killed.start(run)
     assert held.current() == {"GPU-0": run.id}
-    run_actions.remove(killed.store, run, Host(killed.environ), force=True)
+    run_actions.remove(killed.store, run, killed.host, force=True)
     assert held.current() == {} and not list(held.folder.glob("*.json"))

@@ -25,9 +25,13 @@ def leases(tmp_path, live):
     return Leases(tmp_path / "leases", lambda handle: handle.id in live)
 
 
-def test_a_lease_holds_while_its_launcher_lives(leases):
+def take(leases, run_id="run-1", gpu=GPU, **more):
     with leases.locked():
-        leases.take([GPU], "run-1")
+        leases.take([gpu], run_id, **more)
+
+
+def test_a_lease_holds_while_its_launcher_lives(leases):
+    take(leases)
     assert leases.current() == {GPU: "run-1"}
 
 
@@ -42,8 +46,7 @@ def test_a_lease_is_void_once_its_launcher_died_before_the_start(leases):
 
 def test_a_lease_that_is_handed_over_lives_as_long_as_the_process_that_got_it(leases):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    with leases.locked():
-        leases.take([GPU], "run-1")
+    take(leases)
     process = Process.of(child.pid)
     assert process is not None
     leases.hand_over("run-1", process)
@@ -53,8 +56,7 @@ def test_a_lease_that_is_handed_over_lives_as_long_as_the_process_that_got_it(le
 
 
 def test_a_started_run_holds_its_lease_until_its_container_is_gone(leases, live):
-    with leases.locked():
-        leases.take([GPU], "run-1")
+    take(leases)
     live.add("container")
     leases.bind("run-1", Handle(backend="docker", id="container"))
     assert leases.current() == {GPU: "run-1"}
@@ -63,11 +65,9 @@ def test_a_started_run_holds_its_lease_until_its_container_is_gone(leases, live)
 
 
 def test_a_void_lease_of_another_run_is_never_in_the_way(leases, live):
-    with leases.locked():
-        leases.take([GPU], "run-1")
+    take(leases)
     leases.bind("run-1", Handle(backend="docker", id="ended"))
-    with leases.locked():
-        leases.take([GPU], "run-2")
+    take(leases, "run-2")
     assert leases.current() == {GPU: "run-2"}
 
 
@@ -80,12 +80,10 @@ def test_a_started_run_whose_launcher_could_not_report_it_is_requested(tmp_path,
         return Handle(backend="docker", id="found") if lease.run_id == "run-1" else None
 
     leases = Leases(tmp_path / "leases", lambda handle: handle.id in live, find)
-    with leases.locked():
-        leases.take([GPU], "run-1", "docker", tmp_path / "record")
-        leases.take(["GPU-2"], "run-2", "docker", tmp_path / "record")
-    assert (
-        leases.current() == {GPU: "run-1", "GPU-2": "run-2"} and requested == []
-    )  # its launcher lives: no backend is queried
+    for run_id, gpu in (("run-1", GPU), ("run-2", "GPU-2")):
+        take(leases, run_id, gpu, backend="docker", record=tmp_path / "record")
+    assert leases.current() == {GPU: "run-1", "GPU-2": "run-2"}
+    assert requested == []  # its launcher lives: no backend is queried
     for path in leases.folder.glob("*.json"):
         lease = Lease.model_validate_json(path.read_text())
         dead = Process(pid=os.getpid(), started_ticks=1)
@@ -100,8 +98,7 @@ def test_a_started_run_whose_launcher_could_not_report_it_is_requested(tmp_path,
 def test_what_others_put_into_the_folder_stops_nobody(leases, live, tmp_path, kind):
     """Every user of the machine may write there."""
     live.add("container")
-    with leases.locked():
-        leases.take([GPU], "run-1")
+    take(leases)
     mine = leases.folder / f"{GPU}--run-1.json"
     (tmp_path / "elsewhere.json").write_text(mine.read_text().replace("run-1", "run-9").replace(GPU, "GPU-9"))
     path = leases.folder / "GPU-9--run-9.json"
@@ -119,10 +116,8 @@ def test_what_others_put_into_the_folder_stops_nobody(leases, live, tmp_path, ki
     leases.bind("run-1", Handle(backend="docker", id="container"))
     leases.release("run-1")
     assert leases.current() == {}
-    assert (
-        "run-9" in (tmp_path / "elsewhere.json").read_text()
-        and "container" not in (tmp_path / "elsewhere.json").read_text()
-    )
+    theirs = (tmp_path / "elsewhere.json").read_text()
+    assert "run-9" in theirs and "container" not in theirs
 
 
 def test_a_link_in_place_of_the_folder_opens_nobodys_home(leases, tmp_path):
@@ -157,10 +152,9 @@ def test_two_users_share_the_folder(tmp_path):
 
 
 def test_parts_of_a_gpu_are_held_until_they_are_one(leases):
-    with leases.locked():
-        leases.take([GPU], "run-1", share=0.5)
-        assert leases.current(share=0.5) == {} and leases.current() == {GPU: "run-1"}
-        leases.take([GPU], "run-2", share=0.3)
+    take(leases, share=0.5)
+    assert leases.current(share=0.5) == {} and leases.current() == {GPU: "run-1"}
+    take(leases, "run-2", share=0.3)
     assert leases.current(share=0.2) == {}
     assert set(leases.current(share=0.25)) == {GPU}
     leases.release("run-1")

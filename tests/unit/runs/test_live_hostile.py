@@ -10,8 +10,6 @@ from fakes import a_plan
 from pace import within
 from seatrial.runs.following import live
 from seatrial.runs.following.live import live_runs, look
-from seatrial.runs.store import RunStore
-from seatrial.system.host import Host
 
 NOW = time.time()
 GOOD = json.dumps({"t": NOW, "type": "step", "source": "target", "loss": 0.5}).encode() + b"\n"
@@ -52,11 +50,6 @@ CONTENTS = {
     "a line of 2 MB": b'{"t":1,"type":"step","x":"' + b"x" * 2_000_000 + b'"}\n',
     "types that are none": b'{"type":[]}\n{"type":{}}\n{"type":null}\n[]\n1\n"x"\nnull\n',
 }
-
-
-@pytest.fixture
-def store(tmp_path):
-    return RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
 
 
 @pytest.fixture

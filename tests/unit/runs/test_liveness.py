@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes import a_program
 from seatrial.backends.base import Handle
 from seatrial.job.plan import EngineAddress
 from seatrial.runs.leases import leases
@@ -15,8 +16,7 @@ from seatrial.system.host import Host
 from seatrial.system.records import Process
 from tables import cases
 
-CLIENT = """#!/bin/sh
-echo "$*" >> {called}
+CLIENT = """echo "$*" >> {called}
 case "$*" in
 *" ps "*) ;;
 *"container inspect"*) echo "Error: No such container" >&2; exit 1 ;;
@@ -30,9 +30,8 @@ class Leased:
     """A GPU leased to a run whose engine is a stand-in that has no container, and the calls made to it."""
 
     def __init__(self, folder: Path, engine: EngineAddress, record: Path | None = None) -> None:
-        program, self.calls = folder / "docker", folder / "called"
-        program.write_text(CLIENT.format(called=self.calls))
-        program.chmod(0o755)
+        self.calls = folder / "called"
+        a_program(folder / "docker", CLIENT.format(called=self.calls))
         names = {"SEATRIAL_DOCKER": "docker", "SEATRIAL_LEASES": "l", "SEATRIAL_STATE": "."}
         self.leases = leases(Host({variable: str(folder / name) for variable, name in names.items()}))
         with self.leases.locked():

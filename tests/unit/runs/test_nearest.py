@@ -18,16 +18,10 @@ RUN = "20261120-120000-kkkk"
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {"SEATRIAL_STATE": str(tmp_path / "state")}
-
-
-@pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str]) -> Path:
-    folder = tmp_path / "project"
-    (folder / "src" / "deep").mkdir(parents=True)
-    RunStore(folder, Host(environ)).create(RUN, "mine")
-    return folder
+def project(store: RunStore) -> Path:
+    (store.project / "src" / "deep").mkdir(parents=True)
+    store.create(RUN, "mine")
+    return store.project
 
 
 @pytest.mark.parametrize("below", [".", "src", "src/deep"])

@@ -13,15 +13,13 @@ from seatrial.job.model import Target
 from seatrial.runs.resume import checkpoints_of, has_checkpoint, resume_mount, run_to_resume
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
-from seatrial.system.host import Host
 
 ID = "20261120-231501-k3f9"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    (tmp_path / "project").mkdir()
-    return RunStore(tmp_path / "project", Host({"SEATRIAL_STATE": str(tmp_path / "state")})).create(ID, None)
+def run(store: RunStore) -> Run:
+    return store.create(ID, None)
 
 
 @pytest.fixture
@@ -40,15 +38,14 @@ def test_its_outputs_are_mounted_and_its_checkpoints_found_in_them(run: Run) -> 
     assert has_checkpoint(run)
 
 
-def test_last_is_the_last_that_trains_and_a_run_by_its_id_is_that_one(tmp_path: Path, run: Run) -> None:
-    store = RunStore(tmp_path / "project", Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
+def test_last_is_the_last_that_trains_and_a_run_by_its_id_is_that_one(store: RunStore, run: Run) -> None:
     requested, begun = (store.create(f"20261120-23150{n}-k3f9", None) for n in (2, 3))
     for each, target in (
         (run, Target(kind="script", value="train.py")),
         (requested, Target(kind="recipe", value="predict")),
     ):
-        plan = a_plan(tmp_path)
-        each.save_plan(plan.model_copy(update={"job": plan.job.model_copy(update={"target": target})}))
+        plan = a_plan()
+        each.save_plan(plan.changed(job=plan.job.changed(target=target)))
     assert run_to_resume(store, "last").id == run.id and store.find("last").id == begun.id
     assert run_to_resume(store, requested.id).id == requested.id
 

@@ -22,17 +22,6 @@ from seatrial.system.records import Process
 ID = "20261120-231501-k3f9"
 
 
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {"SEATRIAL_STATE": str(tmp_path / "state"), "SEATRIAL_LEASES": str(tmp_path / "leases")}
-
-
-@pytest.fixture
-def store(tmp_path: Path, environ: dict[str, str]) -> RunStore:
-    (tmp_path / "project").mkdir()
-    return RunStore(tmp_path / "project", Host(environ))
-
-
 # ---------------------------------------------------------------------- names
 
 
@@ -143,7 +132,7 @@ def test_a_link_put_there_later_is_deleted_and_not_followed(
 
 
 def test_a_folder_in_the_project_is_no_run(store: RunStore) -> None:
-    """A script, or whoever sent the project, could have put it there."""
+    """A script, or the sender of the project, could have put it there."""
     folder = store.places / ID
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(a_plan().model_dump_json())

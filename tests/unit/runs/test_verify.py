@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fakes import untold
+from fakes import a_local_job, untold
 from seatrial.errors import UntrustedPathError
 from seatrial.events import EvidenceLog, Note
-from seatrial.job.model import Job, Target
 from seatrial.monitor.run_view import Receipts
 from seatrial.runs.finish import finalise
 from seatrial.runs.following.watch import follow
@@ -28,15 +27,11 @@ SCRIPT = 'import json, os\nprint(json.dumps({"loss": 0.5}), file=open(os.environ
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that has ended and has its receipt; not to be changed."""
-    folder = tmp_path_factory.mktemp("verify")
-    environ = {**os.environ, "SEATRIAL_STATE": str(folder / "state"), "SEATRIAL_LEASES": str(folder / "leases")}
-    (folder / "project").mkdir()
-    (folder / "project" / "train.py").write_text(SCRIPT)
-    job = Job(project=folder / "project", target=Target(kind="script", value="train.py"), backend="local", gpus="none")
-    prepared = prepare(job, Host(environ), building=untold)
-    start(prepared, Host(environ), lambda line: None)
-    follow(prepared.run, lambda stream, data: None, Host(environ))
-    receipt = finalise(prepared.run, Host(environ))
+    job, host = a_local_job(tmp_path_factory.mktemp("verify"), SCRIPT)
+    prepared = prepare(job, host, building=untold)
+    start(prepared, host, lambda line: None)
+    follow(prepared.run, lambda stream, data: None, host)
+    receipt = finalise(prepared.run, host)
     assert receipt is not None and receipt.exit_code == 0
     return prepared.run
 

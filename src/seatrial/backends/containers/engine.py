@@ -150,18 +150,15 @@ class ContainerEngine(ABC):
     def collect(
         self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
-        return collecting(
-            [*self.client.call, "container", "logs", handle.id],
-            run_dir,
-            lambda: self.state(handle).status == "exited",
-            echo,
-            open_log=self.open_log(handle),
-            starts_again=handle.composed,
-        )
+        def is_over() -> bool:
+            return self.state(handle).status == "exited"
 
-    def open_log(self, handle: Handle) -> OpenLog | None:
-        """Return an opener of the container's log; None: the engine's ``logs --follow``."""
-        return None
+        return collecting(self.open_log(handle), run_dir, is_over, echo, starts_again=handle.composed)
+
+    def open_log(self, handle: Handle) -> OpenLog:
+        """Return an opener of the container's log."""
+        logs = [*self.client.call, "container", "logs"]
+        return lambda follow: command.piped([*logs, *(["--follow"] if follow else []), handle.id])
 
     def state(self, handle: Handle) -> State:
         inspected = self.client.inspect("container", handle.id)

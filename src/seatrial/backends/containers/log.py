@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,8 @@ def text_of(line: bytes) -> bytes:
     return (fields[3] if len(fields) == 4 else b"") + (b"\n" if fields[2] == b"F" else b"")
 
 
-OpenLog = Callable[[bool], "command.Piped | K8sFile"]  # of whether to follow it
+#: Opens a log, to follow it until the container ends if the argument is True, else to its end as it is now.
+OpenLog = Callable[[bool], "command.Piped | K8sFile"]
 
 #: A log goes on for a moment after its container is reported to have ended.
 DRAIN_S = 10.0
@@ -90,27 +91,19 @@ _LAST_TURN_S = 0.05
 
 @contextmanager
 def collecting(
-    logs: Sequence[str],
-    folder: Path,
-    is_over: Callable[[], bool],
-    echo: Echo,
-    *,
-    open_log: OpenLog | None = None,
-    starts_again: bool = False,
+    open_log: OpenLog, folder: Path, is_over: Callable[[], bool], echo: Echo, *, starts_again: bool = False
 ) -> Iterator[None]:
     """Collect the log while open, in this process or another; at the end all of it has come.
 
     Args:
-        logs: argv that prints the container's log from its beginning and ends; with ``--follow`` behind its first
-            words it goes on until the container ends.
+        open_log: opens the container's log at its beginning.
         is_over: whether the container has ended, so that its log ends by itself.
         echo: gets a sentence when the disk is full.
-        open_log: another way to the log than ``logs``.
         starts_again: its engine may start the container again when it has ended, and its log goes on then.
 
     Raises DiskError: at the end, what is left could not be written.
     """
-    collector = _Collector(logs, folder, echo, open_log, is_over if starts_again else lambda: True)
+    collector = _Collector(open_log, folder, echo, is_over if starts_again else lambda: True)
     thread = threading.Thread(target=collector.follow, name="collector", daemon=True)
     thread.start()
     try:
@@ -128,20 +121,12 @@ def collecting(
 
 
 class _Collector:
-    def __init__(
-        self, logs: Sequence[str], folder: Path, echo: Echo, open_log: OpenLog | None, is_over: Callable[[], bool]
-    ) -> None:
-        self._is_over = is_over
-        self._logs, self._folder, self._echo, self._open_log = list(logs), folder, echo, open_log
+    def __init__(self, open_log: OpenLog, folder: Path, echo: Echo, is_over: Callable[[], bool]) -> None:
+        self._open, self._folder, self._echo, self._is_over = open_log, folder, echo, is_over
         self._turn = Turn(folder)
         self._stopping, self._whole = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._follower: command.Piped | K8sFile | None = None
-
-    def _open(self, *, follow: bool) -> command.Piped | K8sFile:
-        if self._open_log is not None:
-            return self._open_log(follow)
-        return command.piped([*self._logs[:-1], *(["--follow"] if follow else []), self._logs[-1]])
 
     def follow(self) -> None:
         """Wait for the turn, then collect until the log ends or ``stop``."""
@@ -153,7 +138,7 @@ class _Collector:
                 if self._stopping.is_set():
                     return
                 try:
-                    self._follower = self._open(follow=True)
+                    self._follower = self._open(True)
                 except OSError:  # the file has gone: so has its container
                     return
             try:
@@ -189,7 +174,7 @@ class _Collector:
             while not self._turn.take() and time.monotonic() < deadline_s:
                 time.sleep(_LAST_TURN_S)
             if self._turn.mine and not self._whole.is_set():
-                with contextlib.suppress(FileNotFoundError), contextlib.closing(self._open(follow=False)) as log:
+                with contextlib.suppress(FileNotFoundError), contextlib.closing(self._open(False)) as log:
                     self._read(log)
         except OSError as error:
             raise DiskError(

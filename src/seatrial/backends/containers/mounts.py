@@ -221,18 +221,15 @@ def make_host_files(container: ContainerPlan, project: Path) -> None:
             write_atomically(path, text.encode())
 
 
-def make_folder_inside(folder: Path, project: Path) -> bool:
-    """Make a folder of the project, and those above it, through no link; return False for one outside of it."""
-    if not folder.is_relative_to(project):
-        return False
-    with nofollow.folder(project, *folder.relative_to(project).parts, make=True):
-        return True
-
-
 def _make_point(path: Path, project: Path, *, folder: bool) -> None:
+    """Make a folder or an empty file; in the project through no link."""
+    above = path if folder else path.parent
     try:
-        if not make_folder_inside(path if folder else path.parent, project):
-            (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
+        if above.is_relative_to(project):
+            with nofollow.folder(project, *above.relative_to(project).parts, make=True):
+                pass
+        else:
+            above.mkdir(parents=True, exist_ok=True)
         if not folder:
             os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
     except OSError as error:

@@ -68,12 +68,12 @@ class Podman(ContainerEngine):
         bare = [tmpfs + self.bare_tmpfs for tmpfs in options.options.get("tmpfs", [])]
         return options.plus(tmpfs=bare) if bare else options
 
-    def open_log(self, handle: Handle) -> OpenLog | None:
+    def open_log(self, handle: Handle) -> OpenLog:
         """The file that conmon writes; where it cannot be read (``sudo podman``) what is printed once all has ended."""
         try:
             about = self._inspect(handle.id)
         except SeatrialError:  # it is gone
-            return None
+            return super().open_log(handle)
         logs = [*self.client.call, "container", "logs", handle.id]
         wait = shlex.join([*self.client.call, "container", "wait", handle.id])
         in_the_end = ["sh", "-c", f"{wait} >/dev/null && exec {shlex.join(logs)}"]

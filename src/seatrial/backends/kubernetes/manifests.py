@@ -50,13 +50,9 @@ _KILLED = 137
 
 #: Keys of a pod's spec, and of its container, that a patch of a TrainJob's runtime can set.
 _PATCHED_POD = (
-    "securityContext",
-    "nodeSelector",
-    "tolerations",
-    "serviceAccountName",
-    "imagePullSecrets",
+    "securityContext", "nodeSelector", "tolerations", "serviceAccountName", "imagePullSecrets",
     "terminationGracePeriodSeconds",
-)
+)  # fmt: skip
 _PATCHED_CONTAINER = ("name", "securityContext")
 
 #: Owner of our patch. Trainer's webhook requires a domain and a path (v2.3, plugins/jobset/jobset.go).
@@ -234,7 +230,7 @@ class Workload:
         api_version, api_kind, plural: of the object in the API.
         host: the name at which a node is reached. names_all: every node has one, not only the first.
         rank_variable: the variable by which a pod learns which node of the run it is.
-        install: the command that installs its operator; None if every cluster has the kind.
+        install: its operator, for ``kubectl apply --server-side``; None if every cluster has the kind.
     """
 
     api_version: str
@@ -259,8 +255,7 @@ KINDS: dict[Kind, Workload] = {
         "{name}-node-0-{node}.{name}",
         "JOB_COMPLETION_INDEX",
         _jobset,
-        install="kubectl apply --server-side"
-        " -f https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
+        install="-f https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
     ),
     "pytorchjob": Workload(
         "kubeflow.org/v1",
@@ -270,7 +265,7 @@ KINDS: dict[Kind, Workload] = {
         "RANK",
         _pytorchjob,
         names_all=False,
-        install='kubectl apply --server-side -k "github.com/kubeflow/trainer/manifests/overlays/standalone?ref=v1.9.4"',
+        install='-k "github.com/kubeflow/trainer/manifests/overlays/standalone?ref=v1.9.4"',
     ),
     "trainjob": Workload(
         "trainer.kubeflow.org/v1alpha1",
@@ -279,8 +274,7 @@ KINDS: dict[Kind, Workload] = {
         "{name}-node-0-{node}.{name}",
         "JOB_COMPLETION_INDEX",
         _trainjob,
-        install="kubectl apply --server-side"
-        ' -k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
+        install='-k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
     ),
 }
 

@@ -82,7 +82,7 @@ def _try(cluster: Cluster, manifest: Manifest) -> None:
         raise UsageError(
             f"The cluster has no {row.plural}.{row.api_version.partition('/')[0]}",
             cause="its operator is not installed; --kind job needs none",
-            run=f"{row.install}   # or: seatrial run … --kind job",
+            run=f"kubectl apply --server-side {row.install}   # or: seatrial run … --kind job",
         ) from error
 
 

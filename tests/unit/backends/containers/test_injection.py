@@ -26,6 +26,7 @@ def test_docker_with_the_hook_gets_the_flag() -> None:
     assert plan.env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in plan.env  # Docker sets it from the flag
     assert plan.devices == ()
+    assert choose(docker(nvidia_hook=True), (SLICE,), NO_DRIVER).gpus_flag == f'"device={SLICE.uuid}"'
 
 
 def test_systemd_cgroups_also_name_the_nodes(tmp_path: Path) -> None:
@@ -127,7 +128,3 @@ def test_rootless_podman_without_access_to_the_nodes(tmp_path: Path) -> None:
     with pytest.raises(GpuContractError, match="Rootless Podman cannot open /dev/nvidia0") as caught:
         choose(podman(), H200S[:1], closed)
     assert caught.value.run == "sudo chmod a+rw /dev/nvidia0"
-
-
-def test_a_slice_is_passed_by_the_toolkit() -> None:
-    assert choose(docker(nvidia_hook=True), (SLICE,), NO_DRIVER).gpus_flag == f'"device={SLICE.uuid}"'

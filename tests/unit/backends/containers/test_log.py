@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from fakes import a_program
 from seatrial import events, frames
 from seatrial.backends.containers import log
 from seatrial.backends.containers.log import collecting
 from seatrial.errors import DiskError
+from seatrial.system import command
 
-LOGS = """#!/bin/sh
-# logs --follow ID | logs ID
+LOGS = """# logs --follow ID | logs ID
 echo "$*" >> {folder}/calls
 if [ "$1" = --follow ]; then
     if [ -e {folder}/broken ]; then rm {folder}/broken; head -c 100 {folder}/log; exit 1; fi
@@ -29,6 +30,10 @@ if [ "$1" = --follow ]; then
 fi
 cat {folder}/log
 """
+
+
+def opener(argv: list[str]) -> log.OpenLog:
+    return lambda follow: command.piped([argv[0], *(["--follow"] if follow else []), argv[1]])
 
 
 class Container:
@@ -39,10 +44,7 @@ class Container:
         self.record = folder / "record"
         self.folder.mkdir()
         self.record.mkdir()
-        program = self.folder / "logs"
-        program.write_text(LOGS.format(folder=self.folder))
-        program.chmod(0o755)
-        self.argv = [str(program), "ID"]
+        self.argv = [a_program(self.folder / "logs", LOGS.format(folder=self.folder)), "ID"]
         self.log = self.folder / "log"
         self.log.touch()
         self._life = multiprocessing.get_context("fork").Process(target=time.sleep, args=(120,))
@@ -60,7 +62,7 @@ class Container:
         self._life.join()
 
     def collect(self, echo: Callable[[str], None] = lambda line: None) -> object:
-        return collecting(self.argv, self.record, lambda: self.over, echo)
+        return collecting(opener(self.argv), self.record, lambda: self.over, echo)
 
     def collect_now(self) -> None:
         with self.collect():
@@ -170,7 +172,7 @@ def test_an_engine_that_breaks_off_is_requested_again(container: Container, monk
 
 
 def _collect_for_ever(container_argv: list[str], record: str) -> None:
-    with collecting(container_argv, Path(record), lambda: False, lambda line: None):
+    with collecting(opener(container_argv), Path(record), lambda: False, lambda line: None):
         time.sleep(60)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.backends.containers.mounts import held_sources, make_folder_inside, real_source
+from seatrial.backends.containers.mounts import held_sources, real_source
 from seatrial.errors import UntrustedPathError, UsageError
 from seatrial.job.in_container import CONTAINER_PLAN
 from seatrial.job.plan import ContainerPlan, Mount
@@ -99,16 +99,6 @@ def test_pipes_and_devices_are_held_and_not_opened(project: Path) -> None:
     os.mkfifo(project / "pipe")
     mounts = [Mount(source=project / "pipe", target="/p"), Mount(source=Path("/dev/null"), target="/n")]
     assert set(opened(project.parent, *mounts)) == {"/p", "/n"}
-
-
-def test_folders_are_made_in_the_project_through_no_link(project: Path, tmp_path: Path) -> None:
-    assert make_folder_inside(project / "x" / "y", project) and (project / "x" / "y").is_dir()
-    assert make_folder_inside(project, project)
-    assert not make_folder_inside(tmp_path / "elsewhere", project)
-    (project / "out").symlink_to(tmp_path / "secrets")
-    with pytest.raises(UntrustedPathError):
-        make_folder_inside(project / "out" / "planted", project)
-    assert list((tmp_path / "secrets").iterdir()) == [] and not (tmp_path / "elsewhere").exists()
 
 
 def test_a_project_that_became_a_link_since_it_was_named_gives_no_source(project: Path, tmp_path: Path) -> None:

@@ -123,20 +123,12 @@ def api(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return ApiWithAnOperator(plan.cluster).run()
 
 
-def test_no_worker_comes_back_and_no_service_stays(api: ApiWithAnOperator) -> None:
-    ending.end(cast(Cluster, api), api.plan, [api.workload], 30)
+@pytest.mark.parametrize("grace_s", [30, 0])
+def test_no_worker_comes_back_and_pods_get_their_grace(api: ApiWithAnOperator, grace_s: int) -> None:
+    ending.end(cast(Cluster, api), api.plan, [api.workload], grace_s)
     assert len(api.started) == 2, "the pods of before, and none after"
     assert not [path for path in api.objects if path not in (api.workload, api.maker)]
-
-
-def test_pods_get_their_grace_before_they_are_tidied_away(api: ApiWithAnOperator) -> None:
-    ending.end(cast(Cluster, api), api.plan, [api.workload], 30)
-    assert all(graces[0] == 30 for graces in api.graces.values()) and len(api.graces) == 2
-
-
-def test_a_kill_gives_none(api: ApiWithAnOperator) -> None:
-    ending.end(cast(Cluster, api), api.plan, [api.workload], 0)
-    assert {grace for graces in api.graces.values() for grace in graces} == {0} and len(api.started) == 2
+    assert [graces[0] for graces in api.graces.values()] == [grace_s] * 2
 
 
 @pytest.mark.parametrize("api", ["pytorchjob"], indirect=True)

@@ -186,9 +186,15 @@ def test_nodes_meet_at_the_name_that_the_kind_gives(tmp_path: Path, kind: str, h
     assert plan.agent.rendezvous == host.format(plan.cluster.name) + ":29400"
 
 
-def test_what_a_trainjob_cannot_report(tmp_path: Path) -> None:
-    plan = a_cluster_plan(tmp_path, MODERN, gpus="1", kubernetes={"kind": "trainjob", **CLASSES})
-    with pytest.raises(UsageError, match="priority_class"):
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [({"kubernetes": CLASSES}, "priority_class"), ({"env": {"PET_NNODES": "2"}}, "PET_NNODES")],
+)
+def test_what_a_trainjob_cannot_have_is_refused(tmp_path: Path, flags: dict[str, Any], words: str) -> None:
+    """Settings that no patch has, and variables that its webhook reserves."""
+    kubernetes = {"kind": "trainjob", **flags.pop("kubernetes", {})}
+    plan = a_cluster_plan(tmp_path, MODERN, gpus="1", kubernetes=kubernetes, **flags)
+    with pytest.raises(UsageError, match=words):
         rendered(plan)
 
 
@@ -199,12 +205,6 @@ def test_requests_stand_below_limits(tmp_path: Path) -> None:
     assert resources["requests"] == {"cpu": "2", "memory": str(2**30)} and resources["limits"]["cpu"] == "4"
     with pytest.raises(UsageError, match="more cpu than --cpus"):
         a_cluster_plan(tmp_path, cpus="1", kubernetes=own)
-
-
-def test_trainjob_refuses_variables_that_its_webhook_reserves(tmp_path: Path) -> None:
-    plan = a_cluster_plan(tmp_path, MODERN, gpus="1", env={"PET_NNODES": "2"}, kubernetes={"kind": "trainjob"})
-    with pytest.raises(UsageError, match="PET_NNODES"):
-        rendered(plan)
 
 
 def test_what_steers_the_loader_is_the_targets_and_not_pid_1s(tmp_path):

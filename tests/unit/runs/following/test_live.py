@@ -18,12 +18,13 @@ from seatrial.runs.run import Run
 from tables import cases
 
 
-def a_run(tmp_path):
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    (tmp_path / "record").mkdir()
     return Run(tmp_path / "record", tmp_path / "place")
 
 
 def write(run, *lines):
-    run.folder.mkdir(exist_ok=True)
     with run.events_path.open("ab") as file:
         for line in lines:
             file.write(line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":")).encode() + b"\n")
@@ -39,8 +40,7 @@ def a_finding(message, source="agent"):
             "evidence": ["seen"]}  # fmt: skip
 
 
-def test_last_numbers_and_what_bounds_the_last_minute(tmp_path):
-    run = a_run(tmp_path)
+def test_last_numbers_and_what_bounds_the_last_minute(run):
     write(run, *(a_sample(t, sm_activity_pct=99.0, utilization_pct=100.0) for t in range(60)))
     write(run, b"garbage\n", *(a_sample(t) for t in range(1000, 1005)), {"step": 7, "loss": 0.5, "t": 1004.0}, b'{"st')
     now = look(run)
@@ -48,15 +48,13 @@ def test_last_numbers_and_what_bounds_the_last_minute(tmp_path):
     assert now.diagnosis.cause == "launch-bound"
 
 
-def test_a_clock_that_was_set_back_hides_nothing(tmp_path):
-    run = a_run(tmp_path)
+def test_a_clock_that_was_set_back_hides_nothing(run):
     write(run, *(a_sample(t, sm_activity_pct=99.0, utilization_pct=100.0) for t in range(5000, 5060)))
     write(run, *(a_sample(t) for t in range(1000, 1005)), {"loss": 0.5, "t": 1004.0})
     assert look(run).diagnosis.cause == "launch-bound"
 
 
-def test_alerts_come_once_and_cannot_steer_the_terminal(tmp_path):
-    run = a_run(tmp_path)
+def test_alerts_come_once_and_cannot_steer_the_terminal(run):
     alerts = Alerts(run)
     assert list(alerts.new()) == []
     write(run, a_sample(1), a_finding("It \x1b[2Jhangs"), a_finding("no", source="host"), b'{"type":"finding","half')
@@ -64,8 +62,7 @@ def test_alerts_come_once_and_cannot_steer_the_terminal(tmp_path):
     assert list(Alerts(run, from_now=True).new()) == []
 
 
-def test_printed_numbers_are_shown_until_the_script_reports_its_own(tmp_path):
-    run = a_run(tmp_path)
+def test_printed_numbers_are_shown_until_the_script_reports_its_own(run):
     write(run, a_sample(1))
     (run.folder / "stdout.log").write_text("epoch 2/4 loss 0.5 acc 91.5 %\nat 12.5 dB\n")
     now = look(run, "", {"psnr": r"at (\S+) dB"})
@@ -82,8 +79,7 @@ def test_printed_numbers_are_shown_until_the_script_reports_its_own(tmp_path):
 class Clock:
     """A clock that is set by hand."""
 
-    def __init__(self) -> None:
-        self.now_s = 1000.0
+    now_s = 1000.0
 
     def monotonic(self) -> float:
         return self.now_s
@@ -96,23 +92,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def write_of_progress(run: Run, *lines: Any) -> None:
-    run.folder.mkdir(exist_ok=True)
-    with run.events_path.open("a") as file:
-        file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-
-
 def reported(steps: Any, seconds: float, **keys: Any) -> dict[str, Any]:
     anatomy = {"pid": 5, "steps": steps, "seconds": seconds} | keys
     return {"t": 50.0 + seconds, "type": "step", "source": "target", "anatomy": anatomy}
 
 
-def test_rates_and_the_rest_of_a_pass(tmp_path: Path, clock: Clock) -> None:
-    run = Run(tmp_path / "record", tmp_path / "place")
+def test_rates_and_the_rest_of_a_pass(run: Run, clock: Clock) -> None:
     now = Progress(run)
     assert now.words() == ""
     for second in range(3):
-        write_of_progress(
+        write(
             run,
             reported(1100 + 80 * second, 10.0 + second, examples=640 * second, **{"pass": [80 * (second + 1), 480]}),
         )
@@ -121,21 +110,18 @@ def test_rates_and_the_rest_of_a_pass(tmp_path: Path, clock: Clock) -> None:
     assert words == "1,260 steps, 80 steps/s, 640 examples/s; 50 % of this pass, 3 s left"
 
 
-def test_a_run_that_makes_no_steps_any_more_has_no_rate(tmp_path: Path, clock: Clock) -> None:
-    run = Run(tmp_path / "record", tmp_path / "place")
+def test_a_run_that_makes_no_steps_any_more_has_no_rate(run: Run, clock: Clock) -> None:
     now = Progress(run)
-    write_of_progress(run, reported(10, 1.0), reported(20, 2.0))
+    write(run, reported(10, 1.0), reported(20, 2.0))
     clock.now_s += 1
     assert now.words() == "20 steps, 10 steps/s"
-    write_of_progress(run, {"t": 58.0, "type": "sample", "source": "agent"})
+    write(run, {"t": 58.0, "type": "sample", "source": "agent"})
     clock.now_s += 1
     assert now.words() == ""
 
 
 @cases("printed", "words")
-def test_a_printed_position_has_the_time_left_of_the_whole_training(tmp_path: Path, printed: str, words: str) -> None:
-    run = Run(tmp_path / "record", tmp_path / "place")
-    run.folder.mkdir()
+def test_a_printed_position_has_the_time_left_of_the_whole_training(run: Run, printed: str, words: str) -> None:
     (run.folder / "handle.json").touch()
     (run.folder / "stdout.log").write_text(printed)
     now_s = time.time()
@@ -145,9 +131,8 @@ def test_a_printed_position_has_the_time_left_of_the_whole_training(tmp_path: Pa
     assert Progress(run).words() in (words, a_second_later)
 
 
-def test_a_measured_pass_is_a_part_of_the_printed_epochs(tmp_path: Path) -> None:
-    run = Run(tmp_path / "record", tmp_path / "place")
-    write_of_progress(run, reported(10, 1.0, **{"pass": [10, 40]}), reported(20, 2.0, **{"pass": [20, 40]}))
+def test_a_measured_pass_is_a_part_of_the_printed_epochs(run: Run) -> None:
+    write(run, reported(10, 1.0, **{"pass": [10, 40]}), reported(20, 2.0, **{"pass": [20, 40]}))
     (run.folder / "stdout.log").write_text("Epoch 2/2\n")
     assert Progress(run).words() == "20 steps, 10 steps/s; epoch 2/2"
     (run.folder / "handle.json").touch()
@@ -157,10 +142,9 @@ def test_a_measured_pass_is_a_part_of_the_printed_epochs(tmp_path: Path) -> None
                                      "20 steps, 10 steps/s; epoch 2/2, about 9 s left")  # fmt: skip
 
 
-def test_another_ranks_lines_and_garbage_count_for_nothing(tmp_path: Path, clock: Clock) -> None:
-    run = Run(tmp_path / "record", tmp_path / "place")
+def test_another_ranks_lines_and_garbage_count_for_nothing(run: Run, clock: Clock) -> None:
     now = Progress(run)
-    write_of_progress(
+    write(
         run,
         reported(10, 1.0),
         {**reported(10_000, 2.0), "rank": 1},
@@ -170,7 +154,7 @@ def test_another_ranks_lines_and_garbage_count_for_nothing(tmp_path: Path, clock
     )
     clock.now_s += 1
     assert now.words() == ""
-    write_of_progress(run, reported("\x1b[2J", 3.0), reported(30, 2.0))
+    write(run, reported("\x1b[2J", 3.0), reported(30, 2.0))
     clock.now_s += 1
     assert now.words() == "rank 0: 30 steps, 20 steps/s"
 
