@@ -14,7 +14,7 @@ import pytest
 from cluster_plans import rendered
 from planning_sites import a_site
 from seatrial.backends.containers.docker import Docker
-from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.cluster import ClusterOptions
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts

@@ -110,9 +110,7 @@ def _own_job(file: Path, project: Path, flags: Mapping[str, Any], more: Collecti
 
 
 def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = ()) -> Job:
-    def runs_here(backend: str) -> bool:
-        return not table.isolates(backend)
-
+    runs_here = lambda name: not table.isolates(name)  # noqa: E731
     return load_job(project, flags, recipes=RECIPES, without_container=runs_here, leave_out=leave_out)
 
 

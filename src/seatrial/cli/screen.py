@@ -248,11 +248,8 @@ class Screen:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        usual = (
-            []
-            if self._whole
-            else [each for each in plan.choices if re.match(_USUAL, f"{each.what}={each.value}: {each.reason}")]
-        )
+        usual = [each for each in plan.choices if re.match(_USUAL, f"{each.what}={each.value}: {each.reason}")]
+        usual = [] if self._whole else usual
         for choice in plan.choices:
             if choice not in usual:
                 value, reason = public(one_line(choice.value)), public(choice.reason)

@@ -22,7 +22,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.plan import ContainerPlan, Mount, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.units import parse_seconds
-from seatrial.planning.container.service import compared
+from seatrial.planning.container.parts import compared
 from seatrial.planning.host import HostFacts, another_machine
 from seatrial.planning.plan import make_plan, select_gpus
 from seatrial.planning.site import ServiceSite, Site

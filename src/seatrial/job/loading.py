@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import Ask, mounted, notify_asks, project_asks
-from seatrial.job.cluster_config import ClusterOptions, volumes_apart
+from seatrial.job.cluster import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS, replaced_key
 from seatrial.job.host_paths import host_paths
 from seatrial.job.keys import KeyTable, typed_keys

@@ -23,7 +23,7 @@ from pydantic import (
 
 from seatrial.job import keys
 from seatrial.job.asks import Ask, notify_asks
-from seatrial.job.cluster_config import ClusterOptions, Nodes, Restarts
+from seatrial.job.cluster import ClusterOptions, Nodes, Restarts
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.in_container import CONTAINER_PROJECT, folder_inside
 from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers

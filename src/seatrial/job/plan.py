@@ -257,24 +257,13 @@ class Plan(Value):
     @property
     def target_line(self) -> str:
         """The target as typed behind ``seatrial run``: ``train.py -- --epochs 5``; or ``serve digits``."""
+        target = self.job.target
         if self.job.serve is not None:
             return f"serve {self.job.serve.typed}"
-        if self.job.tuning is not None:
-            return f"tune {self._script_line}"
-        return self._script_line
-
-    @property
-    def _script_line(self) -> str:
-        target = self.job.target
-        if target.typed:
-            return target.typed
-        words = {
-            "script": [target.value],
-            "module": ["-m", target.value],
-            "recipe": [target.value],
-            "image": ["--image", self.job.image.ready or ""],
-        }[target.kind]
-        return shlex.join([*words, *(["--", *target.args] if target.args else [])])
+        own = {"module": ["-m", target.value], "image": ["--image", self.job.image.ready or ""]}
+        words = own.get(target.kind, [target.value])
+        line = target.typed or shlex.join([*words, *(["--", *target.args] if target.args else [])])
+        return f"tune {line}" if self.job.tuning is not None else line
 
     @property
     def engine_endpoint(self) -> str | None:

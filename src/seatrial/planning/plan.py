@@ -35,7 +35,7 @@ def _parts(planner: Planner, job: Job, site: Site, script: ScriptFacts) -> Parts
     elif planner == "pods":
         from seatrial.planning.pods import cluster_parts as parts
     elif site.service is not None:
-        from seatrial.planning.container.service import service_parts as parts
+        from seatrial.planning.container.parts import service_parts as parts
     else:
         from seatrial.planning.container.parts import container_parts as parts
     return parts(job, site, script)

@@ -61,8 +61,13 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
         claim = GpuClaim(device_class=MIG_CLASS if profile else GPU_CLASS, profile=profile)
         name = f"{claim.device_class} ({profile})" if profile else claim.device_class
         facts = replace(facts, nodes=None)
+    claimed = "" if claim is None else "; [kubernetes] gpu_claims"
+    plan = GpuPlan("required", request.count or 1, "device-plugin" if claim is None else "resource-claim")
     if request.kind == "auto":
-        return _auto(job, name, claim, facts)
+        found, reason = _auto(job, name, claim, facts)
+        if not found:
+            return PodGpus(GpuPlan("auto-cpu", 0, "none"), _choice("none", reason), facts)
+        return PodGpus(plan, _choice(f"1 {name}", reason + claimed), facts, claim=claim)
     if request.kind != "count" or request.count is None:
         raise GpuRequestError(
             f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
@@ -81,38 +86,25 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
     warning = _capacity_problem(request.count, name, facts)
     if warning is not None and job.kubernetes.require_capacity:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
-    choice = _choice(f"{request.count} {name} per pod", _reason(f"--gpus {request}", claim))
-    return _required(request.count, choice, facts, claim, () if warning is None else (warning,))
+    choice = _choice(f"{request.count} {name} per pod", f"--gpus {request}{claimed}")
+    return PodGpus(plan, choice, facts, () if warning is None else (warning,), claim)
 
 
-def _auto(job: Job, name: str, claim: GpuClaim | None, facts: ClusterFacts) -> PodGpus:
+def _auto(job: Job, name: str, claim: GpuClaim | None, facts: ClusterFacts) -> tuple[bool, str]:
+    """Return whether ``auto`` takes a GPU, and why."""
     if job.image.target is not None:
-        reason = f"built for {job.image.target}"
-    elif claim is not None:
-        reason = "--gpus auto"
-    elif any(node.allocatable for node in facts.nodes or ()):
-        reason = "a node has some"
-    else:
-        reason = "no permission to list nodes" if facts.nodes is None else f"no node has {name}"
-        others = _offered(facts.nodes or ())
-        reason += f"; they offer {others}" if others else ""
-        return PodGpus(GpuPlan("auto-cpu", 0, "none"), _choice("none", reason), facts)
-    return _required(1, _choice(f"1 {name}", _reason(reason, claim)), facts, claim)
-
-
-def _required(
-    count: int, choice: Choice, facts: ClusterFacts, claim: GpuClaim | None, warnings: tuple[str, ...] = ()
-) -> PodGpus:
-    gpus = GpuPlan("required", count, "device-plugin" if claim is None else "resource-claim")
-    return PodGpus(gpus, choice, facts, warnings, claim)
+        return True, f"built for {job.image.target}"
+    if claim is not None:
+        return True, "--gpus auto"
+    if any(node.allocatable for node in facts.nodes or ()):
+        return True, "a node has some"
+    reason = "no permission to list nodes" if facts.nodes is None else f"no node has {name}"
+    others = _offered(facts.nodes or ())
+    return False, f"{reason}; they offer {others}" if others else reason
 
 
 def _choice(value: str, reason: str) -> Choice:
     return Choice(what="gpus", value=value, reason=reason)
-
-
-def _reason(reason: str, claim: GpuClaim | None) -> str:
-    return reason if claim is None else f"{reason}; [kubernetes] gpu_claims"
 
 
 def _offered(nodes: tuple[Node, ...]) -> str:

@@ -11,7 +11,7 @@ from fakes import load_job
 from seatrial.cli import VERBS, _main
 from seatrial.cli.job import read_job
 from seatrial.errors import ConfigError
-from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.cluster import ClusterOptions
 from seatrial.job.flags import COMMANDS, FLAGS, KEYS, OPTIONS, OWN, Flag
 from seatrial.job.keys import typed_keys
 from seatrial.job.loading import read_sweep

@@ -155,3 +155,8 @@ def test_advice_for_a_sweep_has_its_own_words() -> None:
     shown = errors.as_typed("seatrial sweep … --metric-from 'x[:=]+([.]+)'   # see", typed)
     assert shown == "seatrial sweep 'a b.py' --set lr=1,2 --set bs=3 --metric-from 'x[:=]+([.]+)' -- -x   # see"
     assert errors.as_typed("seatrial run … --shm-size 8g", typed) == "seatrial run … --shm-size 8g"
+
+
+def test_plan_of_a_local_run_is_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._main(["plan", "train.py", "--on", "local", "--gpus", "none"]) == 0
+    assert "train.py" in capsys.readouterr().out

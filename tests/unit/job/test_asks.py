@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes import load_job
-from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.cluster import ClusterOptions
 from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, ImageOptions, WatchOptions
 from seatrial.planning.secrets import hide_notify

@@ -17,7 +17,7 @@ from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import ConfigError, UsageError
-from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.cluster import ClusterOptions
 from seatrial.job.model import Target
 from seatrial.job.plan import Plan
 from seatrial.planning.pod_gpus import cluster_machine

@@ -26,7 +26,7 @@ from seatrial.errors import (
     ImageError,
     UsageError,
 )
-from seatrial.job.cluster_config import registry_host
+from seatrial.job.cluster import registry_host
 from seatrial.system import command
 from seatrial.system.memo import remembered
 
