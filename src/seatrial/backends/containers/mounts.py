@@ -215,20 +215,15 @@ class HostFiles:
             write_atomically(path, text.encode())
 
 
-def make_folder_inside(folder: Path, project: Path) -> bool:
-    """Make a folder of the project, and those above it, through no link; return False for one outside of it."""
-    if not folder.is_relative_to(project):
-        return False
-    with nofollow.folder(project, *folder.relative_to(project).parts, make=True):
-        return True
-
-
 def _make_point(path: Path, project: Path, *, folder: bool) -> None:
+    around, flags = path if folder else path.parent, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    top = project if around.is_relative_to(project) else around
     try:
-        if not make_folder_inside(path if folder else path.parent, project):
-            (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
-        if not folder:
-            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
+        if top is around:
+            around.mkdir(parents=True, exist_ok=True)
+        with nofollow.folder(top, *around.relative_to(top).parts, make=top is project) as held:
+            if not folder:
+                os.close(os.open(path.name, flags | os.O_CLOEXEC, 0o644, dir_fd=held))
     except OSError as error:
         raise DiskError(f"Cannot create {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}") from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.backends.containers.mounts import held_sources, make_folder_inside, real_source
+from seatrial.backends.containers.mounts import HostFiles, held_sources, real_source
 from seatrial.errors import UntrustedPathError, UsageError
 from seatrial.job.in_container import CONTAINER_PLAN
 from seatrial.job.plan import ContainerPlan, Mount
@@ -102,13 +102,18 @@ def test_pipes_and_devices_are_held_and_not_opened(project: Path) -> None:
 
 
 def test_folders_are_made_in_the_project_through_no_link(project: Path, tmp_path: Path) -> None:
-    assert make_folder_inside(project / "x" / "y", project) and (project / "x" / "y").is_dir()
-    assert make_folder_inside(project, project)
-    assert not make_folder_inside(tmp_path / "elsewhere", project)
+    HostFiles(
+        (project / "x" / "y", project, tmp_path / "elsewhere"), {project / "x" / "f": Path("/dev/null")}, {}
+    ).write(project)
+    assert (project / "x" / "y").is_dir() and (tmp_path / "elsewhere").is_dir() and (project / "x" / "f").is_file()
     (project / "out").symlink_to(tmp_path / "secrets")
-    with pytest.raises(UntrustedPathError):
-        make_folder_inside(project / "out" / "planted", project)
-    assert list((tmp_path / "secrets").iterdir()) == [] and not (tmp_path / "elsewhere").exists()
+    for planted in (
+        HostFiles((project / "out" / "a",), {}, {}),
+        HostFiles((), {project / "out" / "a": Path("/a")}, {}),
+    ):
+        with pytest.raises(UntrustedPathError):
+            planted.write(project)
+    assert list((tmp_path / "secrets").iterdir()) == []
 
 
 def test_a_project_that_became_a_link_since_it_was_named_gives_no_source(project: Path, tmp_path: Path) -> None:
