@@ -26,7 +26,7 @@ from seatrial.job.plan import ImagePlan
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 
-#: Until it is killed, what ``pattern`` names changes places with a link beside it, and back.
+#: Until it is killed, what ``pattern`` names changes places with a link next to it, and back.
 SWAPPER = """
 import ctypes, glob, os, random, sys, time
 libc, (pattern, victim) = ctypes.CDLL(None), sys.argv[1:]
@@ -95,7 +95,7 @@ def test_what_is_swapped_for_a_link_while_the_host_writes_leads_nowhere(
 
 
 def test_a_page_is_written_into_the_folder_that_was_opened(project: Path, victim: Canaries) -> None:
-    """As a search's page and its results are, one after the other."""
+    """So are the page and the results of a search, one after the other."""
     before = victim.digest()
     with nofollow.folder(project, ".seatrial", "sweeps", "x", make=True) as held:
         (project / ".seatrial" / "sweeps").rename(project / "moved")
