@@ -153,9 +153,9 @@ def test_a_mount_of_shared_memory_shows_no_secret_of_another_run(container_proje
         "while time.time() < end and not os.path.exists('stop'):\n"
         "    for top, _, names in os.walk('/host-shm'):\n"
         "        for name in names:\n"
-        "            try: found.add(open(os.path.join(top, name)).read(100))\n"
+        "            try: found.add(open(os.path.join(top, name), 'rb').read(100))\n"
         "            except OSError: pass\n"
-        f"print('STOLEN' if any({SECRET!r} in text for text in found) else 'nothing')\n",
+        f"print('STOLEN' if any({SECRET.encode()!r} in text for text in found) else 'nothing')\n",
     )
     container_project.write("train.py", "import os; assert os.environ['KEY']")
     looking = container_project.start("look.py", "--gpus", "none", "--mount", "/dev/shm:/host-shm")
