@@ -75,6 +75,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Path, int], object]]] = {
         "sub",
         lambda project, at: HostFiles((project / "sub" / f"new{at}",), {}, {}).write(project),
     ),
+    "a page": ("sub", lambda project, at: nofollow.write_inside(project, "sub", f"page{at}", data=b"x")),
     "a new folder of files": (
         ".made*",
         lambda project, at: nofollow.write_tree(project, f"made{at}", {f"{n}/{n}": b"x" for n in range(9)}),
