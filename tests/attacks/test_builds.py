@@ -20,7 +20,7 @@ import pytest
 from package_indexes import serving
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
-from seatrial.errors import ConfigError, ImageError
+from seatrial.errors import ConfigError, ImageError, SeatrialError
 from seatrial.images.build.build import build, write_context
 from seatrial.images.plan import plan_image
 from seatrial.images.resolve.uv import UvResolver
@@ -275,7 +275,7 @@ def test_a_wheel_swapped_after_the_plan_stops_the_build(projects: Projects, tmp_
         path.symlink_to(projects.folder / "id_rsa")
     else:
         wheel(path.parent, "thing", "evil!")
-    with pytest.raises(ImageError, match="have changed"):
+    with pytest.raises(SeatrialError, match=r"have changed|is a symlink"):
         write_context(plan, tmp_path / "context")
     sent = [file for file in (tmp_path / "context").rglob("*.whl") if not file.is_symlink()]
     assert b"secret" not in [file.read_bytes() for file in sent]

@@ -167,7 +167,7 @@ class Local:
     def stop(self, handle: Handle, grace_s: float) -> None:
         if not _is_running(handle):
             return
-        os.kill(int(handle.id), signal.SIGTERM)
+        os.kill(_pid(handle), signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while _is_running(handle):
             if time.monotonic() >= deadline:
@@ -177,7 +177,7 @@ class Local:
 
     def interrupt(self, handle: Handle) -> bool:
         if _is_running(handle):
-            os.kill(int(handle.id), signal.SIGINT)
+            os.kill(_pid(handle), signal.SIGINT)
         return True
 
     def kill(self, handle: Handle) -> None:
@@ -233,8 +233,13 @@ def _confirm(machine: EngineAddress | None) -> None:
         confirm("Machine", machine, this_machine, f"ssh {machine.endpoint} seatrial runs ls")
 
 
+def _pid(handle: Handle) -> int:
+    """Return the agent's process ID; 0, which no process has, where somebody has changed the handle."""
+    return int(handle.id) if handle.id.isdecimal() and len(handle.id) < 10 else 0
+
+
 def _is_running(handle: Handle) -> bool:
-    process = processes.read(int(handle.id))
+    process = processes.read(_pid(handle))
     if process is None or str(process.started_ticks) != handle.started:
         return False
     if process.state != "Z":
@@ -248,7 +253,7 @@ def _is_running(handle: Handle) -> bool:
 
 def _sessions(handle: Handle) -> set[int]:
     """The agent's session and those of all below it; what is in them is the run's, even if init has adopted it."""
-    leader = int(handle.id)
+    leader = _pid(handle)
     agent = processes.read(leader)
     if agent is not None and str(agent.started_ticks) != handle.started:
         return set()  # another process has this ID now, which it could not get while our session lived

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -129,7 +128,9 @@ def compose_of(backend: ContainerEngine, host: Host) -> Compose:
         raise EngineUnavailableError(
             "A Compose file on Podman needs the program docker-compose (Compose v2), which is not here", run=_INSTALL
         )
-    address = _socket([*backend.call, *(host.env.get(name, "") for name in _OF_PODMAN)])
+    settings = "\0".join([*backend.call, *(host.env.get(name, "") for name in _OF_PODMAN)])
+    # A service for this Podman with its options; a socket's path has 107 characters at most, too few for the state's.
+    address = host.runtime_folder / f"podman-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.sock"
     kept = {name: value for name, value in host.env.items() if not name.startswith("DOCKER_")}
     # What Podman builds, it builds by Docker's older API.
     of_podman = {**kept, "DOCKER_HOST": f"unix://{address}", "DOCKER_BUILDKIT": "0"}
@@ -146,22 +147,6 @@ def docker_compose(host: Host) -> str | None:
     found = shutil.which("docker-compose", path=host.env.get("PATH"))
     # Version 1, a Python script, has the same name; everything else is v2.
     return found if found and Path(found).read_bytes()[:4] == b"\x7fELF" else None
-
-
-def _socket(settings: Sequence[str]) -> Path:
-    """Return the socket of a service of our own, for this Podman with its options and settings.
-
-    A socket's path has 107 characters at most, so it is not in the state folder. Raises EngineUnavailableError.
-    """
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    parent = Path(runtime) if Path(runtime).is_dir() and runtime.startswith("/") else Path("/tmp")
-    folder = parent / f"seatrial-podman-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise EngineUnavailableError(f"{folder} is not this user's alone", run=f"ls -ld {folder}")
-    key = hashlib.sha256("\0".join(settings).encode()).hexdigest()[:12]
-    return folder / f"{key}.sock"
 
 
 def _wake(call: tuple[str, ...], address: Path, host: Host) -> None:

@@ -18,7 +18,6 @@ from seatrial.runs import notify
 from seatrial.runs.run import SUMMARY, Run, Summary
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
-from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
 from seatrial.system.typed_path import as_typed
@@ -208,13 +207,10 @@ def show_receipt(
 
 def write(chain: ServiceChain, project: Path) -> Path:
     """Write receipt.html, .md and .json; return the page's path. Raises DiskError, UntrustedPathError."""
-    folder = project.joinpath(*PAGES, chain.id)
-    with nofollow.folder(project, *PAGES, chain.id, make=True):
-        pass
-    write_atomically(folder / "receipt.json", json.dumps(chain.as_dict(), indent=1).encode())
-    write_atomically(folder / "receipt.md", markdown(chain).encode())
-    write_atomically(folder / "receipt.html", html(chain).encode())
-    return folder / "receipt.html"
+    texts = {"receipt.json": json.dumps(chain.as_dict(), indent=1), "receipt.md": markdown(chain)}
+    for name, text in texts.items():
+        nofollow.write_inside(project, *PAGES, chain.id, name, data=text.encode())
+    return nofollow.write_inside(project, *PAGES, chain.id, "receipt.html", data=html(chain).encode())
 
 
 def terminal(chain: ServiceChain) -> Iterator[str]:

@@ -24,14 +24,17 @@ class Lines:
 
     Args:
         trouble: gets the reason why a file that is there is not read, each time.
+        skips: go on behind a line that is too long; else the lines end there.
 
     Attributes:
         offset: of the first byte that has not been read.
         too_long: lines passed over so far.
     """
 
-    def __init__(self, path: str, trouble: Callable[[OSError], None] = lambda error: None) -> None:
-        self.path = path
+    def __init__(
+        self, path: str, trouble: Callable[[OSError], None] = lambda error: None, *, skips: bool = True
+    ) -> None:
+        self.path, self._skips = path, skips
         self.offset = self.too_long = 0
         self._trouble = trouble
         self._inode = 0
@@ -56,7 +59,7 @@ class Lines:
                 end = data.rfind(b"\n") + 1
                 if end:
                     yield from self._split(data[: end - 1])
-                elif len(data) == MAX_LINE_BYTES:  # a line without end
+                elif len(data) == MAX_LINE_BYTES and self._skips:  # a line without end
                     self.too_long += not self._skipping
                     self._skipping = True
                     self.offset += len(data)

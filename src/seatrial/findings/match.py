@@ -87,8 +87,8 @@ _ONE_QUOTE = bytes.maketrans(b'"`', QUOTE.encode() * 2)
 #: Letters by which a beginning is looked up; none is shorter.
 _HEAD = 4
 
-#: Lines of a log that are looked at letter by letter, at 17 µs each of 85 bytes; for more, compiling a regex pays.
-_FEW = 20_000
+#: Bytes of a log that are looked at letter by letter, at 17 µs for 85; for more, compiling a regex pays.
+_FEW_BYTES = 1_700_000
 
 #: A line of source in a traceback that writes a file or makes a folder.
 _WRITES = re.compile(
@@ -177,8 +177,8 @@ class Matches:
         if (self._writes or b"    " in raw) and self._is_failed_write(number, raw):
             return True
         plain_text = _plain_bytes(raw)
-        self._added += 1
-        if self._added > _FEW:
+        self._added += len(plain_text)
+        if self._added > _FEW_BYTES:
             begun = _any_beginning(self._layers).search(plain_text) is not None
         else:
             begun = _may_begin(plain_text, self._layers) and bool(_begun_in(plain_text, self._layers))

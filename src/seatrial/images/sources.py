@@ -156,7 +156,7 @@ def wheels_of(job: Job) -> tuple[Path, ...]:
     """Wheels of a ``find_links`` folder, by name; () when it is a URL or not given. Relative to the project."""
     if not job.image.find_links or _is_url(job.image.find_links):
         return ()
-    folder = job.project / job.image.find_links
+    folder = Path(os.path.realpath(job.project / job.image.find_links))
     wheels = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
     if not wheels:
         raise ConfigError(
@@ -178,10 +178,11 @@ def wheels_of(job: Job) -> tuple[Path, ...]:
 
 
 def ca_bundle(job: Job) -> Path:
-    """The certificate bundle's absolute path; it is named relative to the project."""
+    """The certificate bundle's path, links resolved; it is named relative to the project, which none leads out of."""
     path = job.project / (job.image.ca_bundle or "")
+    inside = job.project if Path(os.path.normpath(path)).is_relative_to(job.project) else None
     try:
-        data = read_bytes(path, inside=None, limit_bytes=_MAX_BUNDLE_BYTES)
+        data = read_bytes(path, inside=inside, limit_bytes=_MAX_BUNDLE_BYTES)
     except ConfigError:  # a folder, a device, or nothing at all
         data = b""
     if b"-----BEGIN CERTIFICATE-----" not in data:
@@ -189,7 +190,7 @@ def ca_bundle(job: Job) -> Path:
             f"seatrial.toml: image.ca_bundle: {path} is not a PEM file of certificates",
             run=f"openssl x509 -in {path} -noout -subject",
         )
-    return path
+    return Path(os.path.realpath(path))
 
 
 def digest_of_sources(job: Job, wheels: Iterable[Path]) -> tuple[str | None, str | None]:

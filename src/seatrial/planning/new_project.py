@@ -9,7 +9,6 @@ import os
 import random
 import re
 import shlex
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from seatrial.images.plan import image_needs
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.startable import is_foreign, what_is_here
-from seatrial.system.files import in_the_way, write_atomically
+from seatrial.system import nofollow
+from seatrial.system.files import in_the_way
 from seatrial.system.typed_path import as_typed
 
 FILE = "seatrial.toml"
@@ -60,8 +60,7 @@ def write_project_file(project: Path, script: str | None = None) -> Path:
     path = project / FILE
     if path.exists():
         raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
-    write_atomically(path, project_file(project, script).encode())
-    return path
+    return nofollow.write_inside(Path(os.path.realpath(project)), FILE, data=project_file(project, script).encode())
 
 
 def _gpus(facts: ScriptFacts) -> Sequence[str]:
@@ -146,12 +145,7 @@ def new_project(folder: Path) -> list[str]:
     contents["data/points.csv"] = two_moons()
     _refuse_what_is_there(folder)
     try:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}.") as aside:
-            made = Path(aside) / name
-            for place, text in contents.items():
-                (made / place).parent.mkdir(parents=True, exist_ok=True)
-                (made / place).write_text(text, encoding="utf-8")
-            made.rename(folder)  # over an empty folder, which POSIX allows, and over no other
+        nofollow.write_tree(folder.parent, name, {place: text.encode() for place, text in contents.items()})
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # it came meanwhile
             _refuse_what_is_there(folder)

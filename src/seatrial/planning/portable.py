@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ import yaml
 
 from seatrial.backends.containers.mounts import CACHE
 from seatrial.errors import DiskError, UsageError
-from seatrial.images.build.build import write_context
+from seatrial.images.build.build import context_of
 from seatrial.images.dockerfile.render import VENV_PYTHON
 from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_PROJECT
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount, Plan
 from seatrial.planning.secrets import targets_secrets
+from seatrial.system import nofollow
 from seatrial.system.files import in_the_way
 from seatrial.system.typed_path import as_typed
 
@@ -286,18 +286,15 @@ def write_devcontainer(plan: Plan) -> list[str]:
     if plan.image is None or plan.image.dockerfile is None or plan.container is None:
         what = "runs without a container" if plan.container is None else "has an image of its own"
         raise UsageError(f"No Dockerfile to use: this project {what}", run="seatrial init --devcontainer --on docker")
+    files = context_of(plan.image) | {
+        "Dockerfile": f"{plan.image.dockerfile.rstrip()}\n{_USER_LINES}".encode(),
+        "devcontainer.json": (json.dumps(devcontainer(plan), indent=2) + "\n").encode(),
+    }
     try:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{FOLDER}.") as aside:
-            made = Path(aside) / FOLDER
-            write_context(plan.image, made)
-            dockerfile = made / "Dockerfile"
-            dockerfile.write_text(dockerfile.read_text(encoding="utf-8").rstrip("\n") + "\n" + _USER_LINES)
-            (made / "devcontainer.json").write_text(json.dumps(devcontainer(plan), indent=2) + "\n", encoding="utf-8")
-            written = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
-            made.rename(folder)
+        nofollow.write_tree(plan.job.project, FOLDER, files)
     except OSError as error:
         raise DiskError(f"Cannot write {folder}: {error.strerror}", run=in_the_way(folder.parent, error)) from error
-    return written
+    return sorted(files)
 
 
 def _requirements(plan: Plan) -> dict[str, Any]:

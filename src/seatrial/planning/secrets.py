@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -76,11 +75,8 @@ def without_secrets(env: Mapping[str, str], job: Job) -> dict[str, str]:
 
 
 def secrets_folder(run_id: str, host: Host) -> Path:
-    """Where a run's secrets are handed over: a tmpfs where there is one, so that they never reach a disk."""
-    for candidate in (host.env.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir()):
-        if candidate and os.access(candidate, os.W_OK):
-            return Path(candidate) / f"seatrial-{run_id}"
-    return Path(tempfile.gettempdir()) / f"seatrial-{run_id}"
+    """Where a run's secrets are handed over. Raises DiskError."""
+    return host.runtime_folder / run_id
 
 
 def write_secrets(job: Job, run_id: str, host: Host) -> None:

@@ -127,6 +127,7 @@ class Printed:
 
     def add(self, raw: bytes, line: int = 0, stream: str = "stdout") -> list[Figure]:
         """Read a line of a stream; return its values."""
+        raw = raw if b"\r" in raw or b"\x08" in raw else raw[:_MOST_LETTERS]
         found, lower = [], raw.lower()
         hinted = bool(self._columns) or _RE.hint.search(lower) is not None
         placed = b"/" in lower or b" of " in lower

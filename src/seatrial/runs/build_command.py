@@ -25,8 +25,7 @@ from seatrial.job.script import source_facts
 from seatrial.planning.host import read_host
 from seatrial.runs.launch import plan_only
 from seatrial.stack.machine import TargetMachine, parse_target
-from seatrial.system import command
-from seatrial.system.files import write_atomically
+from seatrial.system import command, nofollow
 from seatrial.system.host import Host
 
 
@@ -125,9 +124,7 @@ def _write_lock(built: Built, store: ImageStore) -> Path:
         line.partition("+")[0] for line in ended.stdout.splitlines() if "==" in line and not line.startswith("seatrial")
     ]
     head = f"# Created by `seatrial build --lock` for Python {built.verification.python}; delete it to resolve again."
-    path = project / LOCK
-    write_atomically(path, "\n".join([head, *sorted(lines), ""]).encode())
-    return path
+    return nofollow.write_inside(project, LOCK, data="\n".join([head, *sorted(lines), ""]).encode())
 
 
 def _check_budget(built: Built, store: ImageStore, machine: TargetMachine | None) -> None:

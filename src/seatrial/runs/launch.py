@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 #: In the user's state folder: archives of the agent, one for each version of it, and the Python that runs it.
 AGENT = "agent"
 
-#: Where engines listen; and the root, below which all of them do.
-_ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock", "/")
+#: Where engines listen.
+_ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock")
 
 #: Makes a context manager that yields a callback for the lines of a build or a pull.
 Building = Callable[[], AbstractContextManager[Echo]]
@@ -112,9 +112,12 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
 
 def _hidden(project: Path, backend: Backend, host: HostFacts) -> tuple[Path, ...]:
     """Return what no container may see besides the state folder. Raises UsageError."""
-    if any(Path(place).is_relative_to(project) for place in _ENGINES_PLACES):
+    sockets = any(Path(place).is_relative_to(project) for place in _ENGINES_PLACES)
+    if sockets or any(folder.is_relative_to(project) for folder in host.temporary_folders):
+        what = "the engine's socket: a script there would be root on this machine"
         raise UsageError(
-            f"The project {project} contains the engine's socket: a script there would be root on this machine",
+            f"The project {project} contains {what if sockets else 'temporary files and sockets of all your programs'}",
+            cause=None if sockets else "a script there could change what they do, builds of other projects among them",
             run="cd FOLDER_OF_THE_SCRIPT && seatrial run …",
         )
     own, storage = host.own_folders, None

@@ -193,8 +193,9 @@ def the_one(files: Sequence[Path], verb: Verb) -> Path | None:
     return None
 
 
-#: Of safetensors: 8 bytes with the header's length, the header in JSON, the tensors. Source: its format page.
-_LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 100_000_000
+#: Of safetensors: 8 bytes with the header's length, the header in JSON, the tensors. Source: its format page. A hundred
+#: bytes describe a tensor.
+_LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 
 def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:

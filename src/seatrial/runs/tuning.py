@@ -11,7 +11,7 @@ from seatrial.errors import ConfigError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.tables import Changes, Tuning
 from seatrial.planning.new_project import FILE
-from seatrial.system.files import write_atomically
+from seatrial.system import nofollow
 from seatrial.system.project_files import read_text
 from seatrial.system.toml_file import MAX_BYTES, parse_toml
 from seatrial.system.typed_path import as_typed
@@ -60,8 +60,7 @@ def save_changes(project: Path, changes: Mapping[str, Any], comment: str) -> Pat
     before = read_text(path, inside=project, limit_bytes=MAX_BYTES) if path.exists() else ""
     after = with_table(before, table, changes, comment)
     _check(path, before, after, table, changes)
-    write_atomically(path, after.encode())
-    return path
+    return nofollow.write_inside(project, path.name, data=after.encode())
 
 
 def _file(project: Path) -> tuple[Path, str]:

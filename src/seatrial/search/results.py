@@ -18,7 +18,7 @@ from seatrial.search.request import Objective
 from seatrial.search.search import PLACE_FOLDER, Search, place_of
 from seatrial.search.trial import State, Trial
 from seatrial.system import nofollow
-from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.files import make_folder
 from seatrial.system.host import Host
 from seatrial.system.names import Names
 
@@ -173,14 +173,11 @@ def write(search: Search, names: Names) -> Path:
 
     Raises DiskError, UntrustedPathError.
     """
-    name, project = search.study.definition.name, search.job.project
-    with nofollow.folder(project, *PLACE_FOLDER, name, make=True):
-        pass
-    folder = place_of(project, name)
+    project, place = search.job.project, (*PLACE_FOLDER, search.study.definition.name)
     trials = [_clean(trial, names) for trial in search.study.shown()]
-    write_atomically(folder / RESULTS, json.dumps([trial.as_dict() for trial in trials], indent=1).encode())
-    write_atomically(folder / PAGE, page(search, trials, names).encode())
-    return folder / PAGE
+    results = json.dumps([trial.as_dict() for trial in trials], indent=1)
+    nofollow.write_inside(project, *place, RESULTS, data=results.encode())
+    return nofollow.write_inside(project, *place, PAGE, data=page(search, trials, names).encode())
 
 
 def _clean(trial: Trial, names: Names) -> Trial:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from seatrial.errors import DiskError
 from seatrial.system.typed_path import as_typed
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_atomically(path: Path, data: bytes, mode: int = 0o644, *, folder: int | None = None) -> None:
     """Write aside in the same folder, flush to the disk, rename over ``path``.
+
+    Args:
+        folder: a descriptor of the path's folder, in whose place somebody may have put a link by now.
 
     Raises DiskError; the file at ``path`` is then untouched.
     """
+    name = str(path) if folder is None else path.name
+    aside = str(Path(name).with_name(f".{path.name}.{secrets.token_hex(4)}"))
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     except OSError as error:
         raise cannot_write(path, error) from error
     try:
@@ -26,9 +32,10 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside, dir_fd=folder)
         raise cannot_write(path, error) from error
 
 

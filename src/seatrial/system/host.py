@@ -8,10 +8,12 @@ write, and copies for people to look at; nothing in it is believed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shlex
 import stat
+import tempfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -144,10 +146,38 @@ class Host:
             run="export XDG_CACHE_HOME=/path/to/your/folder",
         )
 
+    @cached_property
+    def runtime_folder(self) -> Path:
+        """This user's folder for secrets and sockets, in memory where the machine has such a place; mode 0700.
+
+        Raises DiskError: it cannot be made anywhere, or is another user's everywhere.
+        """
+        candidates = self._runtime_candidates()
+        for candidate in candidates:
+            with contextlib.suppress(OSError):
+                candidate.mkdir(mode=0o700, exist_ok=True)
+                descriptor = os.open(candidate, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.fchmod(descriptor, 0o700)  # EPERM: another user's
+                    if os.fstat(descriptor).st_uid == os.getuid():
+                        return candidate
+                finally:
+                    os.close(descriptor)
+        names = list(map(str, candidates))
+        message = f"No folder for secrets and sockets is this user's alone: {', '.join(names)}"
+        raise DiskError(message, run=f"ls -ld {' '.join(names)}")
+
+    @property
+    def temporary_folders(self) -> tuple[Path, ...]:
+        """Where this user's programs have sockets and temporary files."""
+        found = (self.env.get("XDG_RUNTIME_DIR", ""), "/dev/shm", self.env.get("TMPDIR", ""), tempfile.gettempdir())
+        return tuple(Path(os.path.realpath(folder)) for folder in dict.fromkeys(found) if folder.startswith("/"))
+
     @property
     def own_folders(self) -> tuple[Path, ...]:
         """Every folder of state or caches, also those of another environment of this user's that can be made."""
-        candidates = {self.state_folder, self.cache_folder, *self._usual_state(), *self._cache_candidates()}
+        usual = (*self._usual_state(), *self._cache_candidates(), *self._runtime_candidates())
+        candidates = {self.state_folder, self.cache_folder, *usual}
         nearest = {each: next(up for up in (each, *each.parents) if up.exists()) for each in candidates}
         return tuple(folder for folder, there in nearest.items() if os.access(there, os.W_OK))
 
@@ -165,6 +195,9 @@ class Host:
             "XDG_CACHE_HOME", self.env.get("HOME") or (self.account.pw_dir if self.account else ""), ".cache"
         )
         return [*found, Path(f"/var/tmp/seatrial-cache-{os.getuid()}")]
+
+    def _runtime_candidates(self) -> list[Path]:
+        return [folder / f"seatrial-{os.getuid()}" for folder in self.temporary_folders]
 
     def _folders(self, variable: str, home: str, usual: str) -> list[Path]:
         found = []

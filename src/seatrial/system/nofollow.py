@@ -11,12 +11,13 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from seatrial.errors import DiskError, UntrustedPathError
+from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -189,6 +190,50 @@ def _copy_files(source: int, target: Path) -> list[str]:
                 copy.chmod(stat.S_IMODE(status.st_mode))
                 os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
     return folders
+
+
+def write_inside(project: Path, *parts: str, data: bytes) -> Path:
+    """Replace a file of a project, made with its folders where it is missing; return its path.
+
+    Raises UntrustedPathError: a link is on the way by now; DiskError.
+    """
+    path = project.joinpath(*parts)
+    with folder(project, *parts[:-1], make=True) as held:
+        write_atomically(path, data, folder=held)
+    return path
+
+
+def write_tree(parent: Path, name: str, files: Mapping[str, bytes | Path]) -> None:
+    """Make a folder with these files, whole or not at all: aside, then renamed. A path's file is copied.
+
+    Raises OSError: for a name that something has, too, unless it is an empty folder's; UntrustedPathError; DiskError.
+    """
+    top, aside = Path(os.path.realpath(parent)), f".{name}.{secrets.token_hex(4)}"
+    try:
+        for place, content in files.items():
+            *folders, last = Path(place).parts
+            with folder(top, aside, *folders, make=True) as held:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                with os.fdopen(os.open(last, flags, 0o644, dir_fd=held), "wb") as file:
+                    if isinstance(content, bytes):
+                        file.write(content)
+                    else:
+                        copy_file(content, file)
+        with folder(top) as held:
+            os.rename(aside, name, src_dir_fd=held, dst_dir_fd=held)
+    finally:
+        with folder(top) as held:
+            remove_tree(held, aside)
+
+
+def copy_file(source: Path, target: BinaryIO) -> None:
+    """Copy a regular file, of an absolute path with no link on its way. Raises OSError, UntrustedPathError."""
+    held = open_source(source)
+    try:
+        with require_regular(os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), source) as f:
+            shutil.copyfileobj(f, target, 1 << 20)
+    finally:
+        os.close(held)
 
 
 def remove_tree(parent: int, name: str) -> None:

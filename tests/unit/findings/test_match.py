@@ -124,7 +124,7 @@ def test_long_log_and_short_one_show_the_same(monkeypatch: pytest.MonkeyPatch) -
     assert min(len(start) for start in match._beginnings(LAYERS)) >= match._HEAD
     lines = [line.encode() for line in [*LINES][::3]]
     short = _shown(lines)
-    monkeypatch.setattr(match, "_FEW", 0)
+    monkeypatch.setattr(match, "_FEW_BYTES", 0)
     assert _shown(lines) == short and len(short) > 10
 
 

@@ -223,15 +223,14 @@ def make_host_files(container: ContainerPlan, project: Path) -> None:
 
 def _make_point(path: Path, project: Path, *, folder: bool) -> None:
     """Make a folder or an empty file; in the project through no link."""
-    above = path if folder else path.parent
+    around, flags = path if folder else path.parent, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    top = project if around.is_relative_to(project) else around
     try:
-        if above.is_relative_to(project):
-            with nofollow.folder(project, *above.relative_to(project).parts, make=True):
-                pass
-        else:
-            above.mkdir(parents=True, exist_ok=True)
-        if not folder:
-            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
+        if top is around:
+            around.mkdir(parents=True, exist_ok=True)
+        with nofollow.folder(top, *around.relative_to(top).parts, make=top is project) as held:
+            if not folder:
+                os.close(os.open(path.name, flags | os.O_CLOEXEC, 0o644, dir_fd=held))
     except OSError as error:
         raise DiskError(f"Cannot create {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}") from error
 

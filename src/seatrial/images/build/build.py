@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from seatrial.images.slim.options import slimmer_bytes
 from seatrial.images.sources import digest_of_wheels
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.units import format_bytes, format_seconds
+from seatrial.system import nofollow
 
 #: Lines of output that a failed build is explained from: pip's longest dependency conflict fits.
 _REMEMBERED_LINES = 400
@@ -102,7 +102,11 @@ def _context(image: ImagePlan, pip_conf: str | None) -> Iterator[tuple[Path, lis
         context = Path(folder) / "context"
         try:
             write_context(image, context)
-            secrets = [f"id={name},src={path}" for name, path in sorted(image.secrets.items())]
+            secrets = []
+            for name, path in sorted(image.secrets.items()):
+                with (secret := Path(folder) / name).open("xb") as file:
+                    nofollow.copy_file(Path(path), file)
+                secrets.append(f"id={name},src={secret}")
             if pip_conf is not None:
                 secret = Path(folder) / PIP_SECRET
                 secret.touch(mode=0o600)
@@ -113,9 +117,9 @@ def _context(image: ImagePlan, pip_conf: str | None) -> Iterator[tuple[Path, lis
         yield context, secrets
 
 
-def write_context(image: ImagePlan, context: Path) -> None:
-    """The Dockerfile and what it copies or mounts. Raises OSError."""
-    contents = {"Dockerfile": str(image.dockerfile).encode()}
+def context_of(image: ImagePlan) -> dict[str, bytes | Path]:
+    """Return the Dockerfile and what it copies or mounts: contents, and paths of files on the host."""
+    contents: dict[str, bytes | Path] = {"Dockerfile": str(image.dockerfile).encode()}
     contents[f"{TOOLS}/{PROGRAM}"] = program()
     contents |= {name: text.encode() for name, text in image.context_texts.items()}
     if image.own_wheel:
@@ -123,16 +127,17 @@ def write_context(image: ImagePlan, context: Path) -> None:
     if image.slimmed:
         folders = {PurePath(name).parent for name in image.context_texts}
         contents |= dict.fromkeys((f"{folder}/{SLIMMER}" for folder in folders), slimmer_bytes())
-    for name in (*contents, *image.context_files):
-        (context / name).parent.mkdir(parents=True, exist_ok=True)
-    for name, data in contents.items():
-        (context / name).write_bytes(data)
-    for name, source in image.context_files.items():
-        # A wheel was no link when the plan was made (images/sources.py): one that is by now is not followed.
-        shutil.copyfile(source, context / name, follow_symlinks=not name.startswith(f"{WHEELS}/"))
-    if (wheels := sorted((context / WHEELS).glob("*"))) and (
-        any(path.is_symlink() for path in wheels) or f"={digest_of_wheels(wheels)}\n" not in str(image.dockerfile)
-    ):
+    return contents | {name: Path(source) for name, source in image.context_files.items()}
+
+
+def write_context(image: ImagePlan, context: Path) -> None:
+    """Write them; what was no link when the plan was made, and is one by now, is not followed.
+
+    Raises OSError; UntrustedPathError, DiskError; ImageError: wheels have changed.
+    """
+    nofollow.write_tree(context.parent, context.name, context_of(image))
+    wheels = sorted((context / WHEELS).glob("*"))
+    if wheels and f"={digest_of_wheels(wheels)}\n" not in str(image.dockerfile):
         raise ImageError("The wheels of image.find_links have changed since they were planned", run="seatrial run …")
 
 

@@ -202,7 +202,7 @@ def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:
         if any(path.is_relative_to(folder) for folder in skipped):
             continue
         if not entry.is_symlink() or (path.is_file() and path.resolve().is_relative_to(root)):
-            found[path.relative_to(project).as_posix()] = path
+            found[path.relative_to(project).as_posix()] = path.resolve() if entry.is_symlink() else path
     return dict(sorted(found.items()))
 
 

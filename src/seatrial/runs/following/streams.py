@@ -45,7 +45,7 @@ class OutputReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._index = Lines(str(folder / "output.idx"))
+        self._index = Lines(str(folder / "output.idx"), skips=False)
         self._offsets: dict[Stream, int] = {"stdout": 0, "stderr": 0}
 
     def new(self) -> Iterator[tuple[Stream, bytes]]:
