@@ -178,7 +178,7 @@ class Capture:
                 value = value.replace(old, new)
             for pattern, new in _MASKS:
                 value = pattern.sub(new, value)
-            value = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "HOST", value)
+            value = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "HOST", value).replace(str(_LIMIT), "HOST")
             return value.splitlines() if "\n" in value else value
         if isinstance(value, list):
             return [self.masked(each, area) for each in value]
