@@ -62,6 +62,7 @@ class ScriptFacts(Readings):
             unless it is set.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
+        hub_evidence: where it takes a token of Hugging Face, or None.
         input_evidence: where it may read standard input, or None.
         python_path: folders of the project that the job's own PYTHONPATH names, relative to it.
     """
@@ -84,6 +85,7 @@ class ScriptFacts(Readings):
     keras_backend: str | None = None
     keras_default: str | None = None
     compiler_evidence: str | None = None
+    hub_evidence: str | None = None
     input_evidence: str | None = None
     python_path: tuple[str, ...] = ()
 
@@ -262,6 +264,7 @@ def _facts(reading: ProjectReading) -> ScriptFacts:
         keras_backend=seen.get("keras-backend"),
         keras_default=seen.get("keras-default"),
         compiler_evidence=seen.get("compiler"),
+        hub_evidence=seen.get("hub-token"),
         input_evidence=seen.get("input"),
     )
 

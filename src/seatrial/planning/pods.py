@@ -28,7 +28,7 @@ from seatrial.job.own_workload import OwnWorkload, own_container_of, replicas, v
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.planning.container.env import without_steering
+from seatrial.planning.container.env import without_login, without_steering
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
@@ -75,6 +75,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host))
+    tracker_env, tracker_choices, no_token = without_login(
+        job, script, {**image.env, **pod_env, **target_env}, site.host
+    )
     shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
     inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
     cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
@@ -92,6 +95,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         meeting=_meeting(job, cluster),
         env={
             GO_ON_VARIABLE: "1",
+            **tracker_env,
             **target_env,
             **recipes,
             **_elastic(cluster.min_nodes),
@@ -107,9 +111,11 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             shm_choice,
             Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch),
             *image_choices,
+            *tracker_choices,
         ),
         warnings=(
             *gpus.warnings,
+            *no_token,
             *gpu_memory_warnings(job, gpus.facts),
             *_workload_warnings(job, facts),
             *facts.unread,

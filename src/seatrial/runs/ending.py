@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from seatrial import events
@@ -26,6 +26,7 @@ from seatrial.runs.run import Run, run_name
 from seatrial.runs.seal import write_seal
 from seatrial.runs.summary import SUMMARY, Summary
 from seatrial.system.host import Host
+from seatrial.system.logins import WANDB_KEY
 from seatrial.system.records import encoded
 from seatrial.system.text import without_login
 from seatrial.system.typed_path import as_typed
@@ -67,9 +68,7 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
         image=image,
         chain=follow_chain(str(run.events_path)) if run.events_path.exists() else None,
     )
-    if plan.job.env.get(URI, "").startswith(("http://", "https://")):
-        page = TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
-        receipt = receipt.changed(pages=(page,))
+    receipt = receipt.changed(pages=tuple(tracker_pages(plan)))
     try:
         write_receipt(run.folder, receipt)
         leases(host).release(run.id)
@@ -89,6 +88,16 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     run.show_receipt()
     notify.begin(run.folder, notify.ended_run(run, receipt), host)
     return receipt
+
+
+def tracker_pages(plan: Plan) -> Iterator[TrackerPage]:
+    """Yield where the numbers of a run are shown, for its receipt."""
+    if plan.job.env.get(URI, "").startswith(("http://", "https://")):
+        yield TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
+    offline = plan.agent.env.get("WANDB_MODE") == "offline"
+    if offline or WANDB_KEY in plan.job.secrets:
+        name = "Weights & Biases" + ", after: wandb sync wandb/offline-run-*" * offline
+        yield TrackerPage(name=name, url="https://wandb.ai/home")
 
 
 def _give_back(run: Run, handle: Handle | None, host: Host) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from seatrial.errors import DiskError, UsageError
 from seatrial.probe.container import Cgroup
 from seatrial.probe.machine import MachineSampler
+from seatrial.system.logins import login
 
 #: Moves the state folder, e.g. where HOME is on a file system without locks.
 STATE_VARIABLE = "SEATRIAL_STATE"
@@ -37,8 +38,11 @@ class Host:
         self.secrets: Mapping[str, str] = secrets or {}
 
     def secret(self, name: str) -> str:
-        """Return a secret's value, "" if it has none."""
-        return self.secrets.get(name) or self.env.get(name, "")
+        """Return a secret's value, of the environment or a login of this machine; "" if it has none."""
+        if value := self.secrets.get(name) or self.env.get(name):
+            return value
+        known = login(name, self.env)
+        return known[0] if known else ""
 
     def with_secrets(self, secrets: Mapping[str, str]) -> Host:
         """Return a host that has these secrets too."""

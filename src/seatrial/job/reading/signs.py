@@ -80,6 +80,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
     """(sign, name to show) for a node that is evidence of something."""
     if isinstance(node, ast.Constant) and node.value == "LOCAL_RANK":
         yield "local-rank", "LOCAL_RANK"
+    elif isinstance(node, ast.Constant) and node.value == "HF_TOKEN":
+        yield "hub-token", "HF_TOKEN"
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
     elif isinstance(node, ast.Call):
@@ -106,6 +108,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "compiler", module
             elif module == "sys.stdin":
                 yield "input", module
+            elif module == "huggingface_hub.login":
+                yield "hub-token", module
             elif module == "torch.compile":
                 yield "compiler", "torch.compile"
             elif module in _TRAINERS or (module.startswith("trl.") and module.endswith("Trainer")):
@@ -197,6 +201,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
             yield ("one-process" if spreads else "perhaps-one-process"), "device_map"
         elif keyword.arg == "nproc_per_node" and last in ("Parallel", "spawn") and not _is(keyword.value, None):
             yield "spawn", called
+        elif keyword.arg in ("token", "use_auth_token", "push_to_hub") and _is(keyword.value, True):
+            yield "hub-token", f"{keyword.arg}=True"
         elif keyword.arg == "torch_compile" and _is(keyword.value, True):
             yield "compiler", "torch_compile=True"
 
