@@ -32,6 +32,7 @@ from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, Layers, digest
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
+from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import check_code, held_back
@@ -110,7 +111,8 @@ def plan_image(
         ),
         *slimming.choices,
     )
-    warnings = (*idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
+    locked = [each.name for each in checked.lock.packages] if checked.lock else []
+    warnings = (*idle, *still_warned(needs, locked), *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)

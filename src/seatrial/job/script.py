@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -173,7 +174,7 @@ def script_facts(
     _refuse_a_notebook(reading, project)
     if target.kind == "script":
         _refuse_a_part_of_a_package(reading, target, project)
-    facts = replace(_facts(reading), python_path=path)
+    facts = replace(_facts(reading, target.args), python_path=path)
     if target.kind == "module" and find_module(target.value, first, main=True) is None:
         root = "." if find_module(target.value, [project], main=True) else "src"
         facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, root))))
@@ -233,7 +234,7 @@ def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
     return None
 
 
-def _facts(reading: ProjectReading) -> ScriptFacts:
+def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
     seen, certain = reading.signs, reading.certain_signs
     horovod = _taken_out(reading.optional, HOROVOD)
     needs_horovod = _taken_out(reading.needed, HOROVOD)
@@ -263,10 +264,25 @@ def _facts(reading: ProjectReading) -> ScriptFacts:
         workers_evidence=seen.get("workers"),
         keras_backend=seen.get("keras-backend"),
         keras_default=seen.get("keras-default"),
-        compiler_evidence=seen.get("compiler"),
+        compiler_evidence=_compiles(reading, arguments),
         hub_evidence=seen.get("hub-token"),
         input_evidence=seen.get("input"),
     )
+
+
+#: Arguments, as one text, that turn torch.compile off.
+_NOT_COMPILED = re.compile(
+    r"(?<!\S)--((no|disable)[-_](torch[-_])?compile|(use[-_]|torch[-_]?)?compile[= ](false|0|no|none|off))(?!\S)", re.I
+)
+
+
+def _compiles(reading: ProjectReading, arguments: Sequence[str]) -> str | None:
+    """Where it compiles at run time: torch.compile, unless the arguments turn it off or lack the flag for it."""
+    seen, typed = reading.signs, " ".join(arguments)
+    flag = seen.get("compile-flag", "").rpartition(" ")[2]
+    lacks_flag = flag != "" and flag not in arguments and "torch-compile" not in reading.certain_signs
+    off = lacks_flag or _NOT_COMPILED.search(typed)
+    return seen.get("compiler") or (None if off else seen.get("torch-compile"))
 
 
 def _how_it_starts(reading: ProjectReading, imports: dict[str, str]) -> tuple[str | None, str | None]:

@@ -329,6 +329,7 @@ class Needs:
         python: what it asks for: ``requires-python``, .python-version and the like.
         imports: top-level names that the target imports, by which frameworks are chosen.
         warnings: what is imported and will not be installed, or is installed on a guess.
+        absent: warning → (module, its package) of those that a dependency may bring after all.
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself.
@@ -340,6 +341,7 @@ class Needs:
     python: SpecifierSet = field(default_factory=SpecifierSet)
     imports: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    absent: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     guessed: tuple[str, ...] = ()
     project: Path | None = None
     extensions: tuple[Extension, ...] = ()

@@ -137,9 +137,12 @@ def project_needs(
         needs = _with_imported(needs, packages, script, also, shown)
     all_needs = needs.plus(Requirements(lines=also))
     warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *taken_from_folders(script, taken, project))
-    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
+    missing_packages = dict(not_installed(all_needs, packages, script))
+    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *missing_packages)
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
-    needs = replace(needs, imports=imports, warnings=warnings, project=project, extensions=extensions)
+    needs = replace(
+        needs, imports=imports, warnings=warnings, absent=missing_packages, project=project, extensions=extensions
+    )
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
     python, left_aside = requested_python(project, needs.python, needs.source)
     needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))

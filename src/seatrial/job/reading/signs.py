@@ -48,6 +48,16 @@ _RANK_VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE"}
 #: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Transitioning from torch.distributed.launch to torchrun".
 RANK_OPTIONS = ("--local_rank", "--local-rank")
 
+#: What scripts name the option by which they call torch.compile.
+COMPILE_OPTIONS = (
+    "--compile",
+    "--torch_compile",
+    "--torch-compile",
+    "--use_compile",
+    "--use-compile",
+    "--torchcompile",
+)
+
 #: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
 _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
 #: Arguments that take their place.
@@ -89,7 +99,7 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.Attribute):
         name = dotted(node)
         if name == "torch.compile":
-            yield "compiler", name
+            yield "torch-compile", name
         elif name == "sys.stdin":
             yield "input", name
         elif name in ("hvd.elastic", "horovod.torch.elastic"):
@@ -111,7 +121,7 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
             elif module == "huggingface_hub.login":
                 yield "hub-token", module
             elif module == "torch.compile":
-                yield "compiler", "torch.compile"
+                yield "torch-compile", "torch.compile"
             elif module in _TRAINERS or (module.startswith("trl.") and module.endswith("Trainer")):
                 yield "torchrun", module
             elif module in _SHARDS or any(module == each or module.startswith(each + ".") for each in _SHARDED):
@@ -190,6 +200,12 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "subcommands", last
     if last in ("add_argument", "option"):
         yield from (("rank-option", word) for word in RANK_OPTIONS if any(_is_text(each, word) for each in node.args))
+    if last == "add_argument" and any(
+        each.arg == "action" and _is_text(each.value, "store_true") for each in node.keywords
+    ):
+        yield from (
+            ("compile-flag", word) for word in COMPILE_OPTIONS if any(_is_text(each, word) for each in node.args)
+        )
     if last == "setdefault":
         if any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
             yield "sets-ranks", "RANK"
@@ -204,7 +220,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         elif keyword.arg in ("token", "use_auth_token", "push_to_hub") and _is(keyword.value, True):
             yield "hub-token", f"{keyword.arg}=True"
         elif keyword.arg == "torch_compile" and _is(keyword.value, True):
-            yield "compiler", "torch_compile=True"
+            yield "torch-compile", "torch_compile=True"
 
 
 def _spreads(device_map: ast.expr) -> bool | None:

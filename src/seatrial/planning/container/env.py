@@ -93,7 +93,9 @@ def without_login(
 
     Source: docs.wandb.ai/platform/hosting/env-vars, WANDB_MODE; an argument of wandb.init goes before it.
     """
-    variables, choices, warnings, given = dict[str, str](), (), (), {*env, *job.secrets}
+    variables, given = dict[str, str](), {*env, *job.secrets}
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
     where = script.where.get("wandb")
     if where is not None and given.isdisjoint({WANDB_KEY, "WANDB_MODE"}):
         variables["WANDB_MODE"] = "offline"
