@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -128,12 +129,19 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
 
 
 def read_printed(run_dir: Path, metrics: Mapping[str, str]) -> Printed:
-    """Return the metrics among the last lines of both logs; their lines have no numbers."""
+    """Return the metrics among the last lines of both logs, the newer one last; their lines have no numbers."""
     printed = Printed(metrics)
-    for name in STREAMS:
+    for name in sorted(STREAMS, key=partial(_written_at, run_dir)):
         for line in _end(run_dir / name, TAIL_BYTES // 8).split(b"\n"):
             printed.add(line, stream=name.removesuffix(".log"))
     return printed
+
+
+def _written_at(run_dir: Path, name: str) -> float:
+    try:
+        return (run_dir / name).lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _failed_rank(lines: list[str]) -> str | None:

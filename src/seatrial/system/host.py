@@ -19,7 +19,6 @@ from pathlib import Path
 from seatrial.errors import DiskError, UsageError
 from seatrial.probe.container import Cgroup
 from seatrial.probe.machine import MachineSampler
-from seatrial.system.logins import login
 
 #: Moves the state folder, e.g. where HOME is on a file system without locks.
 STATE_VARIABLE = "SEATRIAL_STATE"
@@ -41,6 +40,8 @@ class Host:
         """Return a secret's value, of the environment or a login of this machine; "" if it has none."""
         if value := self.secrets.get(name) or self.env.get(name):
             return value
+        from seatrial.system.logins import login  # of runs with secrets alone
+
         known = login(name, self.env)
         return known[0] if known else ""
 

@@ -107,6 +107,19 @@ def reported(steps: Any, seconds: float, **keys: Any) -> dict[str, Any]:
     return {"t": 50.0 + seconds, "type": "step", "source": "target", "anatomy": anatomy}
 
 
+def test_the_position_is_the_one_that_was_printed_last(tmp_path: Path, clock: Clock) -> None:
+    run = a_run(tmp_path)
+    run.folder.mkdir()
+    now, out, err = Progress(run), run.folder / "stdout.log", run.folder / "stderr.log"
+    out.write_text("epoch 1/4 loss 0.5\n")
+    assert now.words() == "epoch 1/4"
+    out.write_text("epoch 1/4 loss 0.5\nepoch 2/4 loss 0.4\n")
+    assert now.words() == "epoch 2/4"
+    err.write_text("epoch 3/4\n")
+    os.utime(out, (1, 1))
+    assert now.words() == "epoch 3/4"
+
+
 def test_rates_and_the_rest_of_a_pass(tmp_path: Path, clock: Clock) -> None:
     run = Run(tmp_path / "record", tmp_path / "place")
     now = Progress(run)
