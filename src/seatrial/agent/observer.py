@@ -113,10 +113,8 @@ class SampleWatchdog:
                 earlier_s, had_waited_s = before.get(pid, (read_s, waited_s))
                 shares.append((waited_s - had_waited_s) / max(read_s - earlier_s, 1e-3))
         if self._lasts("starved", "", max(shares) >= STARVED_SHARE, STARVED_S, now_s):
-            evidence = "%.2f cores in use, and ready without a CPU in %.0f %% of the time" % (
-                sample["cpu_cores"] or 0.0,
-                100 * min(1.0, max(shares)),
-            )
+            used, share_pct = sample["cpu_cores"] or 0.0, 100 * min(1.0, max(shares))
+            evidence = "%.2f cores in use, and ready without a CPU in %.0f %% of the time" % (used, share_pct)
             self._once("cpu-starved", "", evidence)
 
     def _hang(self, sample: Dict[str, Any], now_s: float) -> None:

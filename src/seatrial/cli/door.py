@@ -40,18 +40,12 @@ class Door:
         return getattr(self.uncleaned, name)
 
 
-class Trimmed:
-    """A stream whose lines end with their last letter: tables pad every line to their width."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+class Trimmed(Door):
+    """A stream of cleaned text whose lines end with their last letter: tables pad every line to their width."""
 
     def write(self, text: str) -> int:
-        self._stream.write(re.sub(r" +(?=\n)", "", text))
+        self.uncleaned.write(re.sub(r" +(?=\n)", "", text))
         return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 @contextmanager

@@ -111,8 +111,7 @@ def plan_image(
         ),
         *slimming.choices,
     )
-    locked = [each.name for each in checked.lock.packages] if checked.lock else []
-    warnings = (*idle, *still_warned(needs, locked), *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
+    warnings = (*idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)
@@ -142,8 +141,7 @@ def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved
 
     Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
     """
-    names = [canonical_name(line) for line in resolved.requirements.lines]
-    names += [each.name for each in checked.lock.packages] if checked.lock else []
+    names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
     open_ended = needs.extensions or None in names or job.target.kind not in ("script", "module")
     if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
         return ()
@@ -206,6 +204,7 @@ def _with_packages(
         lambda barred, needs: _base_and_stack(job, needs, machine, barred),
         own_base=own_base,
     )
+    needs = replace(needs, warnings=still_warned(needs, checked.names))
     if python in barred:
         note = f"{barred[python]}, and the base image has Python {python}"
         checked = replace(checked, warnings=(note, *checked.warnings))

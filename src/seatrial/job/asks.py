@@ -16,7 +16,7 @@ from typing import Any
 from seatrial.errors import ConfigError
 from seatrial.job.notify import Notify, host_of, program_of
 from seatrial.job.value import Value
-from seatrial.system.logins import HUB_TOKEN, WANDB_KEY
+from seatrial.system.host import LOGINS
 from seatrial.system.project_files import read_bytes
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
@@ -78,7 +78,7 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
 
 
 def _or_login(name: str) -> str:
-    return ", or your login in its place" if name in (WANDB_KEY, HUB_TOKEN) else ""
+    return ", or your login in its place" if name in LOGINS else ""
 
 
 def _places(table: Mapping[str, Any], without_container: Callable[[str], bool]) -> Iterator[Ask]:

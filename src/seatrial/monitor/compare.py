@@ -148,7 +148,7 @@ def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     return tuple(rows)
 
 
-#: Names of rows that are no arguments.
+#: Names of rows of other facts.
 _FACTS = {"backend", "commit", "driver", "framework", "gpu", "gpus", "image", "outcome", "python", "target", "work"}
 
 #: Arguments with such a word in their name change how much work a run has.

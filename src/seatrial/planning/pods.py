@@ -75,16 +75,13 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host))
-    tracker_env, tracker_choices, no_token = without_login(
-        job, script, {**image.env, **pod_env, **target_env}, site.host
-    )
+    all_env = {**image.env, **pod_env, **target_env}
+    tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
     inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
     cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
-    survive = f"checkpoints survive a pod on {volumes.models}"
-    from_scratch = "a restarted pod would start from scratch: no volume keeps checkpoints"
     return Parts(
         places=places,
         argv=tuple(argv),
@@ -109,13 +106,12 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             gpus.choice,
             code.choice,
             shm_choice,
-            Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch),
+            _restarts_choice(again, volumes),
             *image_choices,
             *tracker_choices,
         ),
         warnings=(
             *gpus.warnings,
-            *no_token,
             *gpu_memory_warnings(job, gpus.facts),
             *_workload_warnings(job, facts),
             *facts.unread,
@@ -124,6 +120,12 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *shm_warnings(job),
         ),
     )
+
+
+def _restarts_choice(again: int, volumes: Volumes) -> Choice:
+    survive = f"checkpoints survive a pod on {volumes.models}"
+    from_scratch = "a restarted pod would start from scratch: no volume keeps checkpoints"
+    return Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch)
 
 
 def _agent_command(image: ImagePlan) -> tuple[str, ...]:

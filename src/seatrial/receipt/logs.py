@@ -6,7 +6,6 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -131,17 +130,11 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
 def read_printed(run_dir: Path, metrics: Mapping[str, str]) -> Printed:
     """Return the metrics among the last lines of both logs, the newer one last; their lines have no numbers."""
     printed = Printed(metrics)
-    for name in sorted(STREAMS, key=partial(_written_at, run_dir)):
+    there = [name for name in STREAMS if (run_dir / name).exists()]
+    for name in sorted(there, key=lambda name: (run_dir / name).stat().st_mtime):
         for line in _end(run_dir / name, TAIL_BYTES // 8).split(b"\n"):
             printed.add(line, stream=name.removesuffix(".log"))
     return printed
-
-
-def _written_at(run_dir: Path, name: str) -> float:
-    try:
-        return (run_dir / name).lstat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _failed_rank(lines: list[str]) -> str | None:

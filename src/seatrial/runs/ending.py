@@ -25,8 +25,7 @@ from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.seal import write_seal
 from seatrial.runs.summary import SUMMARY, Summary
-from seatrial.system.host import Host
-from seatrial.system.logins import WANDB_KEY
+from seatrial.system.host import WANDB_KEY, Host
 from seatrial.system.records import encoded
 from seatrial.system.text import without_login
 from seatrial.system.typed_path import as_typed

@@ -31,20 +31,20 @@ def machine(tmp_path: Path) -> Host:
 
 
 def test_without_a_key_wandb_is_offline_and_the_plan_shows_it(tmp_path: Path) -> None:
-    env, [choice], warnings = without_login(job(tmp_path), WANDB, {}, Host({}))
-    assert env == {"WANDB_MODE": "offline"} and not warnings
+    env, [choice] = without_login(job(tmp_path), WANDB, {}, Host({}))
+    assert env == {"WANDB_MODE": "offline"}
     assert choice.reason.startswith("train.py:3 imports wandb, and the run has no key: export WANDB_API_KEY=…, and")
 
 
 def test_the_plan_names_the_login_of_this_machine(tmp_path: Path, machine: Host) -> None:
-    _, [choice], _ = without_login(job(tmp_path), WANDB, {}, machine)
+    _, [choice] = without_login(job(tmp_path), WANDB, {}, machine)
     assert f"--secret WANDB_API_KEY gives it yours, of {tmp_path}/.netrc" in choice.reason
-    _, _, [warning] = without_login(job(tmp_path), HUB, {}, machine)
-    assert warning.startswith(
-        "train.py:2 token=True takes a Hugging Face token, and the run has none: --secret HF_TOKEN"
+    _, [hub] = without_login(job(tmp_path), HUB, {}, machine)
+    assert hub.reason.startswith(
+        "train.py:2 token=True takes one, and the run has none: --secret HF_TOKEN gives it yours"
     )
-    assert warning.endswith("/.cache/huggingface/token")
-    assert TOKEN not in warning and "0123456789abcdef" not in choice.reason
+    assert hub.reason.endswith("/.cache/huggingface/token")
+    assert TOKEN not in hub.reason and "0123456789abcdef" not in choice.reason
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_a_file_without_the_login_is_none(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "WANDB_MODE"])
 def test_a_mode_or_key_of_the_users_is_left_alone(tmp_path: Path, machine: Host, name: str) -> None:
-    assert without_login(job(tmp_path), WANDB, {name: "x"}, machine) == ({}, (), ())
-    assert without_login(job(tmp_path, "WANDB_API_KEY", "HF_TOKEN"), HUB, {}, machine) == ({}, (), ())
+    assert without_login(job(tmp_path), WANDB, {name: "x"}, machine) == ({}, [])
+    assert without_login(job(tmp_path, "WANDB_API_KEY", "HF_TOKEN"), HUB, {}, machine) == ({}, [])
 
 
 def test_a_script_without_trackers_gets_no_variable(tmp_path: Path) -> None:
-    assert without_login(job(tmp_path), ScriptFacts(), {}, Host({})) == ({}, (), ())
+    assert without_login(job(tmp_path), ScriptFacts(), {}, Host({})) == ({}, [])
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_unreachable_server_or_login_in_the_address_is_a_warning(
     ],
     ids=["offline", "with a key"],
 )
-def test_weights_and_biases_stand_beside_mlflow_in_the_receipt(changes: dict[str, Any], name: str) -> None:
+def test_weights_and_biases_join_mlflow_in_the_receipt(changes: dict[str, Any], name: str) -> None:
     plan = a_plan()
     env, secrets = {URI: REMOTE}, changes.get("secrets", ())
     agent = plan.agent._replace(env=changes.get("env", {}))

@@ -48,15 +48,8 @@ _RANK_VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE"}
 #: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Transitioning from torch.distributed.launch to torchrun".
 RANK_OPTIONS = ("--local_rank", "--local-rank")
 
-#: What scripts name the option by which they call torch.compile.
-COMPILE_OPTIONS = (
-    "--compile",
-    "--torch_compile",
-    "--torch-compile",
-    "--use_compile",
-    "--use-compile",
-    "--torchcompile",
-)
+#: Flags by which scripts call torch.compile.
+_COMPILE_FLAGS = {"--compile", "--torch-compile", "--torch_compile", "--use-compile", "--use_compile"}
 
 #: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
 _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
@@ -200,12 +193,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "subcommands", last
     if last in ("add_argument", "option"):
         yield from (("rank-option", word) for word in RANK_OPTIONS if any(_is_text(each, word) for each in node.args))
-    if last == "add_argument" and any(
-        each.arg == "action" and _is_text(each.value, "store_true") for each in node.keywords
-    ):
-        yield from (
-            ("compile-flag", word) for word in COMPILE_OPTIONS if any(_is_text(each, word) for each in node.args)
-        )
+    if last == "add_argument" and any(_is_text(each.value, "store_true") for each in node.keywords):
+        yield from (("compile-flag", word) for word in texts_of(node) if word in _COMPILE_FLAGS)
     if last == "setdefault":
         if any(isinstance(each, ast.Constant) and each.value == "RANK" for each in node.args):
             yield "sets-ranks", "RANK"
