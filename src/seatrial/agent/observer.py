@@ -34,6 +34,9 @@ QUIET_CORES = 0.05
 #: Xids that the program itself causes. Source: https://docs.nvidia.com/deploy/xid-errors/
 XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45})
 
+#: Ready without a CPU for this share of so many seconds: others have the machine, or the script has too many workers.
+STARVED_SHARE, STARVED_S = 0.5, 10.0
+
 #: How often dead processes are looked for.
 _ZOMBIES_EVERY_S = 10.0
 
@@ -56,6 +59,7 @@ class SampleWatchdog:
         self._worked = False
         self._quiet_since_s: Optional[float] = None
         self._zombies_due_s = 0.0
+        self._waited: Dict[int, Tuple[float, float]] = {}
         self._dead: Set[Tuple[str, int]] = set()
 
     def look(self, sample: Dict[str, Any], now_s: Optional[float] = None) -> None:
@@ -72,6 +76,7 @@ class SampleWatchdog:
         for gpu in sample["gpus"]:
             self._gpu(gpu, now_s)
         self._shares(sample)
+        self._starved(sample, now_s)
         self._hang(sample, now_s)
         if now_s >= self._zombies_due_s:
             self._zombies_due_s = now_s + _ZOMBIES_EVERY_S
@@ -96,6 +101,21 @@ class SampleWatchdog:
         shared = _share(sample["shm_used_bytes"], sample["shm_total_bytes"])
         if shared >= SHARED_MEMORY_FULL:
             self._once("shared-memory-nearly-full", "", "%.0f %% of /dev/shm in use" % (100 * shared))
+
+    def _starved(self, sample: Dict[str, Any], now_s: float) -> None:
+        """Report that a process which drives the run waits for a CPU most of the time."""
+        before, self._waited = self._waited, {}
+        shares = [0.0]
+        for pid in self._sampler.mains:
+            read_s, waited_s = time.monotonic(), processes.waited_s(pid)
+            if waited_s is not None:
+                self._waited[pid] = read_s, waited_s
+                earlier_s, had_waited_s = before.get(pid, (read_s, waited_s))
+                shares.append((waited_s - had_waited_s) / max(read_s - earlier_s, 1e-3))
+        if self._lasts("starved", "", max(shares) >= STARVED_SHARE, STARVED_S, now_s):
+            used, share_pct = sample["cpu_cores"] or 0.0, 100 * min(1.0, max(shares))
+            evidence = "%.2f cores in use, and ready without a CPU in %.0f %% of the time" % (used, share_pct)
+            self._once("cpu-starved", "", evidence)
 
     def _hang(self, sample: Dict[str, Any], now_s: float) -> None:
         """Report a hang: silence after work. A first download or compilation is silent too."""

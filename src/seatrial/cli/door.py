@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from seatrial.system.text import visible
 
@@ -39,6 +40,14 @@ class Door:
         return getattr(self.uncleaned, name)
 
 
+class Trimmed(Door):
+    """A stream of cleaned text whose lines end with their last letter: tables pad every line to their width."""
+
+    def write(self, text: str) -> int:
+        self.uncleaned.write(re.sub(r" +(?=\n)", "", text))
+        return len(text)
+
+
 @contextmanager
 def opened() -> Iterator[None]:
     """Put the door in front of both standard streams."""
@@ -66,5 +75,5 @@ def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=visible(segment.text))
 
-    file = uncleaned(stderr=stderr)
+    file = cast("TextIO", Trimmed(uncleaned(stderr=stderr)))
     return Clean(file=file, stderr=stderr, soft_wrap=soft_wrap, markup=False, highlight=False, emoji=False)

@@ -32,6 +32,7 @@ from seatrial.images.dockerfile.layers import TOOLS, Layers, digest_of, program,
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
+from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import check_code, held_back
@@ -86,6 +87,7 @@ def plan_image(
     wheels = wheels_of(job)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
+    idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
     )
@@ -109,7 +111,7 @@ def plan_image(
         ),
         *slimming.choices,
     )
-    warnings = (*needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
+    warnings = (*idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)
@@ -122,20 +124,52 @@ def plan_image(
 #: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
 _OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"]
 
+#: Module → how the packages begin with which it computes on GPUs; None: it never does.
+_WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
+
+#: How packages begin that compute on NVIDIA's GPUs.
+_FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
+
+#: Modules by which a script may start or load what is in no list.
+_OPEN_DOORS = {"ctypes", "subprocess"}
+
+_ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
+
+
+def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked) -> tuple[str, ...]:
+    """Warn that no package computes on a GPU; without a lock, only a few modules show it.
+
+    Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
+    """
+    names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
+    open_ended = needs.extensions or None in names or job.target.kind not in ("script", "module")
+    if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
+        return ()
+    message = f"nothing that {needs.source} lists or the target imports computes on a GPU"
+    if alone := next((name for name in script.imports if name in _WITH_MORE), None):
+        way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
+        message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
+    elif checked.lock is None or not script.imports:
+        return ()
+    if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
+        raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
+    return (f"{message}; --gpus none leaves it to other runs",)
+
 
 def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
     """Add the framework that the script imports later, where its list has none: nothing else would use the GPU.
 
     Raises ConfigError: the project computes on accelerators of another maker.
     """
-    cpu = "seatrial run … --gpus none   # on the CPU"
     for name in script.imports:
         if name in _OTHER_ACCELERATORS and not any("cuda" in line for line in needs.requirements.lines):
             where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]
             message = f"{where} imports {name}, which computes on {theirs}; seatrial runs on NVIDIA's GPUs"
-            raise ConfigError(message, run=cpu)
-    if rocm := next((each for each in needs.requirements.options if "/rocm" in each), None):
-        raise ConfigError(f"{needs.source} names packages for AMD's GPUs, {rocm}; seatrial runs on NVIDIA's", run=cpu)
+            raise ConfigError(message, run=_ON_THE_CPU)
+    written = (*needs.requirements.options, *needs.requirements.lines)
+    if rocm := next((each for each in written if re.search(r"[/+\[-]rocm", each)), None):
+        message = f"{needs.source} names packages for AMD's GPUs, {rocm}; seatrial runs on NVIDIA's"
+        raise ConfigError(message, run=f"take it out of {needs.source}")
     framework = script.framework
     names = {canonical_name(line) for line in needs.requirements.lines}
     if framework is None or script.needs_framework or names & {*PACKAGES, "jax", "keras", "lightning"}:
@@ -170,6 +204,7 @@ def _with_packages(
         lambda barred, needs: _base_and_stack(job, needs, machine, barred),
         own_base=own_base,
     )
+    needs = replace(needs, warnings=still_warned(needs, checked.names))
     if python in barred:
         note = f"{barred[python]}, and the base image has Python {python}"
         checked = replace(checked, warnings=(note, *checked.warnings))

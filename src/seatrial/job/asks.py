@@ -16,6 +16,7 @@ from typing import Any
 from seatrial.errors import ConfigError
 from seatrial.job.tables import Notify, host_of, program_of
 from seatrial.job.value import Value
+from seatrial.system.host import LOGINS
 from seatrial.system.project_files import read_bytes
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
@@ -65,7 +66,7 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
         *([here] if without_container(table.get("backend", "auto")) else []),
         *_mounts(table, root),
         *_files(table, root),
-        *(Ask(words=f"gives the target your variable {name}") for name in table.get("secrets", [])),
+        *(Ask(words=f"gives the target your variable {name}{_or_login(name)}") for name in table.get("secrets", [])),
         *(Ask(words=f"gives the target the device {plain(device)}") for device in table.get("devices", [])),
         *_networks(table),
         *_alerts(watch),
@@ -75,6 +76,10 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
     if table.get("with_names"):
         found.append(Ask(words="writes your user and host names into receipts"))
     return tuple(dict.fromkeys(found))
+
+
+def _or_login(name: str) -> str:
+    return ", or your login in its place" if name in LOGINS else ""
 
 
 def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:

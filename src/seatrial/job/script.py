@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -63,6 +64,7 @@ class ScriptFacts(Readings):
             unless it is set.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
+        hub_evidence: where it takes a token of Hugging Face, or None.
         input_evidence: where it may read standard input, or None.
         python_path: folders of the project that the job's own PYTHONPATH names, relative to it.
     """
@@ -85,6 +87,7 @@ class ScriptFacts(Readings):
     keras_backend: str | None = None
     keras_default: str | None = None
     compiler_evidence: str | None = None
+    hub_evidence: str | None = None
     input_evidence: str | None = None
     python_path: tuple[str, ...] = ()
 
@@ -172,7 +175,7 @@ def script_facts(
     _refuse_a_notebook(reading, project)
     if target.kind == "script":
         _refuse_a_part_of_a_package(reading, target, project)
-    facts = replace(_facts(reading), python_path=path)
+    facts = replace(_facts(reading, target.args), python_path=path)
     if target.kind == "module" and find_module(target.value, first, main=True) is None:
         root = "." if find_module(target.value, [project], main=True) else "src"
         facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, root))))
@@ -232,7 +235,7 @@ def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
     return None
 
 
-def _facts(reading: ProjectReading) -> ScriptFacts:
+def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
     seen, certain = reading.signs, reading.certain_signs
     horovod = _taken_out(reading.optional, HOROVOD)
     needs_horovod = _taken_out(reading.needed, HOROVOD)
@@ -262,9 +265,25 @@ def _facts(reading: ProjectReading) -> ScriptFacts:
         workers_evidence=seen.get("workers"),
         keras_backend=seen.get("keras-backend"),
         keras_default=seen.get("keras-default"),
-        compiler_evidence=seen.get("compiler"),
+        compiler_evidence=_compiles(reading, arguments),
+        hub_evidence=seen.get("hub-token"),
         input_evidence=seen.get("input"),
     )
+
+
+#: Arguments, as one text, that turn torch.compile off.
+_NOT_COMPILED = re.compile(
+    r"(?<!\S)--((no|disable)[-_](torch[-_])?compile|(use[-_]|torch[-_]?)?compile[= ](false|0|no|none|off))(?!\S)", re.I
+)
+
+
+def _compiles(reading: ProjectReading, arguments: Sequence[str]) -> str | None:
+    """Where it compiles at run time: torch.compile, unless the arguments turn it off or lack the flag for it."""
+    seen, typed = reading.signs, " ".join(arguments)
+    flag = seen.get("compile-flag", "").rpartition(" ")[2]
+    lacks_flag = flag != "" and flag not in arguments and "torch-compile" not in reading.certain_signs
+    off = lacks_flag or _NOT_COMPILED.search(typed)
+    return seen.get("compiler") or (None if off else seen.get("torch-compile"))
 
 
 def _how_it_starts(reading: ProjectReading, imports: dict[str, str]) -> tuple[str | None, str | None]:

@@ -117,7 +117,7 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
         ("target", lambda r: r.header.target, True),
         ("outcome", lambda r: r.outcome.brief, True),
         ("ranked", lambda r: ranked[r.header.run_id] or "yes", False),
-        *((name, lambda r, name=name: arguments[r.header.run_id].get(name), False) for name in names),
+        *((_labelled(name), lambda r, name=name: arguments[r.header.run_id].get(name), False) for name in names),
         ("work", _work, False),
         ("bound by", lambda r: r.diagnosis.cause if r.diagnosis else None, True),
         ("commit", lambda r: r.header.git_commit, False),
@@ -148,6 +148,9 @@ def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     return tuple(rows)
 
 
+#: Names of rows of other facts.
+_FACTS = {"backend", "commit", "driver", "framework", "gpu", "gpus", "image", "outcome", "python", "target", "work"}
+
 #: Arguments with such a word in their name change how much work a run has.
 _OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")
 
@@ -161,6 +164,11 @@ def _arguments(receipt: Receipt) -> dict[str, str]:
     """Return the target's arguments by name; one without a value is ``yes``."""
     typed = receipt.header.target.partition(" -- ")[2]
     return {one[1] or one[2]: one[3] or "yes" for one in _ARGUMENT.finditer(typed)}
+
+
+def _labelled(name: str) -> str:
+    """Return ``--gpus`` of an argument that would be taken for a fact of the run."""
+    return f"--{name}" if name.lower() in _FACTS else name
 
 
 def _work(receipt: Receipt) -> str | None:

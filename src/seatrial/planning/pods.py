@@ -27,7 +27,7 @@ from seatrial.job.own_workload import OwnWorkload, own_container_of, replicas, v
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.planning.container.env import without_steering
+from seatrial.planning.container.env import without_login, without_steering
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
@@ -74,12 +74,12 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host))
+    all_env = {**image.env, **pod_env, **target_env}
+    tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
-    survive = f"checkpoints survive a pod on {volumes.models}"
-    from_scratch = "a restarted pod would start from scratch: no volume keeps checkpoints"
     return Parts(
         places=places,
         argv=tuple(argv),
@@ -90,6 +90,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         meeting=_meeting(job, cluster),
         env={
             GO_ON_VARIABLE: "1",
+            **tracker_env,
             **target_env,
             **recipes,
             **_elastic(cluster.min_nodes),
@@ -103,8 +104,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             gpus.choice,
             code.choice,
             shm_choice,
-            Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch),
+            _restarts_choice(again, volumes),
             *image_choices,
+            *tracker_choices,
         ),
         warnings=(
             *gpus.warnings,
@@ -116,6 +118,12 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *shm_warnings(job),
         ),
     )
+
+
+def _restarts_choice(again: int, volumes: Volumes) -> Choice:
+    survive = f"checkpoints survive a pod on {volumes.models}"
+    from_scratch = "a restarted pod would start from scratch: no volume keeps checkpoints"
+    return Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch)
 
 
 def _agent_command(image: ImagePlan) -> tuple[str, ...]:

@@ -56,6 +56,15 @@ def name(pid: int) -> Optional[str]:
     return _bytes("/proc/%d/comm" % pid).decode("utf-8", "replace").strip() or None
 
 
+def waited_s(pid: int) -> Optional[float]:
+    """Seconds in which its first thread was ready and no CPU was free; None if the kernel does not count them.
+
+    Source: docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
+    """
+    fields = _bytes("/proc/%d/schedstat" % pid).split()
+    return int(fields[1]) / 1e9 if len(fields) == 3 else None
+
+
 def everyone(proc: str = "/proc") -> Dict[int, GpuProcess]:
     """PID → process, for all that are visible."""
     found = (read(int(name), proc) for name in os.listdir(proc) if name.isdigit())

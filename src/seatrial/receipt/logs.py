@@ -128,9 +128,10 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
 
 
 def read_printed(run_dir: Path, metrics: Mapping[str, str]) -> Printed:
-    """Return the metrics among the last lines of both logs; their lines have no numbers."""
+    """Return the metrics among the last lines of both logs, the newer one last; their lines have no numbers."""
     printed = Printed(metrics)
-    for name in STREAMS:
+    there = [name for name in STREAMS if (run_dir / name).exists()]
+    for name in sorted(there, key=lambda name: (run_dir / name).stat().st_mtime):
         for line in _end(run_dir / name, TAIL_BYTES // 8).split(b"\n"):
             printed.add(line, stream=name.removesuffix(".log"))
     return printed

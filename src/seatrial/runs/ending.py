@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from seatrial import events
@@ -22,7 +22,7 @@ from seatrial.runs.leases import backend_of, give_back, handle_of, leases, state
 from seatrial.runs.mlflow import URI
 from seatrial.runs.run import SUMMARY, Run, Summary, run_name
 from seatrial.runs.seal import write_seal
-from seatrial.system.host import Host
+from seatrial.system.host import WANDB_KEY, Host
 from seatrial.system.records import encoded
 from seatrial.system.text import without_login
 from seatrial.system.typed_path import as_typed
@@ -64,9 +64,7 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
         image=image,
         chain=follow_chain(str(run.events_path)) if run.events_path.exists() else None,
     )
-    if plan.job.env.get(URI, "").startswith(("http://", "https://")):
-        page = TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
-        receipt = receipt.changed(pages=(page,))
+    receipt = receipt.changed(pages=tuple(tracker_pages(plan)))
     try:
         write_receipt(run.folder, receipt)
         leases(host).release(run.id)
@@ -88,6 +86,16 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     run.show_receipt()
     notify.begin(run.folder, notify.ended_run(run, receipt), host)
     return receipt
+
+
+def tracker_pages(plan: Plan) -> Iterator[TrackerPage]:
+    """Yield where the numbers of a run are shown, for its receipt."""
+    if plan.job.env.get(URI, "").startswith(("http://", "https://")):
+        yield TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
+    offline = plan.agent.env.get("WANDB_MODE") == "offline"
+    if offline or WANDB_KEY in plan.job.secrets:
+        name = "Weights & Biases" + ", after: wandb sync wandb/offline-run-*" * offline
+        yield TrackerPage(name=name, url="https://wandb.ai/home")
 
 
 def _host_state(state: State) -> HostState:

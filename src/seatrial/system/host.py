@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from seatrial.errors import DiskError, UsageError
 from seatrial.probe.container import Cgroup
@@ -24,6 +25,9 @@ from seatrial.probe.machine import MachineSampler
 
 #: Moves the state folder, e.g. where HOME is on a file system without locks.
 STATE_VARIABLE = "SEATRIAL_STATE"
+
+#: Secrets that their own programs leave on a machine: ``wandb login``, ``hf auth login``.
+WANDB_KEY, HUB_TOKEN = LOGINS = ("WANDB_API_KEY", "HF_TOKEN")
 
 
 class Host:
@@ -39,8 +43,11 @@ class Host:
         self.secrets: Mapping[str, str] = secrets or {}
 
     def secret(self, name: str) -> str:
-        """Return a secret's value, "" if it has none."""
-        return self.secrets.get(name) or self.env.get(name, "")
+        """Return a secret's value, of the environment or a login of this machine; "" if it has none."""
+        if value := self.secrets.get(name) or self.env.get(name):
+            return value
+        known = login(name, self.env)
+        return known[0] if known else ""
 
     def with_secrets(self, secrets: Mapping[str, str]) -> Host:
         """Return a host that has these secrets too."""
@@ -206,6 +213,29 @@ class Host:
         if home.startswith("/"):
             found.append(Path(home) / usual / "seatrial")
         return found
+
+
+def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
+    """Return (value, file) of a secret that a login has left, by the name of its variable.
+
+    Sources: docs.wandb.ai/models/ref/cli/wandb-login; huggingface.co/docs/huggingface_hub/package_reference/
+    environment_variables, HF_HOME and HF_TOKEN_PATH.
+    """
+    import netrc  # of runs with such a secret alone
+
+    home = Path(env.get("HOME") or "/nonexistent")
+    file, value = Path(env.get("NETRC") or home / ".netrc"), ""
+    try:
+        if name == WANDB_KEY:
+            server = urlsplit(env.get("WANDB_BASE_URL", "")).hostname or "api.wandb.ai"
+            value = (netrc.netrc(file).hosts.get(server) or ("",))[-1] or ""  # not the default, another server's
+        elif name == HUB_TOKEN:
+            cache = env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface"
+            file = Path(env.get("HF_TOKEN_PATH") or Path(cache) / "token")
+            value = file.read_text().strip()
+    except (OSError, ValueError, netrc.NetrcParseError):  # another's, a folder, no text
+        return None
+    return (value, file) if value else None
 
 
 def _is_usable(folder: Path) -> bool:

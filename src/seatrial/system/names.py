@@ -144,6 +144,7 @@ def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:
         guessed = SECRET.search(name) and len(value) >= _SECRET_LENGTH and value.lower() not in _vocabulary()
         if name in named or guessed:
             yield value
+    yield from filter(None, map(host.secret, named))  # a login that no variable has
 
 
 def _is_home(path: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from fakes import FakeGpu, FakeNvml
 from seatrial import events
 from seatrial.agent.alerts import AlertSender
 from seatrial.agent.journal import Journal
-from seatrial.agent.observer import CAPPED_S, SLOWED_S, SampleWatchdog
+from seatrial.agent.observer import CAPPED_S, SLOWED_S, STARVED_S, SampleWatchdog
 from seatrial.agent.output import Activity
 from seatrial.findings.finding import Finding
 from seatrial.probe import processes
@@ -48,6 +49,31 @@ def case():
 def test_a_healthy_run_has_no_findings(case):
     for _ in range(5):
         assert case.look(60.0) == []
+
+
+@pytest.fixture
+def crowded():
+    """A process that shares one CPU with four others."""
+    cpu = min(os.sched_getaffinity(0))
+    program = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    crowd = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(5)]
+    yield crowd[0].pid
+    for one in crowd:
+        one.kill()
+        one.wait()
+
+
+def test_a_script_that_gets_no_cpu_is_named(case, crowded):
+    case.sampler.mains.add(crowded)
+    time.sleep(0.3)  # Python has started
+    for seconds in (0.0, 0.5, STARVED_S - 1):
+        assert case.look(seconds, cpu_cores=0.2) == []
+        time.sleep(0.5)
+    assert case.look(2.0, cpu_cores=0.2) == ["cpu-starved"]
+    [finding] = case.reported
+    assert finding.severity == "info" and finding.evidence[0].startswith(
+        "0.20 cores in use, and ready without a CPU in "
+    )
 
 
 def test_xid_of_the_program_is_a_warning_and_of_the_hardware_an_error_once_each(case):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import rich.console
+import rich.table
 
 from seatrial import cli
 from seatrial.cli import door
@@ -89,6 +90,14 @@ def test_a_console_colours_its_own_text_and_one_of_a_library_is_cleaned_too(
     shown = capsys.readouterr()
     assert not steering(shown.out) and not steering(shown.err)
     assert not isinstance(sys.stdout, door.Door)
+
+
+def test_lines_of_a_table_end_with_their_last_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    table = rich.table.Table(box=None)
+    table.add_row("a", "long text")
+    table.add_row("b", "c  ")
+    door.console().print(table)
+    assert [line for line in capsys.readouterr().out.splitlines() if line] == [" a  long text", " b  c"]
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,29 @@ def test_compiler_evidence(tmp_path: Path, source: str, evidence: str | None) ->
     assert facts_of(tmp_path, source).compiler_evidence == evidence
 
 
+COMPILES_IF = "import torch\n{before}\nif compile:\n    model = torch.compile(model)\n"
+FLAG = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--compile', action='store_true')"
+
+
+@pytest.mark.parametrize(
+    ("before", "arguments", "compiles"),
+    [
+        ("compile = True", "", True),
+        ("compile = True", "--compile=False", False),
+        ("compile = True", "--epochs 1 --no-compile", False),
+        ("compile = True", "--compiler 0", True),
+        (FLAG, "", False),
+        (FLAG, "--compile", True),
+        (FLAG + "\nmodel = torch.compile(model)", "", True),
+        (FLAG + "\nimport triton", "", True),
+    ],
+)
+def test_an_argument_decides_on_torch_compile(tmp_path: Path, before: str, arguments: str, compiles: bool) -> None:
+    (tmp_path / "train.py").write_text(COMPILES_IF.format(before=before))
+    target = Target(kind="script", value="train.py", args=tuple(arguments.split()))
+    assert (script_facts(target, tmp_path).compiler_evidence is not None) == compiles
+
+
 @cases("source", "run")
 def test_a_file_of_a_package_is_started_as_a_module(tmp_path: Path, source: str, run: str | None) -> None:
     with pytest.raises(TargetError) as refused:

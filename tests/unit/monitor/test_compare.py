@@ -69,6 +69,11 @@ def test_rows_have_both_values_and_the_change(a, b, shown, not_shown):
     assert shown.items() <= texts.items() and not texts.keys() & set(not_shown or ())
 
 
+def test_an_argument_is_not_taken_for_a_fact_of_the_run():
+    found = rows(compare(*(a_receipt(f"r{n}", target=f"train.py -- --gpus {n} --lr 0.{n}") for n in (1, 2))))
+    assert found["--gpus"][:2] == ("1", "2") and found["lr"][:2] == ("0.1", "0.2") and "gpus" not in found
+
+
 def test_a_nan_is_neither_better_nor_worse():
     a, b = (receipt_of(run, [{"name": "loss", **last}]) for run, last in
             (("r1", {"last": 0.5}), ("r2", {"last": 0.4, "ended_as": "nan"})))  # fmt: skip

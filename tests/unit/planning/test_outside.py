@@ -1,4 +1,4 @@
-"""Paths that a script or its arguments name and the container would not have, and keys of trackers that it has not."""
+"""Paths that a script or its arguments name and the container would not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside
-from seatrial.planning.container.env import without_login
 from seatrial.planning.container.outside import (
     refuse_lost_writes,
     warn_of_lost_writes,
@@ -157,14 +156,3 @@ def test_a_missing_path_is_named_and_paths_of_images_are_not(tmp_path: Path) -> 
 
 
 # --------------------------------------------------------------------- trackers
-
-
-def test_wandb_without_a_key_of_the_users_is_offline_and_the_plan_shows_it(tmp_path: Path) -> None:
-    wandb = ScriptFacts(where={"wandb": "train.py:3"})
-    env, [choice] = without_login(job_of(tmp_path), wandb, {})
-    assert env == {"WANDB_MODE": "offline"}
-    assert choice.reason.startswith("train.py:3 imports wandb, and the run has no key: --secret WANDB_API_KEY")
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        assert without_login(job_of(tmp_path), wandb, {name: "x"}) == ({}, ())
-    assert without_login(job_of(tmp_path, secrets=("WANDB_API_KEY",)), wandb, {}) == ({}, ())
-    assert without_login(job_of(tmp_path), ScriptFacts(), {}) == ({}, ())

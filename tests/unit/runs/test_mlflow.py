@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from fakes import FakeBackend
+from fakes import FakeBackend, a_plan
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.job.model import Job, Target
+from seatrial.runs.ending import tracker_pages
 from seatrial.runs.mlflow import CONTEXT, URI, Tracked, tracked
 from seatrial.system.host import Host
 
@@ -53,3 +54,19 @@ def test_unreachable_server_or_login_in_the_address_is_a_warning(
     made = with_server(tmp_path, url, backend, **job)
     assert URI not in made.job.env and not made.job.secrets and made.for_run("x") is made.job
     assert len(made.warnings) == 1 and words in made.warnings[0] and "secret" not in made.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"env": {"WANDB_MODE": "offline"}}, "Weights & Biases, after: wandb sync wandb/offline-run-*"),
+        ({"secrets": ("WANDB_API_KEY",)}, "Weights & Biases"),
+    ],
+    ids=["offline", "with a key"],
+)
+def test_weights_and_biases_join_mlflow_in_the_receipt(changes: dict[str, Any], name: str) -> None:
+    plan = a_plan()
+    env, secrets = {URI: REMOTE}, changes.get("secrets", ())
+    agent = plan.agent._replace(env=changes.get("env", {}))
+    plan = plan.changed(job=plan.job.changed(env=env, secrets=secrets), agent=agent)
+    assert [page.name for page in tracker_pages(plan)] == ["MLflow", name]

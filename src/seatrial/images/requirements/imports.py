@@ -142,6 +142,8 @@ def provides(listed: str, name: str, package: str) -> bool:
     wanted = canonicalize_name(re.split(r"[<>=!~]", package)[0])
     if listed in (canonicalize_name(name), wanted):
         return True
+    if name in _names().elsewhere and listed.startswith(f"{canonicalize_name(name)}-"):  # another's release of it
+        return listed not in _names().packages
     if name in _BUILDS and listed.startswith(_BUILDS[name]):
         return True
     if listed in _names().packages:
@@ -232,8 +234,10 @@ def in_empty_submodules(script: ScriptFacts, lacking: list[str], absent: list[st
         )
 
 
-def not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Iterator[str]:
-    """Imports for which nothing is installed, each with what to do."""
+def not_installed(
+    needs: Needs, packages: ImportedPackages, script: ScriptFacts
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Imports that nothing in the list provides: (sentence with what to do, (module, package))."""
     guesses = {} if needs.source == "the imports" else packages.guessed
     for name, ask in {**packages.elsewhere, **guesses}.items():
         if not is_listed(needs.requirements, name, ask):
@@ -241,9 +245,20 @@ def not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts)
             if name in packages.elsewhere:
                 why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
             remedy += f' in seatrial.toml: [image] requirements = ["{ask}"]'
-            yield f"{script.where.get(name, 'the target')} imports {name}, which is not installed: {why}; {remedy}"
+            place = script.where.get(name, "the target")
+            yield f"{place} imports {name}, which is not installed: {why}; {remedy}", (name, ask)
     for name in packages.unknown:
-        yield f"{script.where.get(name, 'the target')} imports {name}: not in the project, and no package is installed"
+        place = script.where.get(name, "the target")
+        yield f"{place} imports {name}: not in the project, and no package is installed", (name, name)
+
+
+def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
+    """Return the warnings without those of modules that a dependency brings; ``installed``: canonical names."""
+    return tuple(
+        warning
+        for warning in needs.warnings
+        if (module := needs.absent.get(warning)) is None or not any(provides(each, *module) for each in installed)
+    )
 
 
 _PATH = re.compile(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE)

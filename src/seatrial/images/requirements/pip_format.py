@@ -350,6 +350,7 @@ class Needs:
         source: the file they are from, as it is called in sentences.
         imports: top-level names that the target imports, by which frameworks are chosen.
         warnings: what is imported and will not be installed, or is installed on a guess.
+        absent: warning → (module, its package) of those that a dependency may bring after all.
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself.
@@ -360,6 +361,7 @@ class Needs:
     reason: str
     imports: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    absent: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     guessed: tuple[str, ...] = ()
     project: Path | None = None
     extensions: tuple[Extension, ...] = ()

@@ -124,7 +124,8 @@ def project_needs(
         needs = _with_imported(needs, packages, script, also, shown)
     with_also = needs.changed(needs.requirements.plus(*also))
     warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *taken_from_folders(script, taken, project))
-    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(with_also, packages, script))
+    missing_packages = dict(not_installed(with_also, packages, script))
+    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *missing_packages)
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
     python, left_aside = _requested_python(project, needs.python, needs.source)
     implied = _implied(needs.requirements, script, script_dir, project)
@@ -133,6 +134,7 @@ def project_needs(
         requirements=replace(needs.requirements.plus(*implied), python=python),
         imports=imports,
         warnings=(*warnings, *left_aside),
+        absent=missing_packages,
         project=project,
         extensions=extensions,
     )

@@ -43,6 +43,11 @@ class Checked:
     warnings: tuple[str, ...] = ()
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All packages of the lock."""
+        return tuple(each.name for each in self.lock.packages) if self.lock else ()
+
+    @property
     def packages_bytes(self) -> int:
         """Estimate the unpacked size of all packages but the framework's."""
         packages = self.lock.packages if self.lock else ()

@@ -41,7 +41,8 @@ _WORKERS = ("MultiWorkerMirroredStrategy", "jax.distributed.initialize")
 
 #: Dotted name, as an import or an attribute has it → its sign; of the second, names below it as well.
 _NAMES = {
-    "torch.compile": "compiler",
+    "torch.compile": "torch-compile",
+    "huggingface_hub.login": "hub-token",
     "sys.stdin": "input",
     **dict.fromkeys(_TRAINERS, "torchrun"),
     **dict.fromkeys(_SHARDS, "one-process"),
@@ -58,6 +59,9 @@ _RANK_VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE"}
 #: What torch.distributed.launch gives to each rank, under either name, and torchrun does not.
 #: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Transitioning from torch.distributed.launch to torchrun".
 RANK_OPTIONS = ("--local_rank", "--local-rank")
+
+#: Flags by which scripts call torch.compile.
+_COMPILE_FLAGS = {"--compile", "--torch-compile", "--torch_compile", "--use-compile", "--use_compile"}
 
 #: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
 _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
@@ -91,6 +95,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
     """(sign, name to show) for a node that is evidence of something."""
     if isinstance(node, ast.Constant) and node.value == "LOCAL_RANK":
         yield "local-rank", "LOCAL_RANK"
+    elif isinstance(node, ast.Constant) and node.value == "HF_TOKEN":
+        yield "hub-token", "HF_TOKEN"
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
     elif isinstance(node, ast.Call):
@@ -190,6 +196,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "subcommands", last
     if last in ("add_argument", "option"):
         yield from (("rank-option", word) for word in RANK_OPTIONS if word in _constants(node.args))
+    if last == "add_argument" and "store_true" in _constants([each.value for each in node.keywords]):
+        yield from (("compile-flag", word) for word in _constants(node.args) if word in _COMPILE_FLAGS)
     if last == "setdefault":
         values = _constants(node.args)
         if "RANK" in values:
@@ -201,8 +209,10 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
             yield ("one-process" if spreads else "perhaps-one-process"), "device_map"
         elif keyword.arg == "nproc_per_node" and last in ("Parallel", "spawn") and not _is(keyword.value, None):
             yield "spawn", called
+        elif keyword.arg in ("token", "use_auth_token", "push_to_hub") and _is(keyword.value, True):
+            yield "hub-token", f"{keyword.arg}=True"
         elif keyword.arg == "torch_compile" and _is(keyword.value, True):
-            yield "compiler", "torch_compile=True"
+            yield "torch-compile", "torch_compile=True"
 
 
 def _spreads(device_map: ast.expr) -> bool | None:

@@ -102,12 +102,12 @@ export function live(main) {
   function drawContainers(reading) {
     if (!reading.containers.length) { containers.replaceChildren(); return; }
     const gpus = reading.gpus.length > 0;
-    const columns = [{ name: "Container" }, { name: "Image" }, { name: "CPU", class: "num" }, { name: "Memory", class: "num" }, { name: "/dev/shm", class: "num" },
-      ...(gpus ? [{ name: "GPU", class: "num" }, { name: "GPU memory", class: "num" }, { name: "Share", class: "num" }] : [])];
+    const figures = ["CPU", "Memory", "/dev/shm", ...(gpus ? ["GPU", "GPU memory", "Share"] : [])];
+    const columns = [{ name: "Container", class: "run" }, { name: "Image", class: "project", label: "Image" }, ...figures.map((name) => ({ name, class: "num", label: name }))];
     const rows = reading.containers.map((c) => [
       c.run_id ? make("a", { href: `#/runs/${c.run_id}` }, c.run_name || c.name) : c.name, c.image || c.engine, number(c.cpu_cores, 2), bytes(c.memory_bytes), bytes(c.shm_used_bytes),
       ...(gpus ? [c.gpus.join(", ") || missing, c.gpus.length ? bytes(c.gpu_memory_bytes) : missing, c.gpus.length ? number(c.gpu_share_pct, 0, " %") : missing] : [])]);
-    redraw(containers, make("section", {}, make("h2", {}, "Containers"), table(columns, rows, "Containers")));
+    redraw(containers, make("section", {}, make("h2", {}, "Containers"), table(columns, rows, "Containers", "runs")));
   }
 
   let latest = null;

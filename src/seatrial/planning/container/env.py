@@ -14,13 +14,16 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
-from seatrial.system.host import Host
+from seatrial.system.host import HUB_TOKEN, WANDB_KEY, Host, login
 
 #: Variables that steer the loader, the C library or Python in every process that has them: for the target, not for
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
 #: Variables"; python(1).
 STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
 OURS = {"PYTHONUNBUFFERED": "1"}
+
+#: Packages whose ``token=True`` is a login at huggingface.co.
+_OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}
 
 
 @dataclass(frozen=True)
@@ -71,19 +74,34 @@ def shielded(
     return safe, back
 
 
-def without_login(job: Job, script: ScriptFacts, env: Mapping[str, str]) -> tuple[dict[str, str], tuple[Choice, ...]]:
-    """Return the variables of trackers that would ask for a login, and the choices: the run has none of this machine's.
+def without_login(
+    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host
+) -> tuple[dict[str, str], list[Choice]]:
+    """Return variables of trackers that would ask for a login, and what the run lacks: it has none of this machine's.
 
     Args:
         env: of the target, the image's included.
 
     Source: docs.wandb.ai/platform/hosting/env-vars, WANDB_MODE; an argument of wandb.init goes before it.
     """
-    where = script.where.get("wandb")
-    if where is None or not {"WANDB_API_KEY", "WANDB_MODE"}.isdisjoint({*env, *job.secrets}):
-        return {}, ()
-    reason = f"{where} imports wandb, and the run has no key: --secret WANDB_API_KEY gives it yours"
-    return {"WANDB_MODE": "offline"}, (Choice(what="Weights & Biases", value="offline, in ./wandb", reason=reason),)
+    variables, choices, given = dict[str, str](), [], {*env, *job.secrets}
+    where, hub = script.where.get("wandb"), script.hub_evidence if _OF_THE_HUB & script.where.keys() else None
+    if where is not None and given.isdisjoint({WANDB_KEY, "WANDB_MODE"}):
+        variables["WANDB_MODE"] = "offline"
+        reason = f"{where} imports wandb, and the run has no key: {_way(WANDB_KEY, host)}; later: wandb sync"
+        choices.append(Choice(what="Weights & Biases", value="offline, in ./wandb", reason=reason))
+    if hub is not None and given.isdisjoint({HUB_TOKEN, "HUGGING_FACE_HUB_TOKEN"}):
+        reason = f"{hub} takes one, and the run has none: {_way(HUB_TOKEN, host)}"
+        choices.append(Choice(what="Hugging Face", value="no token", reason=reason))
+    return variables, choices
+
+
+def _way(name: str, host: Host) -> str:
+    """Return how the run gets the secret."""
+    if host.env.get(name):
+        return f"--secret {name} gives it yours"
+    known = login(name, host.env)
+    return f"--secret {name} gives it yours, of {known[1]}" if known else f"export {name}=…, and --secret {name}"
 
 
 def service_env(

@@ -223,7 +223,8 @@ def _metric_words(metric: Metric) -> str:
     if metric.reports == 1:
         return last + (f" ({metric.source})" if metric.source else "")
     best = f"best {metric.figure(metric.best)}, " if metric.best is not None else ""
-    return f"{last} ({best}first {metric.figure(metric.first)}, {metric.reports} {metric.source or 'reports'})"
+    reports = (metric.source or "reports").replace("printed: line", "printed, the last on line")
+    return f"{last} ({best}first {metric.figure(metric.first)}, {metric.reports} {reports})"
 
 
 def _share(words: str, part: int | None, whole: int | None) -> str | None:

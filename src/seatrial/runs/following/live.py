@@ -160,20 +160,28 @@ _GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
 #: How often evidence is read, and how much of it.
 _READ_EVERY_S, _SPEED_BYTES = 1.0, 64 * 1024
 
+#: Of a script that prints without end, looks wait for so many times what the last one took.
+_LOOKS_SHARE = 20
+
 
 class Progress:
-    """The speed and the progress of a followed run, looked at once a second at most."""
+    """The speed and the progress of a followed run, looked at once a second, and when it has printed."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._read_s, self._words = run, float("-inf"), ""
+        self._printed_bytes, self._cost_s = 0, 0.0
 
     def words(self) -> str:
         """``1,203 steps, 81.4 steps/s, 5,209 examples/s; epoch 3/10, about 2 min left``; "" while nothing trains."""
-        now_s = time.monotonic()
-        if now_s - self._read_s >= _READ_EVERY_S:
-            self._read_s = now_s
+        now_s, size = time.monotonic(), self._printed_bytes
+        with suppress(OSError):
+            size = sum(path.stat().st_size for path in self._run.folder.glob("std*.log"))
+        pause_s = _READ_EVERY_S if size == self._printed_bytes else min(_READ_EVERY_S, _LOOKS_SHARE * self._cost_s)
+        if now_s - self._read_s >= pause_s:
+            self._read_s, self._printed_bytes = now_s, size
             with suppress(OSError):  # gone, or not ours to read
                 self._words = _speed(self._run)
+            self._cost_s = time.monotonic() - now_s
         return self._words
 
 

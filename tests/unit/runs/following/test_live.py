@@ -97,6 +97,18 @@ def reported(steps: Any, seconds: float, **keys: Any) -> dict[str, Any]:
     return {"t": 50.0 + seconds, "type": "step", "source": "target", "anatomy": anatomy}
 
 
+def test_the_position_is_the_one_that_was_printed_last(run: Run, clock: Clock) -> None:
+    run.folder.mkdir()
+    now, out, err = Progress(run), run.folder / "stdout.log", run.folder / "stderr.log"
+    out.write_text("epoch 1/4 loss 0.5\n")
+    assert now.words() == "epoch 1/4"
+    out.write_text("epoch 1/4 loss 0.5\nepoch 2/4 loss 0.4\n")
+    assert now.words() == "epoch 2/4"
+    err.write_text("epoch 3/4\n")
+    os.utime(out, (1, 1))
+    assert now.words() == "epoch 3/4"
+
+
 def test_rates_and_the_rest_of_a_pass(run: Run, clock: Clock) -> None:
     now = Progress(run)
     assert now.words() == ""

@@ -1,0 +1,122 @@
+"""A plan with a GPU has something that computes on NVIDIA's."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from package_indexes import Index, serving
+from seatrial.errors import ConfigError
+from seatrial.images.plan import plan_image
+from seatrial.images.resolve.uv import UvResolver
+from seatrial.job.model import Job, Target
+from seatrial.job.script import script_facts
+from seatrial.system.host import Host
+
+
+def plan(
+    project: Path, text: str, listed: str, *, cpu_only: bool = False, gpus: str = "auto", index: Index | None = None
+) -> str:
+    (project / "train.py").write_text(text)
+    (project / "requirements.txt").write_text(listed)
+    target = Target(kind="script", value="train.py")
+    job = Job(project=project, target=target, gpus=gpus)  # type: ignore[arg-type]
+    resolver = None
+    if index is not None:
+        environ = {"PIP_INDEX_URL": index.url, "PIP_CONFIG_FILE": os.devnull}
+        resolver = UvResolver(project / "cache", Host(environ), limit_s=30)
+    made, choices = plan_image(job, script=script_facts(target, project), cpu_only=cpu_only, resolver=resolver)
+    [packages] = [choice for choice in choices if choice.what == "packages"]
+    return f"{made.stack.get('torch')} {packages.reason} {' '.join(made.warnings)}"
+
+
+LATER = "import sys\nif sys.argv[1:]:\n    import torch\n"
+
+
+def test_a_framework_that_is_imported_later_is_added_for_a_gpu(tmp_path: Path) -> None:
+    said = plan(tmp_path, LATER, "numpy\n")
+    assert said.startswith("2.") and "torch, which train.py:3 imports and the list leaves out" in said
+    assert plan(tmp_path, LATER, "numpy\n", cpu_only=True).startswith("None ")
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "message"),
+    [
+        ("import mlx.core\n", "mlx\n", "train.py:1 imports mlx, which computes on Apple's GPUs"),
+        (
+            "import torch\n",
+            "--extra-index-url https://download.pytorch.org/whl/rocm6.2\ntorch\n",
+            "requirements.txt names packages for AMD's GPUs",
+        ),
+        ("import torch\n", "torch==2.4.0+rocm6.1\n", "AMD's GPUs, torch==2.4.0\\+rocm6.1; seatrial runs on NVIDIA's"),
+        (
+            "import torch, torch_directml\n",
+            "torch\ntorch-directml\n",
+            "imports torch_directml, which computes on DirectX",
+        ),
+    ],
+    ids=["Apple", "AMD", "AMD's build", "DirectX"],
+)
+def test_other_makers_get_one_clear_sentence(tmp_path: Path, text: str, listed: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(tmp_path, text, listed)
+
+
+def test_the_mmlab_packages_bring_the_torch_that_their_lists_leave_out(tmp_path: Path) -> None:
+    assert plan(tmp_path, "import mmpretrain\n", "mmpretrain\nmmengine\n").startswith("2.")
+
+
+@pytest.fixture
+def numpy_alone() -> Iterator[Index]:
+    with serving() as index:
+        index.has("numpy", "numpy-2.0-py3-none-any.whl")
+        yield index
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "reason"),
+    [
+        ("import chainer\n", "chainer\n", "train.py:1 imports chainer, which does with cupy alone"),
+        ("import coremltools\n", "coremltools\n", "imports coremltools, which never does"),
+    ],
+    ids=["its half for GPUs is missing", "never"],
+)
+def test_a_requested_gpu_that_no_package_uses_is_refused_and_one_of_auto_is_warned_of(
+    tmp_path: Path, text: str, listed: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--gpus 1: nothing that requirements.txt .*{reason}") as refused:
+        plan(tmp_path, text, listed, gpus="1")
+    assert refused.value.run == "seatrial run … --gpus none   # on the CPU"
+    assert reason in plan(tmp_path, text, listed)
+    assert reason not in plan(tmp_path, text, listed, cpu_only=True)
+
+
+def test_a_lock_shows_that_nothing_computes_on_a_gpu(tmp_path: Path, numpy_alone: Index) -> None:
+    with pytest.raises(ConfigError, match="lists or the target imports computes on a GPU"):
+        plan(tmp_path, "import numpy\n", "numpy\n", gpus="1", index=numpy_alone)
+
+
+def test_a_dependency_may_use_the_gpu(tmp_path: Path, numpy_alone: Index) -> None:
+    numpy_alone.has("ultralytics", "ultralytics-8.0-py3-none-any.whl")
+    numpy_alone.has("torch", "torch-2.0-py3-none-any.whl")
+    numpy_alone.needs["ultralytics-8.0"] = ("torch",)
+    assert "computes" not in plan(tmp_path, "import ultralytics\n", "ultralytics\n", gpus="1", index=numpy_alone)
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [("import chainer\n", "chainer\ncupy-cuda12x\n"), ("import numpy\n", "numpy\n")],
+    ids=["its half for GPUs", "no lock"],
+)
+def test_a_gpu_is_planned_where_nothing_speaks_against_it(tmp_path: Path, text: str, listed: str) -> None:
+    assert "computes on a GPU" not in plan(tmp_path, text, listed, gpus="1")
+
+
+def test_programs_of_the_system_may_use_the_gpu(tmp_path: Path, numpy_alone: Index) -> None:
+    assert "computes on" not in plan(tmp_path, "import os\n", "numpy\n", gpus="1", index=numpy_alone)
+
+
+def test_a_script_that_starts_programs_is_warned_alone(tmp_path: Path, numpy_alone: Index) -> None:
+    text = "import numpy, subprocess\n"
+    assert "computes on a GPU" in plan(tmp_path, text, "numpy\n", gpus="1", index=numpy_alone)

@@ -1,0 +1,90 @@
+"""A run without a key or token: trackers are offline, and the plan shows where this machine has one."""
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.job.model import Job, Target
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.planning.container.env import without_login
+from seatrial.planning.secrets import check_secrets
+from seatrial.system.host import Host
+from seatrial.system.names import names_of
+
+WANDB = ScriptFacts(where={"wandb": "train.py:3"})
+HUB = ScriptFacts(where={"transformers": "train.py:1"}, hub_evidence="train.py:2 token=True")
+NETRC = "machine github.com login me password other\nmachine api.wandb.ai\n  login user\n  password 0123456789abcdef\n"
+TOKEN = "hf_abcdefghijkl"
+
+
+def job(tmp_path: Path, *secrets: str) -> Job:
+    return Job(project=tmp_path, target=Target(kind="script", value="train.py"), secrets=secrets)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Host:
+    """A user who has logged in at both."""
+    (tmp_path / ".netrc").write_text(NETRC)
+    (tmp_path / ".cache/huggingface").mkdir(parents=True)
+    (tmp_path / ".cache/huggingface/token").write_text(f"{TOKEN}\n")
+    return Host({"HOME": str(tmp_path)})
+
+
+def test_without_a_key_wandb_is_offline_and_the_plan_shows_it(tmp_path: Path) -> None:
+    env, [choice] = without_login(job(tmp_path), WANDB, {}, Host({}))
+    assert env == {"WANDB_MODE": "offline"}
+    assert choice.reason.startswith("train.py:3 imports wandb, and the run has no key: export WANDB_API_KEY=…, and")
+
+
+def test_the_plan_names_the_login_of_this_machine(tmp_path: Path, machine: Host) -> None:
+    _, [choice] = without_login(job(tmp_path), WANDB, {}, machine)
+    assert f"--secret WANDB_API_KEY gives it yours, of {tmp_path}/.netrc" in choice.reason
+    _, [hub] = without_login(job(tmp_path), HUB, {}, machine)
+    assert hub.reason.startswith(
+        "train.py:2 token=True takes one, and the run has none: --secret HF_TOKEN gives it yours"
+    )
+    assert hub.reason.endswith("/.cache/huggingface/token")
+    assert TOKEN not in hub.reason and "0123456789abcdef" not in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("WANDB_API_KEY", "0123456789abcdef"), ("HF_TOKEN", TOKEN)], ids=["netrc", "token file"]
+)
+def test_a_login_of_this_machine_is_a_secret_by_its_variables_name(
+    tmp_path: Path, machine: Host, name: str, value: str
+) -> None:
+    check_secrets(job(tmp_path, name), machine)
+    assert machine.secret(name) == value
+    assert Host({**machine.env, name: "from the environment"}).secret(name) == "from the environment"
+    assert value in names_of(machine, secrets=[name]).secrets and value not in names_of(machine).secrets
+
+
+@pytest.mark.parametrize("text", ["machine api.wandb.ai login", "machine github.com login me password x", "", "\0"])
+def test_a_file_without_the_login_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".netrc").write_text(text)
+    assert Host({"HOME": str(tmp_path)}).secret("WANDB_API_KEY") == ""
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "WANDB_MODE"])
+def test_a_mode_or_key_of_the_users_is_left_alone(tmp_path: Path, machine: Host, name: str) -> None:
+    assert without_login(job(tmp_path), WANDB, {name: "x"}, machine) == ({}, [])
+    assert without_login(job(tmp_path, "WANDB_API_KEY", "HF_TOKEN"), HUB, {}, machine) == ({}, [])
+
+
+def test_a_script_without_trackers_gets_no_variable(tmp_path: Path) -> None:
+    assert without_login(job(tmp_path), ScriptFacts(), {}, Host({})) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "m = transformers.AutoModel.from_pretrained('x', token=True)",
+        "m = transformers.AutoModel.from_pretrained('x', use_auth_token=True)",
+        "from huggingface_hub import login",
+        "token = os.environ.get('HF_TOKEN')",
+    ],
+)
+def test_what_takes_a_token_is_found_in_the_code(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.py").write_text(f"import os, transformers\n{line}\n")
+    found = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert found.hub_evidence is not None and found.hub_evidence.startswith("train.py:2 ")
