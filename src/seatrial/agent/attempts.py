@@ -40,7 +40,7 @@ def failures(run_dir: str) -> List[int]:
 
 
 def lost_pods(run_dir: str) -> int:
-    """Pods before this one that began and never recorded an end: killed for memory, or lost with their node."""
+    """Count the pods before this one that began and recorded no end: killed for memory, or lost with their node."""
     words = _words(run_dir, _PODS)
     return max(0, words.count(_BEGUN) - words.count(_ENDED))
 
@@ -59,7 +59,7 @@ def exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
 
 
 def allowed(plan: AgentPlan) -> int:
-    """Failures after which it is not started again. One node alone has no peer to lose: its script has failed."""
+    """Return the number of failures that end the attempts; 1 on a single node, which has no peer to lose."""
     return 1 + plan.restarts if plan.nodes > 1 else 1
 
 

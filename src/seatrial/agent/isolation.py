@@ -47,7 +47,7 @@ def close() -> Optional[str]:
 
 
 def own_python(*folders: str) -> List[str]:
-    """The command line of this Python: behind the loader that came along with it, or only the program.
+    """Return the command line of this Python: behind the loader that came along with it, or only the program.
 
     Args:
         folders: of libraries that it loads besides its own.
@@ -71,7 +71,7 @@ def _capabilities(status: Dict[str, str]) -> Optional[int]:
 
 
 def _own_code_is_writable() -> bool:
-    """Python loads some modules only when it needs them. A link on the way to them could be another one by then."""
+    """Return True if the target could change modules that Python loads later, also by a link on the way to them."""
     places = [os.path.dirname(os.__file__), os.path.realpath(sys.executable)]
     places += [] if _is_sealed(sys.argv[0]) else [sys.argv[0]]
     moved = len(own_python()) > 1 and os.path.realpath(sys.executable) != sys.executable
@@ -130,7 +130,7 @@ def start(run_id: str) -> int:
 
 
 def kill_run(run_id: str) -> None:
-    """SIGKILL every process that carries the run's mark in its environment, until none is left."""
+    """Kill every process that carries the run's mark in its environment, until none is left."""
     for _ in range(_ROUNDS):
         marked = find_run(run_id)
         if not marked:
@@ -140,14 +140,14 @@ def kill_run(run_id: str) -> None:
 
 
 def find_run(run_id: str) -> List[int]:
-    """PIDs of live processes with this run's mark, this process excepted."""
+    """Return the PIDs of live processes with this run's mark, except this process."""
     mark = ("%s=%s" % (RUN_VARIABLE, run_id)).encode()
     alive = [process.pid for process in processes.everyone().values() if process.state != "Z"]
     return [pid for pid in alive if pid != os.getpid() and mark in processes.environment(pid)]
 
 
 def import_compiled_by_child(name: str) -> Any:
-    """The module, also put in sys.modules. Call before any thread exists: it forks. Raises ImportError."""
+    """Return a module that a child compiles, also put in sys.modules. Call before any thread. Raises ImportError."""
     if name in sys.modules:
         return sys.modules[name]
     read_end, write_end = os.pipe()

@@ -125,8 +125,8 @@ def load_users_own() -> None:
 
 
 def on_audit_event(event: str, args: Any) -> None:
-    """An exception that nobody caught is shown as it would be without the hook: of its frames none of ours. Python
-    announces it before it calls sys.excepthook, which stays as it is. Source: PyErr_PrintEx, 3.8 to 3.14."""
+    """Take the hook's frames out of an exception that nobody caught, so that it is shown as it would be without the
+    hook. Python announces it before it calls sys.excepthook, which stays. Source: PyErr_PrintEx, 3.8 to 3.14."""
     if event != "sys.excepthook":
         return
     try:

@@ -48,7 +48,7 @@ class ModuleCalls:
         return bool(self.autocast or self.channels_last or self.to_compile or self._compiled)
 
     def take_over(self, module: Any) -> None:
-        """From now on calls of ``module`` come here."""
+        """Route the calls of ``module`` through this object from now on."""
         object.__setattr__(module, "__class__", self._class(self._kind))
 
     def _class(self, kind: Any) -> Any:
@@ -193,7 +193,7 @@ class ModuleCalls:
 
 
 def each_tensor(torch: Any, value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with its tensors changed, in tuples, lists and dicts; dicts of any class stay the same object."""
+    """Return ``value``, its tensors changed in tuples, lists and dicts; dicts of any class stay the same object."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -297,7 +297,7 @@ class Models:
             running.depth = 0
 
     def _sit(self, module: Any) -> None:
-        """``module`` is outermost: change its calls."""
+        """Change the calls of ``module``, the outermost one."""
         changes = self._changes
         changes.at_training(module)
         place = changes.where.here()
@@ -340,7 +340,7 @@ class Models:
         return None
 
     def _before_ddp(self, module: Any) -> None:
-        """DDP lays its buckets out as the weights lie when it is made."""
+        """Lay the weights out before DDP is made, since DDP lays its buckets out as the weights lie then."""
         if "channels_last" in self._changes.wanted and self._lay_out(module) is None:
             self._converted.add(module)
 
@@ -369,7 +369,7 @@ class Models:
         return None
 
     def _after_step(self) -> None:
-        """Modules are looked for no longer; what was found is compiled from the next call on."""
+        """End the search for modules after some steps; compile those found from the next call on."""
         self._steps += 1
         if self._steps != _LOOK_FOR_STEPS:
             return
@@ -412,7 +412,7 @@ def to_channels_last(torch: Any, module: Any) -> Optional[str]:
 
 
 def compiles_itself(module: Any) -> bool:
-    """torch.compile's own wrapper, or ``module.compile()``."""
+    """Return True if the module is torch.compile's own wrapper, or ``module.compile()`` was called."""
     parts = [module, getattr(module, "module", None)]
     return any(
         (part is not None and (hasattr(type(part), "dynamo_ctx") or "_orig_mod" in getattr(part, "_modules", {})))

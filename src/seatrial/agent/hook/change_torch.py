@@ -29,7 +29,7 @@ class BackendChanges:
             wrap_first_backward(self._torch, lambda: self.begin(None))
 
     def begin(self, module: Any) -> None:
-        """Training begins: ``module`` is about to be called for it; None where a backward pass came first."""
+        """Make the changes as training begins with a call of ``module``, or with a backward pass if it is None."""
         if self._done:
             return
         self._done = True
@@ -249,7 +249,7 @@ class Optimizers:
         return self._refused_by_its_constructor(kind, parameters)
 
     def _refused_by_its_constructor(self, kind: Any, parameters: Any) -> Optional[str]:
-        """A small one is made with ``fused``, which knows what this version can."""
+        """Make a small optimizer with ``fused`` on each device; return why this torch refuses it, or None."""
         torch = self._torch
         self._trying = True
         try:

@@ -158,7 +158,7 @@ class ScriptLines:
         self._look(monitoring.events.LINE | monitoring.events.CALL)
 
     def step(self) -> None:
-        """A step has ended: lines that ran often are looked at again."""
+        """Look again at the lines that ran often, as a step has ended."""
         if self._open:
             self._events = {}
             self._look(0)

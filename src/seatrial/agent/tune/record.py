@@ -21,7 +21,7 @@ class TuneRefusal(NamedTuple):
 
 
 def refusal(trial: TuneTrial, spec: Spec, limit_s: float) -> Optional[TuneRefusal]:
-    """None where the first trial was measured, so that others can be."""
+    """Return why no other trial can be made; None if the first one was measured."""
     steps = int((trial.report or {}).get("all_steps") or 0)
     if trial.exit_code is None:
         what = "made no step" if not steps and not trial.anatomy else "did not get through a trial's steps"
