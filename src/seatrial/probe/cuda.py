@@ -103,7 +103,7 @@ def check(library: str = LIBRARY) -> Dict[str, Any]:
 
 
 def nothing_seen() -> Dict[str, Any]:
-    """check()'s result before it has looked, and when it could not."""
+    """Return check()'s result before it has looked, and when it could not."""
     return {"visible": [], "kernels": [], "cuda_driver": None, "libcuda": None, "cu_init": None, "error": None}
 
 
