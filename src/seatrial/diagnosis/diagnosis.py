@@ -43,7 +43,7 @@ class Diagnosis:
 
     @property
     def words(self) -> str:
-        """``data-bound: the GPU waits for data``."""
+        """Return cause and meaning: ``data-bound: the GPU waits for data``."""
         return f"{self.cause}: {MEANING[self.cause]}"
 
 
