@@ -32,7 +32,7 @@ class CompiledBlocks:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, calls of the blocks are compiled ones."""
+        """Run calls of the blocks within as compiled ones."""
         before = [module.__dict__.get("_compiled_call_impl") for module in self.modules]
         for module, call in zip(self.modules, self._calls, strict=True):
             module.__dict__["_compiled_call_impl"] = call

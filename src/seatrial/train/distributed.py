@@ -266,7 +266,7 @@ class GradientReducer:
         nn.utils.clip_grad_norm_(self.parameters, most)
 
     def refresh(self) -> None:
-        """Nothing is kept of the parameters."""
+        """Do nothing: no copy of the parameters is kept."""
 
     def settle(self) -> None:
         """Do nothing: they are always up to date."""

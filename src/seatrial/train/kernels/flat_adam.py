@@ -35,7 +35,7 @@ class Rule:
     decay: float
 
     def constants(self) -> dict[str, float]:
-        """The kernels' constants."""
+        """Return the kernels' constants."""
         return {
             "SHARE1": 1 - self.betas[0], "SHARE2": 1 - self.betas[1], "BETA2": self.betas[1], "EPSILON": self.epsilon,
             "DECAY": self.decay, "LOG1": math.log(self.betas[0]), "LOG2": math.log(self.betas[1]),
@@ -43,12 +43,12 @@ class Rule:
 
 
 def kernels(dtype: torch.dtype, rule: Rule) -> KernelModule:
-    """The kernels for gradients of this type."""
+    """Return the kernels for gradients of this type."""
     return module("adam_flat.cu", dtype, **rule.constants(), EACH=EACH)
 
 
 def clip_factor(gradients: Tensor, most: float, norm: Tensor, rule: Rule) -> None:
-    """``norm`` [2]: the gradients' norm, and the factor that brings it down to ``most``, at most 1."""
+    """Fill ``norm`` [2]: the gradients' norm, and the factor that brings it down to ``most``, at most 1."""
     eights, made = gradients.numel() // 8, kernels(gradients.dtype, rule)
     parts = torch.empty(min(PARTS, cdiv(eights, THREADS)), device=gradients.device)
     made.launch("square_parts", len(parts), gradients, parts, eights)
@@ -59,7 +59,7 @@ def update(
     flat: Sequence[Tensor], decayed: int, copied: int, norm: Tensor | None, done: Tensor,
     rate: Tensor, rule: Rule, rules: Tensor | None = None, applied: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """One step of AdamW.
+    """Run one step of AdamW.
 
     Args:
         flat: parameters, first and second moments (fp32), gradients, and the copy (in the type of the products).
