@@ -1,6 +1,6 @@
 """Alerts: a command or a webhook for what the watchdog finds, in processes of their own.
 
-Neither may hold the run up: they get ALERT_TIMEOUT_S, and what becomes of them is a note at most.
+Neither may delay the run: each gets ALERT_TIMEOUT_S, and its failure is a note in the evidence at most.
 """
 
 import json
@@ -22,7 +22,7 @@ _POST_TIMEOUT_S = 15.0
 
 
 class AlertSender:
-    """Sends findings out.
+    """Sends findings to the alert's command or webhook.
 
     Args:
         command: for /bin/sh, where the target runs; gets SEATRIAL_FINDING (JSON), SEATRIAL_FINDING_ID and

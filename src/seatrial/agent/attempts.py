@@ -1,7 +1,7 @@
 """Decide how often the target is started: again for lost peers, and from checkpoints if a pod takes another's place.
 
-What happened before outlives the pod where a volume keeps the run's folder: a line a failure in one file next to the
-target's own, a line a pod in another. A requested end is in neither.
+Earlier attempts are counted in two files of the run's folder, which outlive the pod if a volume keeps them: one has a
+line for each failure, the other for each pod. A requested end is in neither.
 """
 
 import os

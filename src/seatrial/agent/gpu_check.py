@@ -89,7 +89,7 @@ COMPILING_S = 2400.0
 
 
 class FrameworkCheck:
-    """Start it, then either ``wait`` for it or call ``ended`` when its process has; then ``kernels`` has the results.
+    """A check in a child. Call ``start``, then ``wait``, or ``ended`` at its end; ``kernels`` has the results.
 
     Args:
         env: the target's, as CUDA showed ``visible`` (UUIDs in CUDA's order) in it.

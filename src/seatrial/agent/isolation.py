@@ -61,8 +61,8 @@ def own_python(*folders: str) -> List[str]:
 
 
 def _capabilities(status: Dict[str, str]) -> Optional[int]:
-    """Return what the target can have: of root, or where a setuid program can give it, all that are not dropped for
-    good."""
+    """Return the mask of capabilities that the target can have: all that are not dropped for good if it is root or a
+    setuid program can give them. None if unknown."""
     can_gain = os.geteuid() == 0 or status.get("NoNewPrivs") != "1"
     try:
         return int(status["CapBnd"] if can_gain else status["CapEff"], 16)
@@ -94,7 +94,7 @@ def archive_descriptor(path: str) -> Optional[int]:
 
 
 def _status() -> Dict[str, str]:
-    """Name → value of /proc/self/status."""
+    """Read name → value of /proc/self/status."""
     try:
         with open("/proc/self/status") as file:
             return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}

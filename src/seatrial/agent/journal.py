@@ -21,7 +21,7 @@ _LOOKED_THROUGH_BYTES = 1 << 30
 
 
 def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
-    """Name → value, from files of that name in ``folder``, which are deleted. A missing file raises OSError."""
+    """Read name → value from files of that name in ``folder`` and delete them. Raises OSError without a file."""
     values = {}
     for name in names:
         path = os.path.join(folder or "", name)
@@ -199,7 +199,7 @@ class Journal:
                 self._append(events.parse(self._redacted(events.encode(step)[:-1])))
 
     def report_refusals(self) -> None:
-        """Return how many reports posed as evidence beyond those reported one by one. Call once, at the end."""
+        """Write how many reports posed as evidence if more did than were reported one by one. Call once, at the end."""
         if sum(self._refused.values()) > _MOST_SINGLE_REFUSALS:
             self.write(events.ReportRefused(claims=dict(self._refused), total=True))
 

@@ -41,7 +41,7 @@ Report = Callable[[Finding], None]
 
 
 class SampleWatchdog:
-    """Call ``look`` after each sample.
+    """Judges samples: hangs, lost or full GPUs, full memory, dead processes. Call ``look`` after each.
 
     Args:
         activity: output and reports of the target. hang_after_s: None: hangs are not looked for.

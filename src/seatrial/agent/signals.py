@@ -9,7 +9,7 @@ from seatrial.probe import processes
 #: Passed on to the target. SIGKILL and SIGSTOP cannot be caught; the others are about this process itself.
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
-#: Those that ask the target to end, so that the grace period begins.
+#: Signals that request the target's end, so that the grace period begins.
 STOPPING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 #: torchrun handles these itself; any other ends it, so only its ranks get the rest.

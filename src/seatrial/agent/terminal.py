@@ -44,7 +44,7 @@ class Standard:
 
 
 def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
-    """Return what the plan asks for; where the system gives no terminal, pipes, and a sentence.
+    """Return the streams that the plan requests; if the system has no terminal, pipes, and a sentence.
 
     Raises OSError.
     """
@@ -170,7 +170,7 @@ class Input:
         self._write()
 
     def _write(self) -> None:
-        """Return what is waiting, as far as the target takes it now."""
+        """Write the waiting input, as far as the target takes it now."""
         stdin = self._streams.stdin
         if stdin is None:
             self._waiting = b""

@@ -203,7 +203,7 @@ class Summed(torch.autograd.Function):
 
 
 def loss(batch: int, smoothing: float, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-    """Return the mean cross-entropy with smoothed labels; its gradient is that of a sum over ``batch`` rows."""
+    """Return the mean cross-entropy with smoothed labels; its gradient is a sum's over ``batch`` rows."""
     if isinstance(model, Network):
         mean = model.mean_loss(images_BCHW, labels_B, smoothing)
     else:

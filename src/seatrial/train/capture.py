@@ -150,7 +150,7 @@ def _note(state: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _note_function(state: dict[str, Any], name: str, function: Any) -> None:
-    """Return the state that a function keeps between calls: in its object, its closure and its module."""
+    """Note the state that a function keeps between calls: in its object, its closure and its module."""
     if isinstance(function, MethodType):
         for key, value in vars(function.__self__).items() if hasattr(function.__self__, "__dict__") else ():
             _note(state, f"{name}'s {key}", value)

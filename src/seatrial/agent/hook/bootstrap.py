@@ -1,6 +1,6 @@
 """Become sitecustomize.py of the target: each framework gets its part of the hook once the script imports it.
 
-It must never be noticed: an error in here ends the hook's work, not the script, and the evidence has it.
+The script must never notice it: an error in here ends the hook's work, not the script, and is in the evidence.
 """
 
 import importlib
@@ -44,7 +44,7 @@ def part(name: str) -> Any:
 
 
 def wanted() -> Dict[str, List[Tuple[str, str]]]:
-    """Name of a module → (part of the hook, its function that is given the module once it has been imported)."""
+    """Return module name → (part of the hook, its function that gets the module once it has been imported)."""
     found: Dict[str, List[Tuple[str, str]]] = {}
 
     def add(names: Sequence[str], part: str, function: str) -> None:

@@ -49,7 +49,7 @@ def no_other_workers(torch: Any, loader: Any) -> Optional[str]:
 
 
 class _Limited(io.RawIOBase):
-    """Counts what is written, and keeps nothing."""
+    """Counts the bytes written, keeps none, and fails above the limit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _Limited(io.RawIOBase):
 
 
 def generators(torch: Any, loader: Any) -> Callable[[], None]:
-    """Return what puts the generators, from which order and seeds are drawn, back to where they are now."""
+    """Return a function that restores the generators, from which order and seeds are drawn, to their state now."""
     owners = [loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
     own: Any = [getattr(owner, "generator", None) for owner in owners]
     found = {id(generator): generator for generator in own if hasattr(generator, "get_state")}
@@ -103,7 +103,7 @@ def watch_first_batch(iterator: Any, failed: Callable[[BaseException], None]) ->
 
 
 def fingerprint(value: Any, depth: int = 2) -> Any:
-    """Return what a script could change in its dataset between two passes: attributes, and those of what they hold."""
+    """Return a dataset's attributes, and those of their values: a script could change them between two passes."""
     known: Optional[Dict[str, Any]] = getattr(value, "__dict__", None)
     if not isinstance(known, dict) or depth == 0:
         return None
@@ -122,7 +122,7 @@ _BATCHES, _MOST_EXAMPLES, _MOST_S = 16, 1024, 3.0
 
 
 class LongestFirst:
-    """A sampler that gives the longest of the next examples first, and is in all else the one that it stands for.
+    """A sampler that gives the longest of the next examples first; in all else it is the wrapped sampler.
 
     Args:
         sampler: of indices.
@@ -319,7 +319,7 @@ class LoaderChanges:
             restore()
 
     def _report_failure(self, error: BaseException) -> None:
-        """Name the changes with which the loader failed, at its start or at its first batch."""
+        """Report that the loader failed with its changes, at its start or at its first batch."""
         for key in self.KEYS[:4]:
             self._changes.take_back(key, "the loader failed with it: %s" % in_short(error))
         self._changes.report()

@@ -1,8 +1,8 @@
 """Change the outermost module: bf16 autocast, channels_last and torch.compile.
 
 Outermost is a module with something to train that is called while no other module runs and gradients are on. There may
-be several: a generator and its adversary, for example. Each gets a class of its own that is called otherwise and is
-all else the same: it prints, copies and is saved as before, and its state_dict, hooks and parts are untouched.
+be several: a generator and its adversary, for example. Each gets a class of its own that changes its calls alone: it
+prints, copies and is saved as before, and its state_dict, hooks and parts are untouched.
 """
 
 import copyreg
@@ -124,7 +124,7 @@ class ModuleCalls:
         return result
 
     def _report_failure(self, error: BaseException) -> None:
-        """Name the changes with which the model's call failed."""
+        """Report that the model's call failed with its changes."""
         made = {"compile": self._compiled, "precision": self.autocast, "channels_last": self.channels_last}
         for key, value in made.items():
             if value:
@@ -399,7 +399,7 @@ def on_one_gpu(module: Any) -> bool:
 
 
 def to_channels_last(torch: Any, module: Any) -> Optional[str]:
-    """Lay the weights of 2-D convolutions out so. Returns why not."""
+    """Lay the weights of 2-D convolutions out in channels_last; return why not, or None."""
     weights = [p for m in module.modules() if isinstance(m, torch.nn.modules.conv._ConvNd) for p in [m.weight]]
     weights = [weight for weight in weights if weight.dim() == 4]
     if not weights:

@@ -11,7 +11,7 @@ from .observe import accompanied, is_compiling, safely, wrap
 
 
 class BackendChanges:
-    """Sets them when training begins, so that what the script sets itself on its way there is seen.
+    """Sets tf32 and cuDNN's benchmark when training begins, after the script's own settings.
 
     Args:
         changes: what is wanted (changes.py).
@@ -264,7 +264,7 @@ class Optimizers:
 
 
 def fuse(torch: Any, optimizer: Any) -> None:
-    """Return what the constructor and ``__setstate__`` do for ``fused=True``. Source: torch/optim/adam.py, 2.13."""
+    """Change the optimizer as constructor and ``__setstate__`` do for ``fused=True`` (torch/optim/adam.py, 2.13)."""
     optimizer.defaults["fused"] = True
     for group in optimizer.param_groups:
         group["fused"] = True

@@ -39,7 +39,7 @@ class ScriptLine:
 
 
 class CallSites:
-    """Tells the script's own files from those of Python and of installed packages."""
+    """Distinguishes the script's own files from those of Python and of installed packages."""
 
     def __init__(self) -> None:
         self._folder = os.getcwd()
@@ -97,7 +97,7 @@ _TUNABLES = __package__ + ".tunables"
 
 
 def begin(torch: Any) -> None:
-    """Place what $SEATRIAL_TUNE, a JSON object of changes, asks for. Nothing is raised."""
+    """Place the changes that $SEATRIAL_TUNE, a JSON object, requests. Raises nothing."""
     try:
         wanted = json.loads(os.environ.get("SEATRIAL_TUNE") or "{}")
         if not isinstance(wanted, dict):
@@ -125,7 +125,7 @@ _BEGUN: List["Changes"] = []
 
 
 class Changes:
-    """Hold what is wanted, and what became of it.
+    """The requested changes, and the outcome of each.
 
     Attributes:
         wanted: key → value.

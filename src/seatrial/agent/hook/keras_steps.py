@@ -24,7 +24,7 @@ def keras_is_here(module: Any) -> None:
 
 
 class KerasSteps:
-    """Hold what is wrapped, and the recorder that it calls."""
+    """The patches of Keras, and the recorder that they call."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

@@ -23,7 +23,7 @@ _BEGUN: Dict[str, "Measuring"] = {}
 
 
 def begin(torch: Any) -> None:
-    """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is reported."""
+    """Place all patches. An error leaves torch as far as it was changed, and is reported."""
     recorder = shared()
     if not hasattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_post_hook"):
         recorder.stop(RuntimeError("steps are measured from torch 2.0 on, and this is torch %s" % torch.__version__))
@@ -290,7 +290,7 @@ def _compiles() -> bool:
 
 
 def _compile_seconds() -> float:
-    """Return what torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
+    """Return the seconds torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
     metrics = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None) or {}
     # The backward pass is compiled when it first runs. Each part has had other names, of which a torch knows one.
     parts = (

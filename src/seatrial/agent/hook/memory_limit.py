@@ -133,7 +133,7 @@ def _of_a_plugin(make: Any) -> Any:
 
 
 def _of_its_own(make: Any) -> Any:
-    """Give the limit to a client that reads the variables itself."""
+    """Pass the limit to a client that reads the variables itself."""
 
     def make_gpu_client(*arguments: Any, **named: Any) -> Any:
         own = {name: os.environ[name] for name in (*_VARIABLES, _ALLOCATOR) if name in os.environ}
@@ -167,7 +167,7 @@ def limited_jax_options(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def jax_peaks_bytes() -> List[int]:
-    """Return what JAX had at most of each GPU of this process; [] where none was started."""
+    """Return the most bytes that JAX had of each GPU of this process; [] if none was started."""
     jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
     if jax is None or not getattr(bridge, "_backends", None):
         return []
@@ -257,7 +257,7 @@ def _limit_options(options: Any, total_bytes: int) -> None:
 
 
 def tensorflow_peaks_bytes() -> List[int]:
-    """Return what TensorFlow had at most of each GPU; [] where none was started, or by sessions alone."""
+    """Return the most bytes that TensorFlow had of each GPU; [] if none was started, or by sessions alone."""
     context = importlib.import_module("tensorflow.python.eager.context")
     current = context.context_safe()
     if current is None or not getattr(current, "_initialized", False):

@@ -342,7 +342,7 @@ class Recorder:
         return int(self.examples)
 
     def report_facts(self) -> None:
-        """Return what is known of the training, where it has changed."""
+        """Report the facts of the training if they have changed."""
         if self.facts and self.facts != self._written_facts:
             self._written_facts = dict(self.facts)
             report.write("training", {"pid": self._pid, **self.facts})

@@ -41,7 +41,7 @@ class StepTimeline:
         self.current, self.since_s = region, now_s
 
     def leave(self) -> None:
-        """Return to the region before the last ``enter``."""
+        """Restore the region before the last ``enter``."""
         self.become(self._outer.pop() if self._outer else "other")
 
     def become(self, region: str) -> None:
@@ -99,6 +99,6 @@ class StepTimeline:
             self.leave()
 
     def optimizer_failed(self) -> None:
-        """Leave optimizers that ended with an exception: no hook is called behind their steps."""
+        """End optimizers' steps that raised an exception: no hook is called after those."""
         while self._in_optimizer:
             self.optimizer_ended()

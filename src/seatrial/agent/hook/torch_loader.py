@@ -201,7 +201,7 @@ def first_dimensions(batch: Any) -> List[int]:
 
 
 def tensors_in(batch: Any, depth: int = 3) -> List[Any]:
-    """Return what has a shape in nested lists and mappings."""
+    """Return the values in nested lists and mappings that have a shape."""
     if not isinstance(batch, (list, tuple, Mapping)):
         return [batch] if getattr(batch, "shape", None) is not None else []
     items = batch.values() if isinstance(batch, Mapping) else batch
@@ -257,7 +257,7 @@ class GivenBatches:
             return {}
 
     def follow(self, batches: Dict[int, List[float]], result: Any) -> Any:
-        """See whether a backward pass comes to the result of a model that was called with these. Returns the result."""
+        """Watch for a backward pass through the result of a model that was called with these; return the result."""
         thread = get_ident()
 
         def reached(gradients: Any) -> None:

@@ -62,7 +62,7 @@ class GpuSpans:
         self.last = ""
 
     def collect(self) -> None:
-        """Take up windows whose last event the GPU has passed."""
+        """Add up the spans of windows whose last event the GPU has passed."""
         while self._closed and self._closed[0][-1][1].query():
             marks = self._closed.pop(0)
             for (phase, event), (_, following) in zip(marks, marks[1:]):  # noqa: RUF007  pairwise is newer than Python 3.8
@@ -187,7 +187,7 @@ class Windows:
         return phase
 
     def totals(self) -> Dict[str, Any]:
-        """Return what all windows so far have shown; empty before the first has closed."""
+        """Return the measurements of all windows so far; empty before the first has closed."""
         if not self._steps:
             return {}
         self._gpu.collect()

@@ -1,4 +1,4 @@
-"""In a trial of `seatrial tune` no checkpoint is written, and files that the script changes are put back.
+"""Let a trial of `seatrial tune` write no checkpoint, and note which files the script changes, to be restored.
 
 Python calls an audit hook before it opens, removes or renames a file. What is there is copied aside first and noted in
 a journal, from which the driver (agent/tune/trial.py) puts it back when the trial's processes are gone.

@@ -1,6 +1,6 @@
 """List what can be tried on a script, the most promising first, and what is not tried, with the reason.
 
-Asked again after each change that was kept: a script that waits for data no longer is bound by another thing.
+The list is made anew after each kept change: a script that no longer waits for data is bound by something else.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple

@@ -24,7 +24,7 @@ _COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
 
 
 class Budget:
-    """From when it is made.
+    """The seconds that a tune may take, counted from the making of this object.
 
     Attributes:
         compiled_s: what trials that compile took.
@@ -66,7 +66,7 @@ class Budget:
 
 
 def usual_s(trials: List[TuneTrial]) -> float:
-    """Return what a trial of these takes; of the very first one files came from the disk."""
+    """Return the median seconds of these trials, without the very first one, whose files came from the disk."""
     walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
     return walls_s[len(walls_s) // 2] if walls_s else 0.0
 
@@ -230,7 +230,7 @@ class TuneDriver:
             self._try_with_workers(fits[0], cpus)
 
     def _try_with_workers(self, candidate: TuneCandidate, cpus: int) -> None:
-        """Return what was no faster because the loader gave no more batches is tried once more with more workers."""
+        """Try a change once more with more workers if it was no faster because the loader gave no more batches."""
         if self.spec.only and "workers" not in self.spec.only:
             return
         if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:

@@ -117,7 +117,7 @@ class TuneRow(NamedTuple):
 
 
 class TuneLog:
-    """All so far."""
+    """The results of the tune so far."""
 
     def __init__(self) -> None:
         self.baseline: Optional[TuneRow] = None
@@ -135,7 +135,7 @@ class TuneLog:
         self.done = False
 
     def add_files(self, trial: TuneTrial) -> None:
-        """Return what became of files that the trial wrote."""
+        """Add the outcome of the files that the trial wrote."""
         kept = (trial.report or {}).get("kept_files") or {}
         self.files["skipped"] += int(kept.get("skipped") or 0)
         for key in ("restored", "removed"):

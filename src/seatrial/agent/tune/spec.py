@@ -33,7 +33,7 @@ class Spec(NamedTuple):
 
 
 def of(plan: AgentPlan, argv: List[str]) -> Spec:
-    """Return what a plan asks for.
+    """Return the tune that a plan requests.
 
     Args:
         argv: its script's whole command line.

@@ -91,7 +91,7 @@ def deviation(groups: Sequence[Sequence[TuneTrial]], scales: Optional[Sequence[f
 
 
 def noise(trial: Rates, reference: Rates, sigma: float) -> float:
-    """Return what a gain must exceed, and a loss of speed: trials differ, and so do the parts of each."""
+    """Return the least share by which trials must differ to count: trials differ, and so do the parts of each."""
     squares = [max(sigma, each.spread if each.trials == 1 else 0.0) ** 2 / each.trials for each in (trial, reference)]
     return max(LEAST_GAIN, _SIGMAS * math.sqrt(sum(squares)))
 
@@ -125,7 +125,7 @@ def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]])
 
 
 class Band:
-    """Hold how much the baseline's own losses differ from one seed to the next: the first ones set the margin."""
+    """The difference of the baseline's own losses from one seed to the next: the first ones set the margin."""
 
     def __init__(self) -> None:
         self.curves: List[Sequence[Optional[float]]] = []
@@ -136,7 +136,7 @@ class Band:
 
     @property
     def width(self) -> float:
-        """Return the difference of the baselines, and never less than what rounding makes."""
+        """Return the difference of the baselines, and at least the one that rounding makes."""
         apart = (difference(self.curves[0], self.curves[-1]) or 0.0) if self.curves else 0.0
         levels = [abs(value) for curve in self.curves for value in smoothed(curve)]
         return max(apart, _ROUNDING * max(levels, default=0.0))

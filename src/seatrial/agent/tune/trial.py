@@ -116,7 +116,7 @@ LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
 #: Of the budget, a trial's steps take no more: its start may take three times as long within the first one's limit.
 _MEASURED = 0.15
 
-#: Of a script's output, kept for the one who asks why a trial failed.
+#: Bytes of a script's output that are kept to explain a failed trial.
 _MOST_OUTPUT_BYTES = 64 << 10
 
 

@@ -184,7 +184,7 @@ def norm_embedded(
     tokens_T: Tensor, positions_T: Tensor, tables: tuple[Tensor, Tensor, Tensor], gain_W: Tensor, shift_W: Tensor,
     keys: Tensor, place: int, share: float, epsilon: float, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute that of dropout(norm(words[token] + places[position] + kinds[0])), of three tables; numbers are int32."""
+    """Do the same for dropout(norm(words[token] + places[position] + kinds[0])), of three tables; numbers: int32."""
     words, places, kinds = tables
     rows, width = len(tokens_T), words.shape[1]
     y = torch.empty(rows, width, dtype=dtype, device=words.device)
