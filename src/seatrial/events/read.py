@@ -1,6 +1,6 @@
 """Events read back.
 
-Lines come from other versions, and from targets: of no key but ``type`` and ``t`` is the type of its value known.
+Lines come from other versions, and from targets: only the keys ``type`` and ``t`` have values of a known type.
 """
 
 import errno
@@ -38,7 +38,7 @@ class Lines:
         self._skipping = False
 
     def skip_to_last(self, size: int) -> None:
-        """Go on from the last ``size`` bytes of what is there now; the line that begins before them is passed over."""
+        """Continue from the last ``size`` bytes of the file as it is now; leave out the line that begins before."""
         descriptor = self._open()
         if descriptor is not None:
             self.offset = max(0, os.fstat(descriptor).st_size - size)
@@ -201,5 +201,5 @@ def of_type(events: Iterable[Dict[str, Any]], kind: Type[Event]) -> Iterator[Dic
 
 
 def mark(kind: Type[Event]) -> bytes:
-    """Return what every line of this kind has in it: a search for a few lines need not parse them all."""
+    """Return the bytes that every line of this kind contains: a search for a few lines need not parse them all."""
     return b'"type":"%s"' % kind.type.encode()

@@ -34,7 +34,7 @@ def split_chain(line: bytes) -> Tuple[bytes, Optional[str]]:
 
 
 class Chain(NamedTuple):
-    """Hold what following a log's chain found: how many lines hold, the digest behind them, and the first that does
+    """The result of following a log's chain: how many lines hold, the digest after them, and the first line that does
     not.
 
     ``broken_at`` is a line's number, from 1, or None.

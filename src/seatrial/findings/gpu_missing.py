@@ -56,7 +56,7 @@ def explain_missing(
     Args:
         expected: GPUs of the plan: ``uuid``, and ``index``, ``name``, ``minor``, ``compute_capability`` where known.
         visible: GPUs that CUDA shows in this container: ``uuid`` and more.
-        context: facts; every key may be missing, which means not looked at:
+        context: facts; every key may be missing if it was not checked:
             device_nodes: names in /dev that begin with nvidia: ``["nvidia0", "nvidiactl", "nvidia-uvm"]``.
             libcuda: path or name of the library that was loaded, None when there is none.
             cu_init: result of cuInit(0), an integer.
@@ -298,7 +298,7 @@ def _driver(context: Facts) -> List[str]:
 
 
 def _observed(context: Facts) -> List[str]:
-    """Return what cuInit and NVML lines, and the driver's version."""
+    """Return the evidence of cuInit and NVML, and the driver's version."""
     lines = []
     if context.get("cu_init") is not None:
         lines.append("cuInit returned %s" % context["cu_init"])

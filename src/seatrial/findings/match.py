@@ -39,7 +39,7 @@ def without_steering(line: bytes) -> bytes:
 
 
 class Seams:
-    """Where two lines meet that may have been one.
+    """The ends of two lines that may have been one, broken at a terminal's width.
 
     A line that was broken is as long as any before it: where there are longer ones, nothing broke it.
     """
@@ -172,7 +172,7 @@ class Matches:
         return list(self._findings.values())
 
     def add(self, number: int, raw: bytes) -> bool:
-        """Look at one line of the log; whether it has the beginning of a symptom, if no more."""
+        """Search one line of the log; return True if it has the beginning of a symptom, if no more."""
         raw = without_steering(raw)
         if (self._writes or b"    " in raw) and self._is_failed_write(number, raw):
             return True
@@ -213,7 +213,7 @@ class Matches:
         return False
 
     def add_broken(self, number: int, end: bytes, begin: bytes, begun: bool) -> None:
-        """Look at two lines that may have been one, broken within a word or between two.
+        """Search two lines that may have been one, broken within a word or between two.
 
         Args:
             end: of the first one. begin: of the second, whose number it is.

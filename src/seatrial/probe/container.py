@@ -160,7 +160,7 @@ LIMITS_INTERVAL_S = 30.0
 
 
 class ContainerUsage:
-    """The one of a process, or that process and its descendants where it has no cgroup of its own.
+    """The usage of a process's container, or of the process and its descendants if it has no cgroup of its own.
 
     Args:
         pid: the process. Default: this process, itself not counted.
@@ -242,7 +242,7 @@ class ContainerUsage:
 
 
 class _Look(NamedTuple):
-    """Hold what was read at one moment: CPU time and memory of the whole, and every process in it."""
+    """The readings of one moment: CPU time and memory of the whole, and every process in it."""
 
     read_s: float
     cpu_seconds: float

@@ -1,6 +1,6 @@
 """The NVIDIA driver's user-space files on this host: device nodes, libraries, programs.
 
-What the container toolkit would inject, found without it: for hosts that have a driver but no toolkit.
+They are the files that the container toolkit would inject, found without it: for hosts with a driver but no toolkit.
 """
 
 import os
@@ -107,7 +107,7 @@ class Library(NamedTuple):
 
 
 class DriverFiles(NamedTuple):
-    """Hold what was found. Paths are as on the host, also when it was looked for under another root.
+    """The driver's files that were found. Paths are as on the host, also when the search was under another root.
 
     Attributes:
         version: of the loaded kernel module, e.g. ``580.159.04``; None under WSL2 or without a driver.

@@ -54,7 +54,7 @@ class Gpm:
         return self._last
 
     def close(self) -> None:
-        """Give the memory of the samples back."""
+        """Free the memory of the samples."""
         for sample in filter(None, (self._before, self._now)):
             optional(self._nvml, "nvmlGpmSampleFree", sample)
         self._before = self._now = None
@@ -199,7 +199,7 @@ class Gpu:
         }
 
     def _read_state(self) -> Dict[str, Any]:
-        """Return what changes slowly."""
+        """Return the keys whose values change slowly."""
         memory = self._value("nvmlDeviceGetMemoryInfo", _MEMORY_INFO_V2)
         return {
             "temperature_c": self._value("nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
@@ -222,8 +222,8 @@ class Gpu:
         }
 
     def service(self) -> Dict[str, Any]:
-        """Return what only an exporter reads, all of it slow: memory temperature, remapped rows, PCIe replays,
-        codecs."""
+        """Return the keys that only an exporter reads, all of them slow: memory temperature, remapped rows, PCIe
+        replays, codecs."""
         rows = self._value("nvmlDeviceGetRemappedRows")
         fields = self._value("nvmlDeviceGetFieldValues", [_FIELD_MEMORY_TEMPERATURE])
         encoder, decoder = (self._value("nvmlDeviceGet%sUtilization" % name) for name in ("Encoder", "Decoder"))

@@ -103,7 +103,7 @@ def owner(pid: int, proc: str = "/proc") -> Optional[Owner]:
 
 
 class Attribution:
-    """Which containers have processes here, read again and again: the cgroup of a known process is not read anew.
+    """The containers that have processes here, read repeatedly: the cgroup of a known process is not read anew.
 
     A process is known once two readings agree: an engine starts a container's first process in its own cgroup and
     then moves it. Every RESCAN_S all are read: PIDs are given again, and the service manager may move processes.

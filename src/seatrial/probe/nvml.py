@@ -241,7 +241,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 
 class GpuHealth(NamedTuple):
-    """Hold what one GPU reports of itself; None if driver or chip does not.
+    """The facts that one GPU reports of itself; None if driver or chip does not.
 
     ``processes`` and ``processes_bytes`` are those with a CUDA context that NVML shows to this PID namespace.
     """

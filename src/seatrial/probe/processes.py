@@ -140,7 +140,7 @@ RESCAN_S = 30.0
 
 
 class Tree:
-    """Call ``read`` as often as you like. With 200 processes of others a full reading takes 2.4 ms of CPU.
+    """The processes under one. ``read`` may be called often: with 200 others a full reading takes 2.4 ms of CPU.
 
     Args:
         pid: the root. with_root: whether it is counted.

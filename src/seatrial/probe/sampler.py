@@ -89,7 +89,7 @@ class Sampler:
         return self._xids.new() if self._xids else {}
 
     def close(self) -> None:
-        """Give back what NVML holds for us; the sampler is not to be used any more."""
+        """Release all that NVML holds for us; the sampler is not to be used any more."""
         for gpu in self._gpus.values():
             gpu.close()
         if self._xids is not None:

@@ -221,7 +221,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 class AutocastLayers:
-    """The layers of a model that are run so.
+    """The layers of a model that run on bf16 copies of their weights.
 
     Attributes:
         layers: these. second_stream: where gradients of their weights can be made.

@@ -81,7 +81,7 @@ class Ranks:
         return values
 
     def same_start(self, model: nn.Module) -> None:
-        """Give every rank the first one's parameters and buffers."""
+        """Send the first rank's parameters and buffers to every rank."""
         if self.world > 1:
             for tensor in (*model.parameters(), *model.buffers()):
                 dist.broadcast(tensor.data, 0)
@@ -179,7 +179,7 @@ class Gradients(Protocol):
         """Note that something other than a step has changed the parameters."""
 
     def settle(self) -> None:
-        """Bring them up to date, before something other than a step reads them."""
+        """Update all parameters before something other than a step reads them."""
 
 
 class GradientReducer:

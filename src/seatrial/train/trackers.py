@@ -22,7 +22,7 @@ class Tracker(Protocol):
     """Something that keeps numbers."""
 
     def log(self, values: Values) -> None:
-        """Take one set of numbers."""
+        """Record one set of numbers."""
 
     def close(self) -> None:
         """Write out what is still held."""

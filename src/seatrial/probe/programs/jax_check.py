@@ -77,7 +77,7 @@ def try_jit(jax: Any, index: int, device: Any) -> Dict[str, Any]:
 
 
 def lacking(jax: Any, device: Any) -> List[str]:
-    """Return what fails on the device that only some scripts need: a convolution (cuDNN)."""
+    """Return the failures on the device of parts that only some scripts need: a convolution (cuDNN)."""
     try:
         images_NCHW = jax.device_put(jax.numpy.ones((1, 4, 8, 8)), device)
         filters_OIHW = jax.device_put(jax.numpy.ones((4, 4, 3, 3)), device)

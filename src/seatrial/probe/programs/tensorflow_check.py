@@ -99,8 +99,8 @@ def try_graph(tf: Any, index: int, kind: str = "GPU") -> Dict[str, Any]:
 
 
 def lacking(tf: Any, kind: str = "GPU") -> List[str]:
-    """Return what fails on the first device that only some scripts need: a convolution (cuDNN), XLA (ptxas,
-    libdevice)."""
+    """Return the failures on the first device of parts that only some scripts need: a convolution (cuDNN), XLA
+    (ptxas, libdevice)."""
 
     def convolution() -> Any:
         return tf.nn.conv2d(tf.ones((1, 8, 8, 4)), tf.ones((3, 3, 4, 4)), 1, "SAME")

@@ -1,7 +1,7 @@
 """AdamW over all parameters of a large model in one launch, with what comes before and after it.
 
-Rows of an embedding are updated when somebody looks at them: a batch has a thousand tokens of thirty thousand, and what
-the others miss (their moments fade, they decay) is made up for later, step by step, with the same numbers.
+Rows of an embedding are updated when they are read: a batch has a thousand tokens of thirty thousand. The steps that
+the others miss (their moments fade, they decay) are computed later, one by one, with the same numbers.
 
 Everything lies in flat arrays of n elements: parameters and moments in fp32, gradients in the type of the products. The
 gradient's norm is taken before (two launches), its clipping is done in the update, and so is the copy of the weights in
@@ -77,7 +77,7 @@ def update_rows(
     table: tuple[Tensor, Tensor, Tensor], gradients_SH: Tensor | None, targets_S: Tensor | None, seen: Tensor,
     norm: Tensor | None, done: Tensor, rules: Tensor, rule: Rule, dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    """Bring rows of a table to step ``done``: first through the steps that they have missed, whose gradients were zero.
+    """Update rows of a table to step ``done``: first by the steps that they have missed, whose gradients were zero.
 
     What a dense AdamW does with them, element by element in the same order, but only when somebody looks.
 

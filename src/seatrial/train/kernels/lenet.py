@@ -33,7 +33,7 @@ MAX_ROWS = 256
 
 @dataclass(frozen=True)
 class LenetShape:
-    """Bytes of shared memory for images and for classes."""
+    """The pixels of an image, the number of classes, and the sizes that follow from them."""
 
     height: int
     width: int

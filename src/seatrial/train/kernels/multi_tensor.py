@@ -96,7 +96,7 @@ def blocks_of(size: int) -> int:
 
 @dataclass
 class Matrices:
-    """Where the updates of one group of filters lie while they are worked on.
+    """Memory for the updates of one group of filters during a step.
 
     Attributes:
         updates_TML: bf16, zeros beyond each matrix.

@@ -186,7 +186,7 @@ def launch(
 
 
 def _allow(kernel: Any, shared_bytes: int) -> None:
-    """Let a kernel have so much shared memory; torch 2.9 and later have a method for it."""
+    """Allow a kernel so many bytes of shared memory; torch 2.9 and later have a method for it."""
     if shared_bytes <= getattr(kernel, "allowed_shared_bytes", 0):
         return
     if hasattr(kernel, "set_shared_memory_config"):

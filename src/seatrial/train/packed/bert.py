@@ -1,6 +1,6 @@
 """A BERT classifier over packed texts: the loss, and every gradient written by hand into flat arrays.
 
-What BertForSequenceClassification computes, dropout included, over tokens that are there. Its layers and names stay:
+It computes the same as BertForSequenceClassification, dropout included, over real tokens alone. Layers and names stay:
 evaluation, saving and everything else go on using the model. Products are cuBLAS', the rest are kernels of this
 library, but for attention that these do not take; a step has 21 kernels a layer.
 Shapes: T tokens of all texts, B texts, E numbers a token, F in between, H heads, K classes.

@@ -227,7 +227,7 @@ def _tested(data: TextSet, texts: Tensor, device: torch.device) -> tuple[Packed,
 
 
 def dealt(examples: int, batch: int, rank: int, world: int) -> list[Span]:
-    """Deal so that every rank has an example: the last two batches share theirs. Raises InputError."""
+    """Deal examples so that every rank has one: the last two batches share theirs. Raises InputError."""
     spans, left = deal(examples, batch, rank, world), examples % (batch * world)
     if not 0 < left < world:
         return spans

@@ -3,7 +3,7 @@
 The model keeps its layers and names: its parameters become views. Gradients and the copy are in the type of the
 products; nothing is cast in a step but by the update, which writes the copy.
 
-An update moves bytes and leaves the arithmetic idle, and a forward pass the other way round, so they run side by side:
+An update moves bytes and leaves the arithmetic idle, a forward pass the reverse, so they run at the same time:
 ``update`` changes the first layer's matrices and all that is small; those of later layers are changed on a second
 stream when the next step begins, a layer at a time, and the forward pass waits for each where it comes to it. Other
 readers call ``settle`` first.
@@ -134,7 +134,7 @@ class FlatWeights:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Bring everything up to date: somebody else is going to read it."""
+        """Update everything that a step left for later: something other than a step is about to read it."""
         self._update_rows(None, None)
         if self._rate is not None:
             self._update_later(self._rate)
