@@ -89,7 +89,7 @@ COMPILING_S = 2400.0
 
 
 class FrameworkCheck:
-    """A check in a child. Call ``start``, then ``wait``, or ``ended`` at its end; ``kernels`` has the results.
+    """Checks the framework in a child. Call ``start``, then ``wait``, or ``ended`` at its end; then ``kernels``.
 
     Args:
         env: the target's, as CUDA showed ``visible`` (UUIDs in CUDA's order) in it.

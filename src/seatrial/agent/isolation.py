@@ -147,7 +147,7 @@ def find_run(run_id: str) -> List[int]:
 
 
 def import_compiled_by_child(name: str) -> Any:
-    """Return a module that a child compiles, also put in sys.modules. Call before any thread. Raises ImportError."""
+    """Import a module that a forked child compiles; call before any thread exists. Raises ImportError."""
     if name in sys.modules:
         return sys.modules[name]
     read_end, write_end = os.pipe()

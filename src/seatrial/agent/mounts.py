@@ -1,4 +1,4 @@
-"""Compare the container's mounts with the files that the host opened: engines mount by path, where others may be."""
+"""Compare the container's mounts with what the host opened: engines mount by path, which may have changed by then."""
 
 import json
 import os

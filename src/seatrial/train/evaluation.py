@@ -33,7 +33,7 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run within with the whole model in evaluation mode."""
+    """Keep the whole model in evaluation mode within."""
     with modes_kept(model):
         model.eval()
         yield
