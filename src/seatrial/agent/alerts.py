@@ -1,6 +1,6 @@
 """Alerts: a command or a webhook for what the watchdog finds, in processes of their own.
 
-Neither may hold the run up: they get ALERT_TIMEOUT_S, and what becomes of them is a note at most.
+Neither may delay the run: each gets ALERT_TIMEOUT_S, and its failure is a note in the evidence at most.
 """
 
 import json
@@ -22,7 +22,7 @@ _POST_TIMEOUT_S = 15.0
 
 
 class AlertSender:
-    """Sends findings out.
+    """Sends findings to the alert's command or webhook.
 
     Args:
         command: for /bin/sh, where the target runs; gets SEATRIAL_FINDING (JSON), SEATRIAL_FINDING_ID and
@@ -77,10 +77,10 @@ class AlertSender:
         return (ended.stdout.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
 
     def _run_post(self, url: str, body: bytes) -> Optional[str]:
-        """POST in a forked child: TLS and HTTP would cost the agent 8 MB for good.
+        """Send the body by POST from a forked child: TLS and HTTP would cost the agent 8 MB for good.
 
-        It runs no other program, since that one could be looked into until it had shut itself off: a process that
-        knows the URL may post there, and the target is of the same user.
+        The child runs no other program: a new one could be inspected until it had made itself undumpable. A process
+        that knows the URL may post there, and the target is of the same user.
         """
         read_end, write_end = os.pipe()
         child = os.fork()
@@ -104,7 +104,7 @@ class AlertSender:
 
 
 def _post(url: str, body: bytes, complain_to: int) -> None:
-    """In the child. A signal is none of the agent's business: its pipe of them is shared."""
+    """Send the body and end this forked child. The child gives up the agent's pipe of signals, which it shares."""
     try:
         signal.set_wakeup_fd(-1)
         for number in FORWARDED:

@@ -1,7 +1,7 @@
 """Decide how often the target is started: again for lost peers, and from checkpoints if a pod takes another's place.
 
-What happened before outlives the pod where a volume keeps the run's folder: a line a failure in one file next to the
-target's own, a line a pod in another. A requested end is in neither.
+Earlier attempts are counted in two files of the run's folder, which outlive the pod if a volume keeps them: one has a
+line for each failure, the other for each pod. A requested end is in neither.
 """
 
 import os
@@ -40,7 +40,7 @@ def failures(run_dir: str) -> List[int]:
 
 
 def lost_pods(run_dir: str) -> int:
-    """Pods before this one that began and never recorded an end: killed for memory, or lost with their node."""
+    """Count the pods before this one that began and recorded no end: killed for memory, or lost with their node."""
     words = _words(run_dir, _PODS)
     return max(0, words.count(_BEGUN) - words.count(_ENDED))
 
@@ -59,7 +59,7 @@ def exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
 
 
 def allowed(plan: AgentPlan) -> int:
-    """Failures after which it is not started again. One node alone has no peer to lose: its script has failed."""
+    """Return the number of failures that end the attempts; 1 on a single node, which has no peer to lose."""
     return 1 + plan.restarts if plan.nodes > 1 else 1
 
 

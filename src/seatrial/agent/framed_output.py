@@ -23,7 +23,7 @@ STALL_S = 5.0
 
 
 class PassThrough:
-    """Our own stdout or stderr. Never dies when nobody reads, and waits at most STALL_S for someone who stalls.
+    """Our own stdout or stderr. It survives a missing reader, and waits at most STALL_S for one that stalls.
 
     What is written in one call is let go as a whole or not at all.
     """
@@ -118,7 +118,7 @@ class LogStream(PassThrough):
 
 
 class FramedOutput:
-    """One output stream's way into the log stream; where a plain PassThrough would be without one.
+    """Passes one output stream into the log stream; without a log stream a PassThrough does it.
 
     Attributes:
         shows_prompts: a person looks on: lines that are not finished are sent as well.

@@ -35,7 +35,7 @@ def explain(
     inventory: Inventory,
     kernel: Optional[Dict[str, Any]] = None,
 ) -> Finding:
-    """Why GPUs of the plan are missing or, with the failed ``kernel``, unusable.
+    """Return the finding that explains why GPUs of the plan are missing or, with a failed ``kernel``, unusable.
 
     Args:
         env: the target's environment.
@@ -89,7 +89,7 @@ COMPILING_S = 2400.0
 
 
 class FrameworkCheck:
-    """Start it, then either ``wait`` for it or call ``ended`` when its process has; then ``kernels`` has the results.
+    """Checks the framework in a child. Call ``start``, then ``wait``, or ``ended`` at its end; then ``kernels``.
 
     Args:
         env: the target's, as CUDA showed ``visible`` (UUIDs in CUDA's order) in it.
@@ -118,17 +118,17 @@ class FrameworkCheck:
 
     @property
     def framework(self) -> str:
-        """Its name in sentences."""
+        """Return the framework's name as sentences write it."""
         return FRAMEWORKS[self._plan.check]
 
     @property
     def started(self) -> bool:
-        """By this run, or by an attempt before."""
+        """Return True once this check was started, or could not be."""
         return self._process is not None or self._trouble is not None
 
     @property
     def running(self) -> bool:
-        """Started, and its process has not ended."""
+        """Return True while the check's process has not ended."""
         return self._process is not None and self._code is None
 
     def start(self) -> None:
@@ -159,7 +159,7 @@ class FrameworkCheck:
         self.pid, self.due_s = self._process.pid, time.monotonic() + self._timeout_s
 
     def wait(self) -> None:
-        """Until it has ended. For when nothing else is to be done meanwhile."""
+        """Wait for the check's end, up to its time limit. For use when nothing else is to be done meanwhile."""
         if self._process is None:
             return
         try:
@@ -169,13 +169,13 @@ class FrameworkCheck:
             self.ended(self._process.wait())
 
     def ended(self, code: int) -> None:
-        """Its process has been reaped; its exit code, or minus the signal that killed it."""
+        """Record that the check's process was reaped with this exit code, or minus the signal that killed it."""
         assert self._process is not None
         self._process.returncode = self._code = code
         self.due_s = None
 
     def give_up(self) -> None:
-        """It takes too long."""
+        """Kill the check's process, because it takes too long."""
         if self._process is not None:
             self._trouble = "the GPU check did not finish within %.0f s" % self._timeout_s
             self._process.kill()
@@ -209,14 +209,14 @@ class FrameworkCheck:
                 journal.write(finding.event())
 
     def _with_its_words(self, error: str) -> str:
-        """The error, and what the framework had logged before it: there the reason stands."""
+        """Return the error, with the line that the framework logged before it and that a known failure matches."""
         logged = [line.strip() for line in self._complained.splitlines()]
         found = {line: [each.id for each in match_text(line) if each.severity != "info"] for line in logged}
         known = sorted((line for line in logged if found[line]), key=lambda line: _GENERAL.get(found[line][0], 0))
         return "%s: %s" % (error, known[0][:_MOST_WORDS]) if known and known[0] not in error else error
 
     def _result(self) -> Dict[str, Any]:
-        """The JSON object on the last whole line of the child's output, or why there is none."""
+        """Return the JSON object on the last whole line of the child's output, or one with the ``error`` instead."""
         if self._trouble is None:
             with self._out, self._err:
                 self._out.seek(0), self._err.seek(0)
@@ -346,13 +346,13 @@ def passed(trial: FrameworkCheck, journal: Journal) -> bool:
 
 
 def report(finding: Finding, journal: Journal) -> None:
-    """The broken contract, in the evidence and on the agent's stderr."""
+    """Report the broken contract in the evidence and on the agent's stderr."""
     journal.write(finding.event())
     print_to_stderr(in_one_line(finding.message, finding.cause, finding.fix))
 
 
 def _write_kernels(kernels: List[Dict[str, Any]], journal: Journal) -> Optional[Dict[str, Any]]:
-    """The first that failed, or None."""
+    """Write an event for each kernel and return the first that failed, or None."""
     for kernel in kernels:
         journal.write(GpuKernel(**kernel))
     return next((kernel for kernel in kernels if not kernel["ok"]), None)
@@ -394,5 +394,5 @@ def _see(plan: AgentPlan, env: Dict[str, str]) -> Dict[str, Any]:
 
 
 def _bare(uuid: str) -> str:
-    """The UUID without GPU- or MIG-."""
+    """Return the UUID in lower case without GPU- or MIG-."""
     return uuid.split("-", 1)[-1].lower()

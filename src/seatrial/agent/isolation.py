@@ -47,7 +47,7 @@ def close() -> Optional[str]:
 
 
 def own_python(*folders: str) -> List[str]:
-    """The command line of this Python: behind the loader that came along with it, or only the program.
+    """Return the command line of this Python: behind the loader that came along with it, or only the program.
 
     Args:
         folders: of libraries that it loads besides its own.
@@ -61,8 +61,8 @@ def own_python(*folders: str) -> List[str]:
 
 
 def _capabilities(status: Dict[str, str]) -> Optional[int]:
-    """Return what the target can have: of root, or where a setuid program can give it, all that are not dropped for
-    good."""
+    """Return the mask of capabilities that the target can have: all that are not dropped for good if it is root or a
+    setuid program can give them. None if unknown."""
     can_gain = os.geteuid() == 0 or status.get("NoNewPrivs") != "1"
     try:
         return int(status["CapBnd"] if can_gain else status["CapEff"], 16)
@@ -71,7 +71,7 @@ def _capabilities(status: Dict[str, str]) -> Optional[int]:
 
 
 def _own_code_is_writable() -> bool:
-    """Python loads some modules only when it needs them. A link on the way to them could be another one by then."""
+    """Return True if the target could change modules that Python loads later, also by a link on the way to them."""
     places = [os.path.dirname(os.__file__), os.path.realpath(sys.executable)]
     places += [] if _is_sealed(sys.argv[0]) else [sys.argv[0]]
     moved = len(own_python()) > 1 and os.path.realpath(sys.executable) != sys.executable
@@ -94,7 +94,7 @@ def archive_descriptor(path: str) -> Optional[int]:
 
 
 def _status() -> Dict[str, str]:
-    """Name → value of /proc/self/status."""
+    """Read name → value of /proc/self/status."""
     try:
         with open("/proc/self/status") as file:
             return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
@@ -130,7 +130,7 @@ def start(run_id: str) -> int:
 
 
 def kill_run(run_id: str) -> None:
-    """SIGKILL every process that carries the run's mark in its environment, until none is left."""
+    """Kill every process that carries the run's mark in its environment, until none is left."""
     for _ in range(_ROUNDS):
         marked = find_run(run_id)
         if not marked:
@@ -140,14 +140,14 @@ def kill_run(run_id: str) -> None:
 
 
 def find_run(run_id: str) -> List[int]:
-    """PIDs of live processes with this run's mark, this process excepted."""
+    """Return the PIDs of live processes with this run's mark, except this process."""
     mark = ("%s=%s" % (RUN_VARIABLE, run_id)).encode()
     alive = [process.pid for process in processes.everyone().values() if process.state != "Z"]
     return [pid for pid in alive if pid != os.getpid() and mark in processes.environment(pid)]
 
 
 def import_compiled_by_child(name: str) -> Any:
-    """The module, also put in sys.modules. Call before any thread exists: it forks. Raises ImportError."""
+    """Import a module that a forked child compiles; call before any thread exists. Raises ImportError."""
     if name in sys.modules:
         return sys.modules[name]
     read_end, write_end = os.pipe()

@@ -21,7 +21,7 @@ _LOOKED_THROUGH_BYTES = 1 << 30
 
 
 def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
-    """Name → value, from files of that name in ``folder``, which are deleted. A missing file raises OSError."""
+    """Read name → value from files of that name in ``folder`` and delete them. Raises OSError without a file."""
     values = {}
     for name in names:
         path = os.path.join(folder or "", name)
@@ -35,7 +35,7 @@ def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
 
 
 def encode(secrets: Dict[str, str]) -> List[bytes]:
-    """The values as the target may print them."""
+    """Return the values as the bytes that the target may print."""
     return [value.encode("utf-8", "surrogateescape") for value in secrets.values()]
 
 
@@ -98,19 +98,19 @@ class Redactor:
         return b"".join(out)
 
     def flush(self) -> bytes:
-        """The rest, at the end of the stream."""
+        """Return the held rest, redacted, at the end of the stream."""
         rest, self._held = self._held, b""
         return self._pattern.sub(REDACTED, rest) if self._secrets else rest
 
     def text(self, text: str) -> str:
-        """A whole string, redacted."""
+        """Return a whole string, redacted."""
         if not self._secrets:
             return text
         data = text.encode("utf-8", "surrogateescape")
         return self._pattern.sub(REDACTED, data).decode("utf-8", "surrogateescape")
 
     def _hold_from(self, data: bytes, start: int) -> int:
-        """The first position from ``start`` whose rest is the beginning, but not the whole, of a secret."""
+        """Return the first position from ``start`` whose rest is the beginning, but not the whole, of a secret."""
         first = max(start, len(data) - len(self._secrets[0]) + 1)
         for position in range(first, len(data)):
             rest = data[position:]
@@ -150,7 +150,7 @@ class Journal:
         self._refused: Dict[str, int] = {}
 
     def write(self, event: events.Event) -> None:
-        """One event, or a complaint when it cannot be written."""
+        """Write one event, or a complaint if it cannot be written."""
         keys = events.as_dict(event, "agent", events.now())
         with self._lock:
             self._seq += 1
@@ -176,7 +176,7 @@ class Journal:
             self.write(events.AgentSummary(events=self._to_repeat, output_lines=output_lines))
 
     def report(self, line: bytes) -> None:
-        """A line that the target has written to $SEATRIAL_EVENTS. It becomes a report or nothing."""
+        """Record a line that the target has written to $SEATRIAL_EVENTS: as a report and never as another event."""
         step, claimed = (None, None)
         if self._log is not None or b'"type"' in line or b'"source"' in line or b"\\" in line:
             step, claimed = events.report(line)
@@ -199,7 +199,7 @@ class Journal:
                 self._append(events.parse(self._redacted(events.encode(step)[:-1])))
 
     def report_refusals(self) -> None:
-        """Return how many reports posed as evidence beyond those reported one by one. Call once, at the end."""
+        """Write how many reports posed as evidence if more did than were reported one by one. Call once, at the end."""
         if sum(self._refused.values()) > _MOST_SINGLE_REFUSALS:
             self.write(events.ReportRefused(claims=dict(self._refused), total=True))
 
@@ -216,7 +216,7 @@ class Journal:
         return self._redactor.feed(line) + self._redactor.flush()
 
     def output_channel(self, number: int) -> "Union[PassThrough, FramedOutput]":
-        """Where the target's stdout (1) or stderr (2) is passed on to."""
+        """Return the channel that passes on the target's stdout (1) or stderr (2)."""
         return PassThrough(number) if self._stream is None else FramedOutput(number, self._stream)
 
     def hide(self, secrets: "List[bytes]") -> None:
@@ -230,12 +230,12 @@ class Journal:
             self._stream.flush(wait_s)
 
     def note(self, message: str) -> None:
-        """A sentence for the receipt's timeline."""
+        """Write a sentence for the receipt's timeline."""
         self.write(events.Note(message=message))
 
 
 def print_to_stderr(message: str) -> None:
-    """A line on the agent's own stderr, which engines keep. Nobody may be listening any more."""
+    """Print a line on the agent's own stderr, which engines keep. Nobody may be listening any more."""
     try:
         sys.stderr.write("seatrial: %s\n" % message)
         sys.stderr.flush()

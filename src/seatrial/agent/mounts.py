@@ -1,4 +1,4 @@
-"""Compare the container's mounts with what the host opened: engines mount by path, where others may be by then."""
+"""Compare the container's mounts with what the host opened: engines mount by path, which may have changed by then."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def stand_before(orders: str, argv: List[str], archive: str) -> str:
 
 
 def compare(mounts: Identities, archive: str) -> Tuple[Optional[str], Optional[str]]:
-    """(target that shows something else, why others could not be compared); each None where there is none.
+    """Return (target that shows something else, why others could not be compared), each None if there is none.
 
     Args:
         archive: the agent's own, which no container can replace: it differs where the engine has another kernel.
@@ -53,7 +53,7 @@ def _is_as_opened(target: str, mounts: Identities) -> bool:
 
 
 def _seen(target: str, mounts: Identities) -> List[int]:
-    """Device and inode at a path that no link leads away from: an image may have links above it, a mount may not."""
+    """Return device and inode at a path that no link leads away from: an image may have links above it, a mount not."""
     around = [other for other in mounts if target.startswith(other.rstrip("/") + "/")]
     trusted = max(around, key=len) if around else os.path.dirname(target)
     place = os.path.join(os.path.realpath(trusted), os.path.relpath(target, trusted))

@@ -44,7 +44,7 @@ Report = Callable[[Finding], None]
 
 
 class SampleWatchdog:
-    """Call ``look`` after each sample.
+    """Judges samples: hangs, lost or full GPUs, full memory, dead processes. Call ``look`` after each.
 
     Args:
         activity: output and reports of the target. hang_after_s: None: hangs are not looked for.
@@ -134,7 +134,7 @@ class SampleWatchdog:
             self._once("hang", "", evidence)
 
     def _zombies(self) -> None:
-        """Dead at two looks: every process that ends is dead for the moment that the driver takes it apart in."""
+        """Report dead processes that hold memory at two looks: any process is dead while the driver takes it apart."""
         before, self._dead = self._dead, set()
         for uuid in self._sampler.uuids:
             for listed in self._sampler.compute_processes(uuid) or []:
@@ -246,13 +246,13 @@ class Observer(threading.Thread):
                 due_s = max(due_s + self._interval_s, time.monotonic())
 
     def _pause_between_looks(self, elapsed_s: float) -> Optional[float]:
-        """Seconds, or None where the samples are often enough."""
+        """Return the seconds to the next look, or None if the samples come often enough."""
         if not self._unproven:
             return None
         return next((pause_s for until_s, pause_s in _LOOKS if elapsed_s < until_s), None)
 
     def stop(self) -> bool:
-        """Ask it to end, and wait a moment. False when it hangs in NVML: then nobody should ask NVML anything."""
+        """Request its end and wait up to 2 s. Return False if it hangs in NVML, which nothing should query then."""
         self._stop_requested.set()
         self.join(timeout=2.0)
         return not self.is_alive()
@@ -274,7 +274,7 @@ class Observer(threading.Thread):
         self._look_for_mappings(tree, busy)
 
     def _look_for_mappings(self, tree: "set[int]", busy: "set[str]") -> None:
-        """Where NVML lists nothing of ours (other PID namespace, old driver), /proc does."""
+        """Search /proc for contexts when NVML lists no process of ours (other PID namespace, old driver)."""
         for pid in sorted(tree):
             if not self._unproven:
                 return
@@ -284,7 +284,7 @@ class Observer(threading.Thread):
                         self._prove(uuid, pid, "uvm-mapping", None)
 
     def _mapped(self, pid: int) -> List[str]:
-        """Unproven GPUs that this process has a context on; by elimination when there is but one."""
+        """Return the unproven GPUs that this process has a context on; by elimination if there is but one."""
         if len(self._sampler.uuids) == 1:
             return list(self._unproven)
         minors = processes.context_minors(pid)

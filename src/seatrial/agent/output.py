@@ -18,7 +18,7 @@ class Activity:
         self._seen = 0
 
     def happened(self) -> None:
-        """The target printed or reported something."""
+        """Count a print or report of the target."""
         self._count += 1
 
     def new(self) -> bool:
@@ -112,7 +112,7 @@ class Stream:
         self.engine.write(data)
 
     def _append(self, log: int, data: bytes) -> int:
-        """Bytes that reached the log file; on a full disk, what went in before."""
+        """Append to the log file and return the bytes that reached it; on a full disk, those that fitted."""
         written = 0
         try:
             while written < len(data):

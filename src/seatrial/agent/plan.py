@@ -18,12 +18,12 @@ class Gpu(NamedTuple):
 
 
 def events_file(plan: AgentPlan) -> str:
-    """Where the target reports to: $SEATRIAL_EVENTS."""
+    """Return the path of the file that the target reports to: $SEATRIAL_EVENTS."""
     return os.path.join(plan.run_dir, "events.jsonl")
 
 
 def read(path: str) -> AgentPlan:
-    """The agent's plan of a plan.json. Raises OSError, or ValueError, KeyError or TypeError for what is none."""
+    """Read the agent's plan from a plan.json. Raises OSError, or ValueError, KeyError or TypeError for another file."""
     with open(path, encoding="utf-8") as file:
         whole = json.load(file)
     keys: Dict[str, Any] = dict(whole["agent"], injection=whole.get("injection"), mounts=whole.get("mounts", {}))
@@ -34,7 +34,7 @@ def read(path: str) -> AgentPlan:
 
 
 def _placed(plan: AgentPlan) -> AgentPlan:
-    """The plan with this node's rank, and a folder of its own for its target where several share one.
+    """Return the plan with this node's rank, and a folder of its own for its target if several share one.
 
     Raises ValueError when the variable for the rank does not have it.
     """
@@ -53,8 +53,8 @@ def _placed(plan: AgentPlan) -> AgentPlan:
 
 
 def make_folder(path: str) -> None:
-    """A folder on what may be a volume that several users share: like those that a kubelet makes for a subPath, it has
-    the mode of the one above, so that the next user's run can make its own next to it.
+    """Make a folder on what may be a volume that several users share. Like those that a kubelet makes for a subPath, it
+    gets the mode of the one above, so that the next user's run can make its own next to it.
 
     Raises OSError.
     """

@@ -28,7 +28,7 @@ _FULL = 0.95
 
 
 def exhausted() -> Optional[Finding]:
-    """The finding when /dev/shm is full now, else None. Ask before what the target left behind is cleaned up."""
+    """Return the finding if /dev/shm is full now, else None. Call before the target's remains are cleaned up."""
     memory = container.read()
     if memory is None or memory.used_bytes < _FULL * memory.total_bytes:
         return None
@@ -102,11 +102,11 @@ class TargetRun:
 
     @property
     def not_again(self) -> bool:
-        """A signal, the time limit or the GPU contract ended it, not the target itself."""
+        """Return True if a signal, the time limit or the GPU contract ended the target."""
         return self._stops > 0 or self._timed_out or self._contract_broken
 
     def run(self) -> int:
-        """From start to end; the agent's exit code."""
+        """Run the target from start to end and return the agent's exit code."""
         become_subreaper()
         sampler = Sampler([gpu.uuid for gpu in self._plan.gpus])
         energy_before_j = sampler.energy_j()
@@ -196,7 +196,7 @@ class TargetRun:
                     standard.stdin = None
 
     def _watch(self, wakeup: int, started_s: float) -> None:
-        """Until the target itself has ended."""
+        """Serve streams, signals and time limits until the target itself has ended."""
         timeout_at_s = None if self._plan.timeout_s is None else started_s + self._plan.timeout_s
         while self._status is None:
             self._look_at_trial()
@@ -233,7 +233,7 @@ class TargetRun:
             self._kill_at_s = min(self._kill_at_s or grace_end_s, grace_end_s)
 
     def _end_trial(self, wakeup: int) -> None:
-        """A target that ended early counts once its framework has passed. A run that was stopped waits for nothing."""
+        """Wait for the framework's check, as a target that ended early counts only then; not in a stopped run."""
         self._look_at_trial()
         while self._trial is not None:
             if self._stops or self._timed_out:
@@ -262,7 +262,7 @@ class TargetRun:
                 stream.engine.flush(0)
 
     def _serve_signals(self, numbers: bytes) -> None:
-        """Those that came since the last look, each kind once: signals that pile up are one to the kernel, too."""
+        """Handle the signals since the last look, each kind once: the kernel merges signals that pile up, too."""
         self._reap()  # a target that has ended by itself meanwhile was not interrupted
         for number in dict.fromkeys(numbers):
             if number in signals.STOPPING:
@@ -273,7 +273,7 @@ class TargetRun:
         self._reap()  # a storm of signals fills the pipe, and the one for the target's end is not in it
 
     def _reap(self) -> None:
-        """Every child that has ended: the target, and orphans that fell to us."""
+        """Reap every child that has ended: the target, and orphans that fell to us."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -329,12 +329,12 @@ class TargetRun:
             self._journal.note("signals beyond the first %d are forwarded but not recorded" % _MOST_RECORDED_SIGNALS)
 
     def _leftovers(self) -> List[int]:
-        """Everything below us but the guard and the trial: as subreaper we inherit what loses its parent."""
+        """Return the PIDs below us but for the guard and the trial: as subreaper we inherit what loses its parent."""
         ours = (self._guard, self._trial.pid if self._trial else None)
         return [process.pid for process in processes.descendants(os.getpid()) if process.pid not in ours]
 
     def _end_leftovers(self, wakeup: int) -> None:
-        """The run ends with its target: leftovers are requested to end, then killed; its last output is kept."""
+        """End the processes that the target left: request it, then kill them; their last output is kept."""
         left = self._leftovers()
         notice_until_s = time.monotonic() + LEFTOVER_NOTICE_S
         while left and self._kill_at_s is None and time.monotonic() < notice_until_s:
@@ -359,7 +359,7 @@ class TargetRun:
             stream.close()
 
     def _kill_leftovers(self, pids: List[int]) -> None:
-        """In a container everything but ourselves at once: no process forks fast enough to escape that (kill(2))."""
+        """Kill these; in a container all but ourselves at once: no process forks fast enough to escape (kill(2))."""
         if os.getpid() != 1:
             signals.send(pids, signal.SIGKILL)
             return
@@ -397,12 +397,12 @@ class TargetRun:
 
 
 def _pause_s(*moments_s: Optional[float]) -> Optional[float]:
-    """Seconds to the next of these, or None when there is none to wait for."""
+    """Return the seconds to the next of these moments, or None if there is none to wait for."""
     known = [moment_s for moment_s in moments_s if moment_s is not None]
     return max(0.0, min(known) - time.monotonic()) if known else None
 
 
 def _difference(before: Dict[str, Optional[float]], after: Dict[str, Optional[float]]) -> Dict[str, Optional[float]]:
-    """UUID → joules used in between; None without a counter."""
+    """Return UUID → joules used in between; None without a counter."""
     both = ((uuid, before.get(uuid), end_j) for uuid, end_j in after.items())
     return {uuid: None if start is None or end is None else round(end - start, 3) for uuid, start, end in both}

@@ -20,7 +20,7 @@ SLACK_S = 2.0
 
 
 def models(folder: str, started: float) -> List[Dict[str, Any]]:
-    """``{"path", "bytes"}`` of the model files written since ``started`` (Unix time), the newest first.
+    """Return ``{"path", "bytes"}`` of the model files written since ``started`` (Unix time), the newest first.
 
     Paths are relative to ``folder``. Our own folders there, which begin with a dot, are left out.
     """
@@ -35,7 +35,7 @@ def models(folder: str, started: float) -> List[Dict[str, Any]]:
 def files(
     folder: str, wanted: Callable[[str], bool], passes_over: Callable[[str], bool]
 ) -> Iterator[Tuple[str, int, float, float]]:
-    """(path, bytes, times of the last modification and change) of regular files.
+    """Yield (path, bytes, times of the last modification and change) of regular files.
 
     The folder is the target's: no link is followed, and there is an end to it.
 
@@ -134,13 +134,13 @@ def _results(folders: Sequence[str], started: float) -> Iterator[_File]:
 
 
 def _mount_points() -> Set[str]:
-    """Paths on which something is mounted: what lies there is kept, or scanned by itself."""
+    """Return the paths on which something is mounted: what lies there is kept, or scanned by itself."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         return {re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in lines}
 
 
 def _new_folder(run_dir: str) -> Optional[str]:
-    """A folder that was not there: no link that the target has laid has its name."""
+    """Make a folder under a new name, which no link of the target has, and return it; None if none can be made."""
     for number in range(1, 100):
         path = os.path.join(run_dir, FOLDER if number == 1 else "%s-%d" % (FOLDER, number))
         try:

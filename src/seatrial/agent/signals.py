@@ -9,7 +9,7 @@ from seatrial.probe import processes
 #: Passed on to the target. SIGKILL and SIGSTOP cannot be caught; the others are about this process itself.
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
-#: Those that ask the target to end, so that the grace period begins.
+#: Signals that request the target's end, so that the grace period begins.
 STOPPING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 #: torchrun handles these itself; any other ends it, so only its ranks get the rest.
@@ -26,7 +26,7 @@ class StoppedEarly(Exception):
 
 
 def raise_stopped() -> None:
-    """Until the target runs, a stopping signal ends the checks. PID 1 ignores what it has no handler for."""
+    """Let a stopping signal end the checks until the target runs. PID 1 ignores what it has no handler for."""
 
     def stop(number: int, frame: Any) -> None:
         raise StoppedEarly(number)
@@ -36,7 +36,7 @@ def raise_stopped() -> None:
 
 
 def collect() -> int:
-    """From now on signals only put their number into a pipe, whose read end is returned."""
+    """Put signals from now on only as numbers into a pipe, and return its read end."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     os.set_blocking(write_end, False)
@@ -47,7 +47,7 @@ def collect() -> int:
 
 
 def recipients(number: int, target: int, launcher: str) -> List[int]:
-    """PIDs that get the signal: the target and every process under it that runs a program of its own.
+    """Return the PIDs that get the signal: the target and every process under it that runs a program of its own.
 
     That is each rank, and what a shell ENTRYPOINT has started. Left out are children that only forked, which have
     their parent's command line: a SIGTERM kills torch's DataLoader workers, and a script that answers SIGTERM by saving
@@ -83,7 +83,7 @@ def send(pids: List[int], number: int) -> List[int]:
 
 
 def name(number: int) -> str:
-    """SIGTERM for 15."""
+    """Return a signal's name: SIGTERM for 15."""
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal

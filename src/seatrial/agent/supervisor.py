@@ -105,7 +105,7 @@ def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str], u
 
 
 def _with_its_own_horovod(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> AgentPlan:
-    """A Horovod that is installed is used, by its own launcher: torchrun's ranks would each train alone with it.
+    """Return the plan with an installed Horovod and its launcher: torchrun's ranks would each train alone with it.
 
     Across nodes its launcher would need SSH between them: there ours is used in any case.
     """
@@ -120,7 +120,7 @@ def _with_its_own_horovod(plan: AgentPlan, env: Dict[str, str], journal: Journal
 
 
 def _check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Optional[gpu_check.CheckOutcome]:
-    """The contract's outcome, or None when it is broken: then all is written down and nothing may start."""
+    """Return the contract's outcome, or None if it is broken: then all is written down and nothing may start."""
     if plan.gpu_mode != "required":
         return gpu_check.CheckOutcome(None, [])
     if nvml.present():

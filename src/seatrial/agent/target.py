@@ -45,7 +45,7 @@ OPERATORS_VARIABLES = (
 
 
 def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
-    """Variables for the target and for the checks that stand in for it."""
+    """Return the variables for the target and for the checks that stand in for it."""
     env = dict(base)
     if plan.launcher == "torchrun":
         for name in OPERATORS_VARIABLES:
@@ -80,7 +80,7 @@ MEETING_TIMEOUT_S = 600
 
 
 def command(plan: AgentPlan) -> List[str]:
-    """argv to run. What stands before the script (ENTRYPOINT, python and its flags) stays in front.
+    """Return the argv to run. The words before the script (ENTRYPOINT, python and its flags) stay in front.
 
     Horovod's own launcher is given the interpreter again, since it starts any program.
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html (--standalone picks a free port for the rendezvous).
@@ -95,7 +95,7 @@ def command(plan: AgentPlan) -> List[str]:
 
 
 def _meeting(plan: AgentPlan) -> List[str]:
-    """Let the ranks find each other. c10d at node 0: a lost node may come back; static ranks could not.
+    """Return torchrun's options for ranks to meet. c10d at node 0: a lost node may come back, unlike static ranks.
 
     Several nodes start torchrun again (attempts.py) where one would let it restart its ranks: its rendezvous takes a
     node that comes back within the 15 s in which the lost one counts as alive, and then waits for ever (torch 2.13).
@@ -110,7 +110,7 @@ def _meeting(plan: AgentPlan) -> List[str]:
 
 
 def interpreter(plan: AgentPlan) -> str:
-    """The Python that runs the target, for checks that must see its packages.
+    """Return the Python that runs the target, for checks that must see its packages.
 
     A wrapper by another name counts if by the plan a script stands behind it.
     """
@@ -125,7 +125,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # Source: prctl(2)
 
 
 def become_subreaper() -> None:
-    """Orphans of the target become our children instead of init's. PID 1 has them anyway."""
+    """Make orphans of the target our children instead of init's. PID 1 has them anyway."""
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -139,7 +139,7 @@ class TargetProcess:
     def __init__(
         self, argv: List[str], env: Dict[str, str], workdir: str, streams: Standard, interactive: bool
     ) -> None:
-        """Raises OSError when it cannot be started. Call before any thread exists: it forks."""
+        """Start the target. Call before any thread exists: it forks. Raises OSError if it cannot be started."""
         libc, agent = _libc(), os.getpid()
 
         def die_with_agent() -> None:
@@ -164,7 +164,7 @@ class TargetProcess:
         self.pid = self._process.pid
 
     def ended(self, status: int) -> None:
-        """Tell Popen that it has been reaped, so that it never waits for a PID that others may have by then."""
+        """Pass the status to Popen, so that it never waits for a PID that others may have by then."""
         self._process.returncode = status
 
 

@@ -33,18 +33,18 @@ class Standard:
         self.controlled = False
 
     def close_theirs(self) -> None:
-        """The target has its own copies, so that its last one closed is the end."""
+        """Close the target's ends here: it has its own copies, so that its last one closed is the end."""
         for descriptor in {end for end in self.theirs if end is not None and end >= 0}:
             os.close(descriptor)
 
     def resize(self, lines: int, columns: int) -> None:
-        """Tell the terminals, and with it who controls one (SIGWINCH), the size of the caller's window."""
+        """Set the terminals to the size of the caller's window, which sends SIGWINCH to who controls one."""
         for descriptor in self.terminals:
             _resize(descriptor, lines, columns)
 
 
 def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
-    """Return what the plan asks for; where the system gives no terminal, pipes, and a sentence.
+    """Return the streams that the plan requests; if the system has no terminal, pipes, and a sentence.
 
     Raises OSError.
     """
@@ -90,7 +90,7 @@ def _open_terminals(standard: Standard, terminal: Terminal) -> None:
 
 
 def _open_terminal(terminal: Terminal) -> Tuple[int, int]:
-    """(our end, theirs) of a new pseudo-terminal."""
+    """Open a new pseudo-terminal and return (our end, theirs)."""
     import termios  # a Python that has none still runs what needs no terminal
 
     ours, theirs = os.openpty()
@@ -144,7 +144,7 @@ class Input:
             (self._read if descriptor == self._source else self._write)()
 
     def close(self) -> None:
-        """The target has ended, or takes no more. Closing twice is fine."""
+        """Stop passing stdin on, as the target has ended or takes no more. Closing twice is fine."""
         if self._source < 0:
             return
         self._watch(self._source, selectors.EVENT_READ, False)
@@ -170,7 +170,7 @@ class Input:
         self._write()
 
     def _write(self) -> None:
-        """Return what is waiting, as far as the target takes it now."""
+        """Write the waiting input, as far as the target takes it now."""
         stdin = self._streams.stdin
         if stdin is None:
             self._waiting = b""

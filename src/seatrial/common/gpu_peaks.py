@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-#: Words of NVML's product names that tell no product from another.
+#: Words of NVML's product names that distinguish no products.
 _BRANDS = re.compile(r"^(NVIDIA |Tesla |GeForce )+")
 
 

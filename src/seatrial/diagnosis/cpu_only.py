@@ -81,7 +81,7 @@ def _tree(project: Path, name: str) -> ast.Module | None:
 
 
 def _nowhere(script: str, trees: Iterable[ast.Module], imported: set[str]) -> Iterator[Reason]:
-    """Return the reasons for lines that a script needs to use a GPU and lacks."""
+    """Yield a reason for each line that a script needs to use a GPU and lacks."""
     if not imported & _LIBRARIES:
         yield Reason(
             1,

@@ -31,7 +31,7 @@ class Diagnosis:
         tags: further things that hold, e.g. ``power-cap``, ``fp32``, ``cpu-quota``, ``worker-limit``.
         evidence: sentences with the numbers it rests on.
         mfu: model FLOPs utilisation, 0 to 1; None unless the script counts its FLOPs and the GPU's peak is known.
-        runner_up: the next cause, and what would tell them apart; "" where nothing else holds.
+        runner_up: the next cause, and what would distinguish them; "" where nothing else holds.
     """
 
     cause: Cause
@@ -43,7 +43,7 @@ class Diagnosis:
 
     @property
     def words(self) -> str:
-        """``data-bound: the GPU waits for data``."""
+        """Return cause and meaning: ``data-bound: the GPU waits for data``."""
         return f"{self.cause}: {MEANING[self.cause]}"
 
 

@@ -51,7 +51,7 @@ class EndFacts:
 
 
 def happened(seen: Signals, ended: EndFacts) -> Diagnosis | None:
-    """Return what kept the script from training, or None if it did train, or if that is unknown."""
+    """Return the diagnosis if something kept the script from training; None if nothing did, or if that is unknown."""
     first = seen.ranks[0] if seen.ranks else None
     short = first is not None and _short(first)
     if ended.failed is not None and (short or (first is None and _nothing_done(seen, ended))):

@@ -55,7 +55,7 @@ class Signals:
 
     @property
     def lost_in_waits(self) -> float:
-        """The most that the script's waits for the GPU can cost, as a share of the time.
+        """Return the most that the script's waits for the GPU can cost, as a share of the time.
 
         Without them a step takes as long as the host's other work or as the GPU's kernels, whichever is longer.
         """

@@ -12,7 +12,7 @@ from seatrial.system.toml_file import parse_toml
 
 @lru_cache(maxsize=2)
 def table(name: str) -> dict[str, Any]:
-    """Return what a TOML file of this folder holds."""
+    """Return the content of a TOML file of this folder."""
     path = Path(f"{name}.toml")
     return parse_toml(resources.files("seatrial.diagnosis").joinpath(path.name).read_text("utf-8"), path)
 

@@ -1,6 +1,6 @@
 """Events read back.
 
-Lines come from other versions, and from targets: of no key but ``type`` and ``t`` is the type of its value known.
+Lines come from other versions, and from targets: only the keys ``type`` and ``t`` have values of a known type.
 """
 
 import errno
@@ -41,7 +41,7 @@ class Lines:
         self._skipping = False
 
     def skip_to_last(self, size: int) -> None:
-        """Go on from the last ``size`` bytes of what is there now; the line that begins before them is passed over."""
+        """Continue from the last ``size`` bytes of the file as it is now; leave out the line that begins before."""
         descriptor = self._open()
         if descriptor is not None:
             self.offset = max(0, os.fstat(descriptor).st_size - size)
@@ -49,7 +49,7 @@ class Lines:
             os.close(descriptor)
 
     def new(self, most_bytes: int = sys.maxsize) -> Iterator[bytes]:
-        """Lines that are complete by now, without their ends; about ``most_bytes`` at most. Raises OSError."""
+        """Yield lines that are complete by now, without their ends; about ``most_bytes`` at most. Raises OSError."""
         descriptor = self._open() if self._has_grown() else None
         if descriptor is None:
             return
@@ -77,7 +77,7 @@ class Lines:
             self._skipping = False
 
     def rest(self) -> bytes:
-        """The last line, unfinished. Nothing when there is none, or it is too long. Raises OSError."""
+        """Return the last line, unfinished; nothing if there is none, or it is too long. Raises OSError."""
         descriptor = None if self._skipping else self._open()
         if descriptor is None:
             return b""
@@ -88,7 +88,7 @@ class Lines:
         return b"" if b"\n" in data or len(data) == MAX_LINE_BYTES else data
 
     def _has_grown(self) -> bool:
-        """Asked several times a second, and mostly not."""
+        """Return True if the file has grown. Called several times a second, and mostly it has not."""
         try:
             status = os.lstat(self.path)
         except OSError:
@@ -120,13 +120,12 @@ class Lines:
 MAX_REPORT_BYTES = 64 * 1024
 
 #: A line whose values are nested deeper than this is not an event: a program that writes it down again, or reads it,
-#: would run
-#: out of stack. Ours are 4 deep.
+#: would run out of stack. Ours are 4 deep.
 MAX_DEPTH = 64
 
 
 def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
-    """A line that the target wrote as the report that it is; and the type of evidence that it posed as, or None.
+    """Return the report on a target's line or None, and the type of evidence that it posed as or None.
 
     It is a step, however it calls itself, unless it is of another type that targets may report. Source, _seq and _chain
     are ours. (None, None) is not a report.
@@ -146,7 +145,7 @@ def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
 
 
 def read(path: str) -> Tuple[List[Dict[str, Any]], int]:
-    """(events of the complete lines, lines that were none). A missing file and a link have none. Raises OSError."""
+    """Return (events of the complete lines, how many were none); nothing for no file or a link. Raises OSError."""
     return _parsed(Lines(path, _raise))
 
 
@@ -174,7 +173,7 @@ def _parsed(lines: Lines, most_bytes: int = sys.maxsize) -> Tuple[List[Dict[str,
 
 
 def parse(line: bytes) -> Optional[Dict[str, Any]]:
-    """The event on one line, or None if it is not a JSON object. A line without a type is a target's step."""
+    """Parse the event on one line; None if it is not a JSON object. A line without a type is a target's step."""
     try:
         event = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -200,10 +199,10 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def of_type(events: Iterable[Dict[str, Any]], kind: Type[Event]) -> Iterator[Dict[str, Any]]:
-    """The events of one kind, in order."""
+    """Return the events of one kind, in order."""
     return (event for event in events if event["type"] == kind.type)
 
 
 def mark(kind: Type[Event]) -> bytes:
-    """Return what every line of this kind has in it: a search for a few lines need not parse them all."""
+    """Return the bytes that every line of this kind contains: a search for a few lines need not parse them all."""
     return b'"type":"%s"' % kind.type.encode()

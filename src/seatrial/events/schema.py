@@ -245,7 +245,7 @@ class TargetExited(Event, type="target.exited"):
 
 
 def never_started(cause: str, exit_code: Optional[int]) -> TargetExited:
-    """The end of a target that there never was."""
+    """Return the end of a target that there never was."""
     return TargetExited(exit_code=exit_code, signal=None, cause=cause, seconds=0.0, max_rss_bytes=None, oom_kills=None)
 
 

@@ -19,14 +19,14 @@ _MAX_CHAINED_BYTES = 16 << 20
 
 
 def link(before: str, line: bytes) -> str:
-    """The chain behind a line without its own ``_chain``, as encode writes it."""
+    """Return the chain after a line without its own ``_chain``, as encode writes it."""
     import hashlib  # 4 MB of libcrypto that an agent in a container, which chains nothing, need not carry
 
     return hashlib.sha256(before.encode() + line).hexdigest()[:_CHAIN_DIGITS]
 
 
 def split_chain(line: bytes) -> Tuple[bytes, Optional[str]]:
-    """A line without its ``_chain``, and that; (line, None) where it has none."""
+    """Return a line without its ``_chain``, and that; (line, None) if it has none."""
     body, mark, rest = line.rpartition(b',"_chain":"')
     if not mark or len(rest) != _CHAIN_DIGITS + 2 or not rest.endswith(b'"}'):
         return line, None
@@ -34,7 +34,7 @@ def split_chain(line: bytes) -> Tuple[bytes, Optional[str]]:
 
 
 class Chain(NamedTuple):
-    """Hold what following a log's chain found: how many lines hold, the digest behind them, and the first that does
+    """The result of following a log's chain: how many lines hold, the digest after them, and the first line that does
     not.
 
     ``broken_at`` is a line's number, from 1, or None.
@@ -65,19 +65,19 @@ EVENTS_VARIABLE = "SEATRIAL_EVENTS"
 
 
 def now() -> float:
-    """The time of an event that happens now."""
+    """Return the time of an event that happens now."""
     return round(time.time(), 4)
 
 
 def as_dict(event: Event, source: str, t: Optional[float]) -> Dict[str, Any]:
-    """An event as it stands in a line. ``source``: ``agent``, ``host`` or ``target``."""
+    """Return an event as it stands in a line. ``source``: ``agent``, ``host`` or ``target``."""
     keys = {"t": t, "type": event.__class__.type, "source": source}
     keys.update(vars(event))
     return keys
 
 
 def encode(event: Dict[str, Any]) -> bytes:
-    """One line of events.jsonl. NaN and infinities become null: JSON has none."""
+    """Return one line of events.jsonl. NaN and infinities become null: JSON has none."""
     try:
         text = json.dumps(event, separators=(",", ":"), allow_nan=False)
     except ValueError:

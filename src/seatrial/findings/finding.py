@@ -14,7 +14,7 @@ FIX = "fix"
 
 
 def in_one_line(message: str, cause: Optional[str], fix: Optional[str]) -> str:
-    """``GPU missing; cause: …; fix: …``, for logs."""
+    """Return the parts as ``GPU missing; cause: …; fix: …``, for logs."""
     labelled = [(CAUSE, cause), (FIX, fix)]
     return "; ".join([message] + ["%s: %s" % (label, words) for label, words in labelled if words])
 
@@ -80,11 +80,11 @@ class Finding:
         self.evidence = list(evidence or [])
 
     def to_dict(self) -> Dict[str, Any]:
-        """The finding as it is written to receipt.json."""
+        """Return the finding as it is written to receipt.json."""
         return {name: getattr(self, name) for name in ("id", "severity", "message", "cause", "fix", "evidence")}
 
     def event(self) -> Found:
-        """The finding as it is written to events.jsonl."""
+        """Return the finding as it is written to events.jsonl."""
         return Found(**self.to_dict())
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ _OMITTED = re.compile(r"#.*?\bwithout (--[\w-]+)")
 def with_own_words(
     advice: str, target: Sequence[str], arguments: Sequence[str], verbs: Sequence[str] = SHARE_WORDS
 ) -> str:
-    """Advice with words in place of each ``…`` that stands for a target and its options.
+    """Return advice with words in place of each ``…`` that stands for a target and its options.
 
     Args:
         target: the user's own words before ``--``. An option that the advice gives replaces theirs, and
@@ -141,7 +141,7 @@ def with_own_words(
 
 
 def _without_variables(words: Sequence[str], advice: Sequence[str]) -> List[str]:
-    """Words without the variables that the advice sets otherwise."""
+    """Return the words without the variables that the advice sets otherwise."""
     pairs = list(zip(advice, [*advice[1:], ""]))
     named = {value.partition("=")[0] + "=" for option, value in pairs if option in ("--env", "-e")}
     kept: List[str] = []
@@ -154,14 +154,14 @@ def _without_variables(words: Sequence[str], advice: Sequence[str]) -> List[str]
 
 
 def _options(words: Sequence[str]) -> Dict[str, bool]:
-    """Option → whether a value follows it."""
+    """Return option → True if a value follows it."""
     pairs: List[Tuple[str, str]] = list(zip(words, [*words[1:], "-"]))
     named = {word: not behind.startswith("-") for word, behind in pairs if word.startswith("-")}
     return {option: valued for option, valued in named.items() if option not in _SEVERAL}
 
 
 def _without(words: Sequence[str], options: Dict[str, bool]) -> Optional[List[str]]:
-    """Words without these options and their values; None if one stands there twice."""
+    """Return the words without these options and their values; None if one stands there twice."""
     kept: List[str] = []
     dropped: Dict[str, int] = {}
     skip = False

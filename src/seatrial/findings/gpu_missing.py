@@ -17,7 +17,7 @@ def keeps_code_for(kept: Sequence[str], capability: str) -> bool:
 
 
 def cut_down(kept: str, gpus: Sequence[Dict[str, Any]]) -> Optional[Finding]:
-    """The finding for the first GPU that the image has no code for, or None.
+    """Return the finding for the first GPU that the image has no code for, or None.
 
     Args:
         kept: value of ARCHITECTURES; "" for an image that has everything.
@@ -51,12 +51,12 @@ Facts = Dict[str, Any]
 def explain_missing(
     expected: Sequence[Dict[str, Any]], visible: Sequence[Dict[str, Any]], context: Dict[str, Any]
 ) -> Finding:
-    """The most likely cause why ``expected`` GPUs cannot be used, and the command that fixes it.
+    """Return the most likely cause why ``expected`` GPUs cannot be used, and the command that fixes it.
 
     Args:
         expected: GPUs of the plan: ``uuid``, and ``index``, ``name``, ``minor``, ``compute_capability`` where known.
         visible: GPUs that CUDA shows in this container: ``uuid`` and more.
-        context: facts; every key may be missing, which means not looked at:
+        context: facts; every key may be missing if it was not checked:
             device_nodes: names in /dev that begin with nvidia: ``["nvidia0", "nvidiactl", "nvidia-uvm"]``.
             libcuda: path or name of the library that was loaded, None when there is none.
             cu_init: result of cuInit(0), an integer.
@@ -80,12 +80,12 @@ def explain_missing(
 
 
 def _finding(id: str, evidence: List[str], *, message: Optional[str] = None, fix: Optional[str] = None) -> Finding:
-    """An error of the catalogue's entry, with what is known better here."""
+    """Return an error of the catalogue's entry, with what is known better here."""
     return by_id(id).finding(evidence, severity="error", message=message, fix=fix)
 
 
 def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """Nodes in /dev. WSL has none of them: there the driver is behind /dev/dxg."""
+    """Check the nodes in /dev. WSL has none of them: there the driver is behind /dev/dxg."""
     nodes = context.get("device_nodes")
     if nodes is None or visible or "dxg" in nodes:
         return None
@@ -119,7 +119,7 @@ _INJECTION_FIXES = {
 
 
 def _uvm_node(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """NVML works without /dev/nvidia-uvm and cuInit returns 999 (measured on an H200, driver 580)."""
+    """Check for /dev/nvidia-uvm: without it NVML works, and cuInit returns 999 (measured on an H200, driver 580)."""
     nodes = context.get("device_nodes")
     if not nodes or visible or "dxg" in nodes or "nvidia-uvm" in nodes:
         return None
@@ -150,7 +150,7 @@ def _nvml(expected: List[Facts], visible: List[Facts], context: Facts) -> Option
 
 
 def _visible_devices_variable(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """CUDA_VISIBLE_DEVICES, when it is set and what CUDA shows is less than what was requested."""
+    """Check CUDA_VISIBLE_DEVICES, if it is set and CUDA shows fewer GPUs than were requested."""
     value = context.get("cuda_visible_devices")
     missing = _missing(expected, visible)
     if value is None or context.get("cu_init") not in (None, 0, 100) or not missing:
@@ -182,7 +182,7 @@ def _torch_build(expected: List[Facts], visible: List[Facts], context: Facts) ->
 
 
 def _framework_build(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """A TensorFlow or JAX without its CUDA part, which prints nothing about it."""
+    """Check for a TensorFlow or JAX without its CUDA part, which prints nothing about it."""
     framework = context.get("framework")
     if not framework or framework.get("cuda") or not context.get("kernel_error"):
         return None
@@ -193,7 +193,7 @@ def _framework_build(expected: List[Facts], visible: List[Facts], context: Facts
 
 
 def _install_jax(gpu: Facts, context: Facts) -> str:
-    """The command that installs JAX with the CUDA that this driver runs; its plug-in's, if none is known.
+    """Return the command that installs JAX with the CUDA that this driver runs; its plug-in's, if none is known.
 
     Source: docs.jax.dev/en/latest/installation.html: CUDA 13 needs driver 580 and sm_75.
     """
@@ -206,7 +206,7 @@ def _install_jax(gpu: Facts, context: Facts) -> str:
 
 
 def _install_torch(gpu: Facts, context: Facts) -> str:
-    """The command that installs a torch with code for this GPU, on a CUDA that this driver runs.
+    """Return the command that installs a torch with code for this GPU, on a CUDA that this driver runs.
 
     Source: pytorch RELEASE.md and pytorch#172352, #190385: cu126 is the last with code below sm_75; sm_100 and sm_120
     are in cu128 (until torch 2.11) and cu130. docs.nvidia.com/deploy/cuda-compatibility: CUDA 13 needs driver 580.
@@ -223,13 +223,13 @@ def _install_torch(gpu: Facts, context: Facts) -> str:
 
 
 def _capability(gpu: Facts) -> Optional[Tuple[int, int]]:
-    """``"12.0"`` → (12, 0); None when unknown."""
+    """Return (12, 0) for ``"12.0"``; None when unknown."""
     major, _, minor = str(gpu.get("compute_capability") or "").partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def _kernel(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """The failure of the kernel that was run, in the words of CUDA or the framework."""
+    """Explain the failure of the kernel that was run, from the words of CUDA or the framework."""
     error = context.get("kernel_error")
     if not error:
         return None
@@ -281,7 +281,7 @@ def _seen(visible: Sequence[Facts]) -> str:
 
 
 def _known_by(text: str, evidence: List[str]) -> Optional[Finding]:
-    """The catalogue's entry that the text shows, unless it is one of the general ones that explain nothing."""
+    """Return the catalogue's entry that the text shows, unless it is one of the general ones that explain nothing."""
     found = [finding for finding in match_text(text) if finding.id not in ("cuda-error", "no-cuda-device")]
     if not found:
         return None
@@ -298,7 +298,7 @@ def _driver(context: Facts) -> List[str]:
 
 
 def _observed(context: Facts) -> List[str]:
-    """Return what cuInit and NVML lines, and the driver's version."""
+    """Return the evidence of cuInit and NVML, and the driver's version."""
     lines = []
     if context.get("cu_init") is not None:
         lines.append("cuInit returned %s" % context["cu_init"])

@@ -73,11 +73,11 @@ class Known(NamedTuple):
     knowing: Tuple[str, ...] = ()
 
     def without_healthy(self, text: str) -> str:
-        """The text that its symptoms are looked for in."""
+        """Return the text that its symptoms are looked for in."""
         return text if self.healthy is None else _compiled(self.healthy).sub(" ", text)
 
     def values_in(self, text: str, plain_text: str) -> Optional[Dict[str, str]]:
-        """The values of the first symptom that stands in the text; None if none does.
+        """Return the values of the first symptom that stands in the text; None if none does.
 
         Args:
             plain_text: ``plain(text)``, which is made once for all entries.
@@ -106,7 +106,7 @@ class Known(NamedTuple):
         cause: Optional[str] = None,
         fix: Optional[str] = None,
     ) -> Finding:
-        """The finding, with the values filled in; what is given besides is known better there."""
+        """Return the finding, with the values filled in; arguments replace the entry's own words."""
         known = dict(ENGINE_WORDS, **(values or {}))
         if "path" in known:
             known.setdefault(
@@ -124,7 +124,7 @@ class Known(NamedTuple):
 
 
 def mount_of(source: str, folder: str) -> str:
-    """The option that brings a folder of the host to this one: --data for /data."""
+    """Return the option that brings a folder of the host to this one: --data for /data."""
     inside = folder == "/data" or folder.startswith("/data/")
     return "--data " + source if inside else "--mount %s:%s" % (source, folder)
 
@@ -140,30 +140,30 @@ _SMALL = ("A", "An", "It", "No", "The", "There", "This")
 
 
 def mid_sentence(text: str) -> str:
-    """A title or a cause as it stands behind a colon: with a small letter, unless it begins with a name."""
+    """Return a title or a cause as it follows a colon: with a small letter, unless it begins with a name."""
     return text[:1].lower() + text[1:] if text.split(" ")[0] in _SMALL else text
 
 
 def plain(text: str) -> str:
-    """A text in one case and with one kind of quotes."""
+    """Return a text in one case and with one kind of quotes."""
     return _ESCAPED.sub(QUOTE, text.lower()).translate(_QUOTES)
 
 
 @lru_cache(maxsize=None)
 def beginning(symptom: str) -> str:
-    """A symptom up to its first gap or value, plain."""
+    """Return a symptom up to its first gap or value, as plain text."""
     return plain(_BLANK.split(symptom, maxsplit=1)[0])
 
 
 def ending(symptom: str) -> str:
-    """A symptom from its last gap or value on, plain."""
+    """Return a symptom from its last gap or value on, as plain text."""
     blanks = list(_BLANK.finditer(symptom))
     return plain(symptom[blanks[-1].end() :] if blanks else symptom)
 
 
 @lru_cache(maxsize=None)
 def _pattern(symptom: str) -> "re.Pattern[str]":
-    """The symptom with its gaps as groups. Compiled only for a text that shows its beginning."""
+    """Compile the symptom with its gaps as groups. Called only for a text that shows its beginning."""
     pattern, at = "", 0
     for blank in _BLANK.finditer(symptom):
         pattern += _literal(symptom[at : blank.start()])
@@ -199,7 +199,7 @@ def cut_behind_a_gap(symptom: str, text: str, least: int) -> int:
 
 @lru_cache(maxsize=None)
 def _ends_there(symptom: str) -> "re.Pattern[str]":
-    """For a text that ends with the symptom, whose first word stands in it whole."""
+    """Return a pattern for a text that ends with the symptom, whose first word stands in it whole."""
     return re.compile(r"(?<!\w)" + _pattern(symptom).pattern + r"\Z", re.IGNORECASE)
 
 
@@ -213,7 +213,7 @@ def _literal(text: str) -> str:
 
 
 def _filled(text: str, values: Mapping[str, str], in_title: bool = False) -> str:
-    """With the values in place of their names; what is not known is ``<name>``, and left out of a title."""
+    """Return the text with values in place of their names; an unknown one is ``<name>``, and left out of a title."""
     if in_title:
         text = re.sub(":? " + _HOLE.pattern, lambda hole: hole.group(0) if values.get(hole.group(1)) else "", text)
     return _HOLE.sub(lambda hole: values.get(hole.group(1)) or "<%s>" % hole.group(1), text)

@@ -34,12 +34,12 @@ _SEAM = 160
 
 
 def without_steering(line: bytes) -> bytes:
-    """A line as it is read on a terminal."""
+    """Return a line without the sequences that steer a terminal."""
     return STEERS.sub(b"", line) if b"\x1b" in line or b"1b[" in line or b"\\033[" in line else line
 
 
 class Seams:
-    """Where two lines meet that may have been one.
+    """The ends of two lines that may have been one, broken at a terminal's width.
 
     A line that was broken is as long as any before it: where there are longer ones, nothing broke it.
     """
@@ -49,7 +49,7 @@ class Seams:
         self._end = b""
 
     def before(self, line: bytes) -> Optional[Tuple[bytes, bytes]]:
-        """The end of the line before and the beginning of this one; None where nothing broke them."""
+        """Return the end of the line before and the beginning of this one; None if nothing broke them."""
         line = without_steering(line).rstrip(b"\r\n")
         end = self._end
         self._width = max(self._width, len(line))
@@ -70,7 +70,7 @@ def _bare(line: bytes) -> bytes:
 
 
 def one_byte_letters(line: bytes, beginning: bytes) -> bytes:
-    """A line of a log that begins like UTF-16, its ASCII readable; another as it is."""
+    """Return a log's line with its ASCII readable if the log begins like UTF-16; another as it is."""
     return line.replace(b"\x00", b"") if beginning.startswith(_UTF_16) else line
 
 
@@ -113,7 +113,7 @@ class Match(NamedTuple):
 
 
 def first_in(text: str, layers: Sequence[str]) -> Optional[Match]:
-    """The first entry of these layers, in the catalogue's order, that a text of one or more lines shows."""
+    """Return the first entry of these layers, in the catalogue's order, that a text of one or more lines shows."""
     plain_text = plain(text)
     for entry in _begun_in(plain_text.encode("utf-8", "replace"), tuple(layers)):
         values = entry.values_in(text, plain_text)
@@ -123,7 +123,7 @@ def first_in(text: str, layers: Sequence[str]) -> Optional[Match]:
 
 
 def _begun_in(plain_text: bytes, layers: Sequence[str]) -> List[Known]:
-    """The entries of which a symptom's beginning stands in a text, in the catalogue's order."""
+    """Return the entries of which a symptom's beginning stands in a text, in the catalogue's order."""
     heads, all_entries = _heads(layers), entries(layers)
     numbers = {
         number
@@ -141,12 +141,12 @@ def _may_begin(plain_text: bytes, layers: Sequence[str]) -> bool:
 
 
 def match_text(text: str, layers: Sequence[str] = IN_RUN) -> List[Finding]:
-    """Known failures in a text, one finding of each, in order of appearance."""
+    """Return the known failures in a text, one finding of each, in order of appearance."""
     return match_lines((line.encode("utf-8", "replace") for line in text.splitlines()), layers)
 
 
 def match_lines(lines: Iterable[bytes], layers: Sequence[str] = IN_RUN) -> List[Finding]:
-    """Known failures in the lines of a log, one finding of each, in order of appearance."""
+    """Return the known failures in the lines of a log, one finding of each, in order of appearance."""
     matches = Matches(layers)
     for number, line in enumerate(lines, 1):
         matches.add(number, line)
@@ -168,11 +168,11 @@ class Matches:
 
     @property
     def findings(self) -> List[Finding]:
-        """One of each, in order of appearance."""
+        """Return one finding of each failure, in order of appearance."""
         return list(self._findings.values())
 
     def add(self, number: int, raw: bytes) -> bool:
-        """Look at one line of the log; whether it has the beginning of a symptom, if no more."""
+        """Search one line of the log; return True if it has the beginning of a symptom, if no more."""
         raw = without_steering(raw)
         if (self._writes or b"    " in raw) and self._is_failed_write(number, raw):
             return True
@@ -213,7 +213,7 @@ class Matches:
         return False
 
     def add_broken(self, number: int, end: bytes, begin: bytes, begun: bool) -> None:
-        """Look at two lines that may have been one, broken within a word or between two.
+        """Search two lines that may have been one, broken within a word or between two.
 
         Args:
             end: of the first one. begin: of the second, whose number it is.
@@ -237,7 +237,7 @@ class Matches:
 
 
 def _engine_of(line: str) -> Dict[str, str]:
-    """Which engine printed a line: Podman's begin with "Error: ", Docker's with "docker: " or the daemon's response."""
+    """Return the words of the engine that printed a line, or {} for Docker. Podman's begin with "Error: "."""
     is_podman = "podman" in line.lower() or line.startswith("Error: ")
     return {"engine": "podman", "Engine": "Podman"} if is_podman else {}
 
@@ -249,7 +249,7 @@ def _plain_bytes(raw: bytes) -> bytes:
 
 
 def _any_of(words: Iterable[bytes]) -> bytes:
-    """A pattern that finds the words, those with a common beginning side by side behind it."""
+    """Return a pattern that finds the words, those with a common beginning side by side behind it."""
     rests: Dict[bytes, List[bytes]] = {}
     for word in words:
         if not word:  # what begins with a shorter word is found by it
@@ -260,13 +260,13 @@ def _any_of(words: Iterable[bytes]) -> bytes:
 
 @lru_cache(maxsize=None)
 def _beginnings(layers: Sequence[str]) -> Sequence[bytes]:
-    """Every symptom's beginning."""
+    """Return every symptom's beginning."""
     return tuple({beginning(symptom).encode(): None for entry in entries(layers) for symptom in entry.symptoms})
 
 
 @lru_cache(maxsize=None)
 def _heads(layers: Sequence[str]) -> Dict[bytes, List[Tuple[bytes, int]]]:
-    """The first letters of a symptom's beginning → the beginnings, each with the number of its entry."""
+    """Return the first letters of a symptom's beginning → the beginnings, each with the number of its entry."""
     found: Dict[bytes, List[Tuple[bytes, int]]] = {}
     for number, entry in enumerate(entries(layers)):
         for symptom in entry.symptoms:
@@ -278,14 +278,14 @@ def _heads(layers: Sequence[str]) -> Dict[bytes, List[Tuple[bytes, int]]]:
 
 @lru_cache(maxsize=None)
 def _cuts(layers: Sequence[str]) -> FrozenSet[bytes]:
-    """Four and five letters in a row of any symptom's beginning."""
+    """Return four and five letters in a row of any symptom's beginning."""
     texts = [_NONE * 2 + start + _NONE * 2 for start in _beginnings(layers)]
     return frozenset(text[at : at + size] for text in texts for size in (4, 5) for at in range(len(text) - size + 1))
 
 
 @lru_cache(maxsize=None)
 def _any_beginning(layers: Sequence[str]) -> "re.Pattern[bytes]":
-    """Any symptom's beginning, up to its first gap. Compiled for a long log alone: that takes 0.15 s.
+    """Return a pattern of any symptom's beginning, up to its gap. Compiled for a long log alone: that takes 0.15 s.
 
     One regex for all, as a tree: 3 µs a line of 80 bytes; as one flat alternation 12 µs, and searching for each in turn
     83 µs (Python 3.11 on a 2-core build machine).

@@ -79,7 +79,7 @@ class Flat(nn.Module):
     """A model whose outputs are a tensor or a plain tuple of tensors, for any return value of the inner one."""
 
     def __init__(self, inner: nn.Module, keywords: Sequence[str] = ()) -> None:
-        """keywords: what the inputs are passed as; without them, by place."""
+        """Keep the module. keywords: what the inputs are passed as; without them, by place."""
         super().__init__()
         self.inner, self.keywords = inner, tuple(keywords)
         self.training = False  # not by eval(): a .pt2 file's program refuses the call

@@ -111,7 +111,7 @@ class _Pickling:
 
 
 def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
-    """Place in the file, ``""`` or ``model``, → tensors by their names, in the file's order; those of weights first.
+    """Read place in the file, ``""`` or ``model``, → tensors by name, in the file's order; those of weights first.
 
     Raises ModelFileError: damaged, no state dict in it, or code in it.
     """

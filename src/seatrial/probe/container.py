@@ -16,7 +16,7 @@ class SharedMemory(NamedTuple):
 
 
 def read(path: str = "/dev/shm") -> Optional[SharedMemory]:
-    """The file system at ``path``, or None when there is none."""
+    """Return the space of the file system at ``path``, or None if there is none."""
     try:
         stat = os.statvfs(path)
     except OSError:
@@ -49,12 +49,12 @@ class Cgroup:
         self._cpuacct = _folders(root, "cpuacct", paths, self.version)
 
     def processes(self) -> List[int]:
-        """PIDs in this very cgroup, as seen from our PID namespace (0: outside of it)."""
+        """Return the PIDs in this very cgroup, as seen from our PID namespace (0: outside of it)."""
         text = _text(os.path.join(self._memory[0], "cgroup.procs")) if self._memory else None
         return [int(word) for word in (text or "").split()]
 
     def memory_bytes(self) -> Optional[int]:
-        """Memory in use without the page cache that could be dropped at once (what kubelet calls working set)."""
+        """Return the memory in use without the page cache that could be dropped at once (kubelet's working set)."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
         used = _number(self._memory, name)
         if used is None:
@@ -63,24 +63,24 @@ class Cgroup:
         return max(0, used - _table(self._memory, "memory.stat").get(inactive, 0))
 
     def memory_limit_bytes(self) -> Optional[int]:
-        """The tightest limit on the way up to the root, or None when there is none."""
+        """Return the tightest limit on the way up to the root, or None if there is none."""
         name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
         limits = [_number([folder], name) for folder in self._memory]
         return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT_BYTES), default=None)
 
     def oom_kills(self) -> Optional[int]:
-        """Processes of this cgroup that the kernel's OOM killer has killed since it was made."""
+        """Return how many processes of this cgroup the kernel's OOM killer has killed since it was made."""
         return _table(self._memory, "memory.events" if self.version == 2 else "memory.oom_control").get("oom_kill")
 
     def cpu_seconds(self) -> Optional[float]:
-        """CPU time used by all processes of the cgroup, ended ones included."""
+        """Return the CPU time used by all processes of the cgroup, ended ones included."""
         if self.version == 2:
             return self.cpu()[0]
         usage_ns = _number(self._cpuacct, "cpuacct.usage")
         return None if usage_ns is None else usage_ns / 1e9
 
     def cpu(self) -> Tuple[Optional[float], Optional[Tuple[int, int]]]:
-        """(cpu_seconds, scheduler periods), in one reading.
+        """Return (cpu_seconds, scheduler periods), in one reading.
 
         The periods are (those so far, those in which the quota stopped somebody), or None without a quota.
         """
@@ -92,7 +92,7 @@ class Cgroup:
         return None if usage_us is None else usage_us / 1e6, periods
 
     def cpu_quota_cores(self) -> Optional[float]:
-        """The tightest CPU limit on the way up to the root, in cores, or None when there is none."""
+        """Return the tightest CPU limit on the way up to the root, in cores, or None if there is none."""
         quotas = [self._quota(folder) for folder in self._cpu]
         return min((quota for quota in quotas if quota is not None), default=None)
 
@@ -106,7 +106,7 @@ class Cgroup:
 
 
 def _paths(proc_cgroup: str) -> Dict[str, str]:
-    """Controller → path, from /proc/PID/cgroup. The unified hierarchy's controller is ""."""
+    """Return controller → path, from /proc/PID/cgroup. The unified hierarchy's controller is ""."""
     paths = {}
     for line in proc_cgroup.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -116,7 +116,7 @@ def _paths(proc_cgroup: str) -> Dict[str, str]:
 
 
 def _folders(root: str, controller: str, paths: Dict[str, str], version: int) -> List[str]:
-    """The cgroup's folder and its ancestors up to the mount, nearest first; only those that exist here.
+    """Return the cgroup's folder and its ancestors up to the mount, nearest first; only those that exist here.
 
     Inside a container on v1 the path names folders of the host that are not mounted: the mount itself is ours then.
     """
@@ -141,7 +141,7 @@ def _text(path: str) -> Optional[str]:
 
 
 def _number(folders: List[str], name: str) -> Optional[int]:
-    """The number in the nearest folder's file; "max" and absence are None."""
+    """Return the number in the nearest folder's file; None for "max" and without the file."""
     text = _text(os.path.join(folders[0], name)) if folders else None
     return int(text) if text is not None and text.strip().lstrip("-").isdigit() else None
 
@@ -160,7 +160,7 @@ LIMITS_INTERVAL_S = 30.0
 
 
 class ContainerUsage:
-    """The one of a process, or that process and its descendants where it has no cgroup of its own.
+    """The usage of a process's container, or of the process and its descendants if it has no cgroup of its own.
 
     Args:
         pid: the process. Default: this process, itself not counted.
@@ -184,7 +184,7 @@ class ContainerUsage:
         self._before = self._look()
 
     def read(self) -> Dict[str, Any]:
-        """The container's keys of a ``sample`` event; rates since they were last read, INTERVAL_S ago or more.
+        """Return the container's keys of a ``sample`` event; rates since they were last read, INTERVAL_S ago or more.
 
         Sooner, the same again.
         """
@@ -225,7 +225,7 @@ class ContainerUsage:
         )
 
     def _roles(self, before: "_Look", now: "_Look") -> Dict[str, Any]:
-        """CPU of those who drive the GPUs, and of those who work for them (data loaders)."""
+        """Return the CPU use of the processes that drive the GPUs and of those that work for them (data loaders)."""
         mains = self.mains & set(now.tree) or set(list(now.tree)[:1])
         used_s = {"main": 0.0, "worker": 0.0}
         for pid, process in now.tree.items():
@@ -242,7 +242,7 @@ class ContainerUsage:
 
 
 class _Look(NamedTuple):
-    """Hold what was read at one moment: CPU time and memory of the whole, and every process in it."""
+    """The readings of one moment: CPU time and memory of the whole, and every process in it."""
 
     read_s: float
     cpu_seconds: float
@@ -252,7 +252,7 @@ class _Look(NamedTuple):
 
 
 def _rate(before_s: float, now_s: float, passed_s: float) -> float:
-    """Cores in use. Never negative: CPU time of ended processes leaves a tree's sum."""
+    """Return the cores in use. Never negative: CPU time of ended processes leaves a tree's sum."""
     return round(max(0.0, now_s - before_s) / max(passed_s, 1e-3), 3)
 
 

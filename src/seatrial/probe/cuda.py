@@ -1,4 +1,4 @@
-"""Ask CUDA itself what it sees, and run a kernel on each device, through ctypes on libcuda.so.1 without a toolkit.
+"""Read which devices CUDA sees, and run a kernel on each, through ctypes on libcuda.so.1 without a toolkit.
 
 ``main()`` is for a child process that prints one JSON object and exits, so that no context outlives the check.
 """
@@ -76,7 +76,7 @@ class CudaDriver:
 
 
 def check(library: str = LIBRARY) -> Dict[str, Any]:
-    """See and try every device. ``library``: the path or the name of libcuda.so.1.
+    """List every device and run a kernel on it. ``library``: the path or the name of libcuda.so.1.
 
     Returns:
         ``visible`` as in the event ``gpu.check``, ``kernels`` as in ``gpu.kernel``, ``cuda_driver`` ("13.0"),
@@ -103,7 +103,7 @@ def check(library: str = LIBRARY) -> Dict[str, Any]:
 
 
 def nothing_seen() -> Dict[str, Any]:
-    """check()'s result before it has looked, and when it could not."""
+    """Return check()'s result before it has looked, and when it could not."""
     return {"visible": [], "kernels": [], "cuda_driver": None, "libcuda": None, "cu_init": None, "error": None}
 
 

@@ -1,6 +1,6 @@
 """The NVIDIA driver's user-space files on this host: device nodes, libraries, programs.
 
-What the container toolkit would inject, found without it: for hosts that have a driver but no toolkit.
+They are the files that the container toolkit would inject, found without it: for hosts with a driver but no toolkit.
 """
 
 import os
@@ -23,7 +23,7 @@ FLAG_ABI = {"x86_64": 0x0300, "aarch64": 0x0A00}
 
 
 def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
-    """Library name (``libcuda.so.1``) → absolute path, for one machine's ABI; the first entry wins, as in ld.so.
+    """Return library name (``libcuda.so.1``) → absolute path for a machine's ABI; the first entry wins, as in ld.so.
 
     Raises ValueError when ``data`` is not a cache of the new format.
     """
@@ -107,7 +107,7 @@ class Library(NamedTuple):
 
 
 class DriverFiles(NamedTuple):
-    """Hold what was found. Paths are as on the host, also when it was looked for under another root.
+    """The driver's files that were found. Paths are as on the host, also when the search was under another root.
 
     Attributes:
         version: of the loaded kernel module, e.g. ``580.159.04``; None under WSL2 or without a driver.
@@ -187,7 +187,7 @@ class _Host:
             return b""
 
     def resolve(self, path: str) -> str:
-        """The file behind links; a link that leaves the root is followed inside it, one level."""
+        """Return the file behind links; a link that leaves the root is followed inside it, one level."""
         real = os.path.realpath(self.here(path))
         if not real.startswith(self.root + "/"):
             real = os.path.realpath(self.root + real)
@@ -212,7 +212,7 @@ def _node(host: _Host, path: str) -> Optional[DeviceNode]:
 def _nodes(
     host: _Host, wsl: bool, missing: List[str]
 ) -> Tuple[Tuple[DeviceNode, ...], Dict[int, DeviceNode], Tuple[DeviceNode, ...]]:
-    """Control nodes, GPU nodes by minor number, MIG capability nodes."""
+    """Return the control nodes, the GPU nodes by minor number, and the MIG capability nodes."""
     if wsl:
         dxg = _node(host, "/dev/dxg")
         return ((dxg,) if dxg else ()), {}, ()
@@ -235,7 +235,7 @@ def _nodes(
 
 
 def _folders(host: _Host, env: Mapping[str, str], wsl: bool, missing: List[str]) -> List[str]:
-    """Folders that may hold the libraries, in the dynamic linker's order, each once."""
+    """Return the folders that may hold the libraries, in the dynamic linker's order, each once."""
     folders = [WSL_FOLDER] if wsl else []
     folders += [folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
     cache = host.read("/etc/ld.so.cache")
@@ -272,7 +272,7 @@ def _candidates(
     version: Optional[str],
     others: List[str],
 ) -> Iterator[Library]:
-    """The library in each folder that has the loaded driver's version of it; files of others are noted."""
+    """Yield the library in each folder that has the loaded driver's version of it; note the files of others."""
     for folder, listing in listings.items():
         paths: Dict[str, List[str]] = {}
         for name in listing:
@@ -292,7 +292,7 @@ def _candidates(
 
 
 def _own_folder(host: _Host, libraries: Tuple[Library, ...]) -> Optional[str]:
-    """The folder that holds all libraries under the names programs ask for, and nothing but the driver."""
+    """Return the folder with all libraries under the names programs use and only the driver's; None if none has."""
     folders = {os.path.dirname(library.path) for library in libraries}
     if len(folders) != 1:
         return None

@@ -43,7 +43,7 @@ class Gpm:
         self._take()
 
     def read(self, interval_s: float) -> Dict[str, Optional[float]]:
-        """Means over the last ``interval_s``: sooner, the same again, so that a mean of readings is one over time.
+        """Return means over the last ``interval_s``: the same if called sooner, so that their mean is one over time.
 
         None for each that is not there, and for all before the first interval has passed.
         """
@@ -54,7 +54,7 @@ class Gpm:
         return self._last
 
     def close(self) -> None:
-        """Give the memory of the samples back."""
+        """Free the memory of the samples."""
         for sample in filter(None, (self._before, self._now)):
             optional(self._nvml, "nvmlGpmSampleFree", sample)
         self._before = self._now = None
@@ -63,7 +63,7 @@ class Gpm:
         return optional(self._nvml, "nvmlGpmSampleAlloc")
 
     def _take(self) -> bool:
-        """The newest sample becomes the one before, and a new one is taken in its place."""
+        """Keep the newest sample as the one before and take a new one in its place."""
         if self._before is None or self._now is None:
             return False
         self._before, self._now = self._now, self._before
@@ -121,7 +121,7 @@ class XidWatch:
                 continue
 
     def new(self) -> Dict[str, List[int]]:
-        """UUID → numbers since the last call; never waits. Some Xids are the application's own fault (13, 31, 43)."""
+        """Return UUID → Xids since the last call; never waits. Some are the application's own fault (13, 31, 43)."""
         found: Dict[str, List[int]] = {}
         for _ in range(_MAX_AT_ONCE if self.active else 0):
             try:
@@ -177,7 +177,7 @@ class Gpu:
         self._shares_since_us = 0
 
     def sample(self, gpm_interval_s: float) -> Dict[str, Any]:
-        """The keys of events.GPU_SAMPLE_KEYS but counters'. Those of GPM are as old as this time, state's as
+        """Return the keys of events.GPU_SAMPLE_KEYS but counters'. Those of GPM are as old as this time, state's as
         STATE_INTERVAL_S; a GPU that answers nothing has none of them.
         """
         utilization = self._value("nvmlDeviceGetUtilizationRates")
@@ -199,7 +199,7 @@ class Gpu:
         }
 
     def _read_state(self) -> Dict[str, Any]:
-        """Return what changes slowly."""
+        """Return the keys whose values change slowly."""
         memory = self._value("nvmlDeviceGetMemoryInfo", _MEMORY_INFO_V2)
         return {
             "temperature_c": self._value("nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
@@ -210,11 +210,11 @@ class Gpu:
         }
 
     def close(self) -> None:
-        """Not to be read any more."""
+        """Release the samples of GPM."""
         self._gpm.close()
 
     def counters(self) -> Dict[str, Any]:
-        """The slow keys of events.GPU_SAMPLE_KEYS: energy and ECC errors."""
+        """Return the slow keys of events.GPU_SAMPLE_KEYS: energy and ECC errors."""
         return {
             "energy_j": self.energy_j(),
             "ecc_corrected": self._value("nvmlDeviceGetTotalEccErrors", _ECC_CORRECTED, _ECC_VOLATILE),
@@ -222,8 +222,8 @@ class Gpu:
         }
 
     def service(self) -> Dict[str, Any]:
-        """Return what only an exporter reads, all of it slow: memory temperature, remapped rows, PCIe replays,
-        codecs."""
+        """Return the keys that only an exporter reads, all of them slow: memory temperature, remapped rows, PCIe
+        replays, codecs."""
         rows = self._value("nvmlDeviceGetRemappedRows")
         fields = self._value("nvmlDeviceGetFieldValues", [_FIELD_MEMORY_TEMPERATURE])
         encoder, decoder = (self._value("nvmlDeviceGet%sUtilization" % name) for name in ("Encoder", "Decoder"))
@@ -238,17 +238,17 @@ class Gpu:
         }
 
     def energy_j(self) -> Optional[float]:
-        """Joules since the driver loaded."""
+        """Return the joules since the driver loaded."""
         energy_mj = self._value("nvmlDeviceGetTotalEnergyConsumption")
         return energy_mj / 1000 if energy_mj is not None else None
 
     def compute_processes(self) -> Optional[List[ComputeProcess]]:
-        """Processes with a CUDA context."""
+        """Return the processes with a CUDA context; None if NVML does not list them."""
         processes = self._value("nvmlDeviceGetComputeRunningProcesses")
         return None if processes is None else [ComputeProcess(p.pid, p.usedGpuMemory) for p in processes]
 
     def processes(self) -> Optional[List[ComputeProcess]]:
-        """Processes with a CUDA context, and their share of the SMs since the last call (None on MIG)."""
+        """Return the processes with a CUDA context, and their share of the SMs since the last call (None on MIG)."""
         listed = self.compute_processes()
         if listed is None:
             return None
@@ -256,7 +256,7 @@ class Gpu:
         return listed if shares is None else [p._replace(share_pct=shares.get(p.pid, 0.0)) for p in listed]
 
     def _shares(self) -> Optional[Dict[int, float]]:
-        """PID → mean share. NVML keeps a few samples a second and has none (an error) when nothing ran since."""
+        """Return PID → mean share, or None. NVML keeps a few samples a second; {} after its error that nothing ran."""
         since_us, self._shares_since_us = self._shares_since_us, int(time.time() * 1e6)
         if not since_us:
             since_us = self._shares_since_us - 1_000_000

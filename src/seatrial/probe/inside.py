@@ -40,7 +40,7 @@ def main(gpus: bool = True) -> None:
 
 
 def facts(gpus: bool = True) -> Dict[str, Any]:
-    """Everything; with ``gpus`` False only what the file system shows: CUDA and NVML are left alone."""
+    """Return all facts; with ``gpus`` False only those of the file system: CUDA and NVML are left alone."""
     result: Dict[str, Any] = {
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable,
@@ -80,7 +80,7 @@ def _nvml() -> Dict[str, Any]:
 
 
 def _libraries() -> Dict[str, List[str]]:
-    """Driver libraries and cuDNN by the path they lie at; links are given with what they lead to, empty files so."""
+    """Return library paths by kind: the driver's outside of compat folders, cuDNN's behind links, and compat's."""
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
     folders += LIBRARY_FOLDERS
     for root in sys.path:
@@ -112,7 +112,7 @@ def _distributions() -> Dict[str, str]:
 
 
 def _torch_build() -> Optional[Dict[str, Optional[str]]]:
-    """``{"version", "cuda"}`` from torch/version.py, read and not imported; None without torch."""
+    """Return ``{"version", "cuda"}`` from torch/version.py, read and not imported; None without torch."""
     for root in sys.path:
         try:
             with open(os.path.join(root or ".", "torch", "version.py")) as file:
@@ -129,7 +129,7 @@ def _torch_build() -> Optional[Dict[str, Optional[str]]]:
 
 
 def _peers(count: int) -> List[List[int]]:
-    """Pairs of CUDA devices of which the first cannot reach the second's memory directly."""
+    """Return the pairs of CUDA devices of which the first cannot reach the second's memory directly."""
     pairs: List[List[int]] = []
     if count < 2:
         return pairs

@@ -16,7 +16,7 @@ class MachineSampler:
         self._busy_s, self._read_s = self._cpu_seconds(), time.monotonic()
 
     def read(self) -> Dict[str, Any]:
-        """cpu_cores in use, cpu_count, memory_used_bytes, memory_total_bytes, load_1m; None if unknown."""
+        """Return cpu_cores in use, cpu_count, memory_used_bytes, memory_total_bytes, load_1m; None if unknown."""
         busy_s, now_s = self._cpu_seconds(), time.monotonic()
         cores: Optional[float] = None
         if busy_s is not None and self._busy_s is not None and now_s > self._read_s:
@@ -34,7 +34,7 @@ class MachineSampler:
         }
 
     def _cpu_seconds(self) -> Optional[float]:
-        """All cores' time that was neither idle nor waiting for a disk; guests are in user time already."""
+        """Return all cores' time that was neither idle nor a disk's wait; guests are in user time already."""
         fields = self._text("stat").split("\n", 1)[0].split()
         if len(fields) < 9 or fields[0] != "cpu":
             return None
@@ -78,7 +78,7 @@ class Owner(NamedTuple):
 
 
 def parse(cgroup: str) -> Optional[Owner]:
-    """The container in the text of /proc/PID/cgroup, or None for a process of the host.
+    """Return the container in the text of /proc/PID/cgroup, or None for a process of the host.
 
     The innermost one, where a container runs in another (kind, Docker in Docker).
     """
@@ -94,7 +94,7 @@ def parse(cgroup: str) -> Optional[Owner]:
 
 
 def owner(pid: int, proc: str = "/proc") -> Optional[Owner]:
-    """The container of a process; None for the host's own, and for one that is gone."""
+    """Return the container of a process; None for the host's own, and for one that is gone."""
     try:
         with open("%s/%d/cgroup" % (proc, pid)) as file:
             return parse(file.read())
@@ -103,7 +103,7 @@ def owner(pid: int, proc: str = "/proc") -> Optional[Owner]:
 
 
 class Attribution:
-    """Which containers have processes here, read again and again: the cgroup of a known process is not read anew.
+    """The containers that have processes here, read repeatedly: the cgroup of a known process is not read anew.
 
     A process is known once two readings agree: an engine starts a container's first process in its own cgroup and
     then moves it. Every RESCAN_S all are read: PIDs are given again, and the service manager may move processes.
@@ -116,7 +116,7 @@ class Attribution:
         self._rescan_at_s = 0.0
 
     def containers(self) -> Dict[Owner, List[int]]:
-        """Every container that has a process here, with its PIDs in order."""
+        """Return every container that has a process here, with its PIDs in order."""
         if time.monotonic() >= self._rescan_at_s:
             self._rescan_at_s = time.monotonic() + RESCAN_S
             self._seen, self._known = {}, {}

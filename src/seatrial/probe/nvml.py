@@ -23,7 +23,7 @@ def _slice_handles(pynvml: Any, handle: Any) -> Iterator[Tuple[int, Any]]:
 
 
 def capability_nodes(part: "GpuFact", root: str = "") -> List[str]:
-    """``/dev/nvidia-caps/nvidia-capN`` of a slice's GPU instance and of its compute instance; [] if unknown."""
+    """Return ``/dev/nvidia-caps/nvidia-capN`` of a slice's GPU instance and compute instance; [] if unknown."""
     if part.minor is None or part.gpu_instance is None or part.compute_instance is None:
         return []
     base = root + CAPABILITIES % (part.minor, part.gpu_instance)
@@ -120,7 +120,7 @@ def present() -> bool:
 
 
 def load() -> Any:
-    """The pynvml module, with NVML initialised. Raises NvmlError.
+    """Return the pynvml module, with NVML initialised. Raises NvmlError.
 
     The library is tried first: importing pynvml costs 0.15 s and several MB, wasted without a driver.
     """
@@ -132,7 +132,7 @@ def load() -> Any:
 
 
 def initialised(pynvml: Any) -> Any:
-    """The same module after nvmlInit. Raises NvmlError."""
+    """Initialise NVML and return the same module. Raises NvmlError."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -141,7 +141,7 @@ def initialised(pynvml: Any) -> Any:
 
 
 def inventory(pynvml: Any = None) -> Inventory:
-    """Every GPU and MIG slice. Never raises for a driver that is missing or broken.
+    """Return every GPU and MIG slice. Never raises for a driver that is missing or broken.
 
     Args:
         pynvml: an already chosen module; None loads the real one.
@@ -167,12 +167,12 @@ def inventory(pynvml: Any = None) -> Inventory:
 
 
 def gpu_handle(pynvml: Any, uuid: str) -> Any:
-    """The NVML handle of a GPU or MIG slice. Raises pynvml.NVMLError."""
+    """Return the NVML handle of a GPU or MIG slice. Raises pynvml.NVMLError."""
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
 
 def compute_processes(uuid: str) -> List[ComputeProcess]:
-    """Processes with a CUDA context on this GPU or slice. Raises NvmlError."""
+    """Return the processes with a CUDA context on this GPU or slice. Raises NvmlError."""
     pynvml = load()
     try:
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu_handle(pynvml, uuid))
@@ -182,7 +182,7 @@ def compute_processes(uuid: str) -> List[ComputeProcess]:
 
 
 def optional(pynvml: Any, function: str, *arguments: Any) -> Any:
-    """The value, or None where this GPU or driver does not have it. A lost GPU still raises."""
+    """Return a function's value, or None if this GPU or driver does not have it. A lost GPU still raises."""
     try:
         return getattr(pynvml, function)(*arguments)
     except pynvml.NVMLError as error:
@@ -241,7 +241,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 
 class GpuHealth(NamedTuple):
-    """Hold what one GPU reports of itself; None if driver or chip does not.
+    """The facts that one GPU reports of itself; None if driver or chip does not.
 
     ``processes`` and ``processes_bytes`` are those with a CUDA context that NVML shows to this PID namespace.
     """
@@ -305,7 +305,7 @@ def _health(pynvml: Any, index: int) -> GpuHealth:
 
 
 def _fabric(pynvml: Any, handle: Any) -> Tuple[Optional[int], Optional[int]]:
-    """(state, status) of the NVLink fabric; (None, None) on GPUs without one and drivers before 525."""
+    """Return (state, status) of the NVLink fabric; (None, None) on GPUs without one and drivers before 525."""
     if not hasattr(pynvml, "nvmlDeviceGetGpuFabricInfo"):
         return None, None
     info = pynvml.c_nvmlGpuFabricInfo_t()

@@ -27,7 +27,7 @@ class GpuProcess(NamedTuple):
 
 
 def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
-    """The process, or None once it is gone."""
+    """Return the process, or None once it is gone."""
     try:
         descriptor = os.open("%s/%d/stat" % (proc, pid), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -52,7 +52,7 @@ def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
 
 
 def name(pid: int) -> Optional[str]:
-    """The name of its program, at most 15 characters that anybody may have chosen; None once it is gone."""
+    """Return the name of its program, at most 15 characters that anybody may have chosen; None once it is gone."""
     return _bytes("/proc/%d/comm" % pid).decode("utf-8", "replace").strip() or None
 
 
@@ -66,18 +66,18 @@ def waited_s(pid: int) -> Optional[float]:
 
 
 def everyone(proc: str = "/proc") -> Dict[int, GpuProcess]:
-    """PID → process, for all that are visible."""
+    """Return PID → process, for all that are visible."""
     found = (read(int(name), proc) for name in os.listdir(proc) if name.isdigit())
     return {process.pid: process for process in found if process is not None}
 
 
 def descendants(pid: int) -> List[GpuProcess]:
-    """All processes under this one, itself not counted, parents before children. Zombies are left out."""
+    """Return all processes under this one, itself not counted, parents before children. Zombies are left out."""
     return under(pid, everyone())
 
 
 def under(pid: int, processes: Mapping[int, GpuProcess]) -> List[GpuProcess]:
-    """Those of ``processes`` that are below this one, itself not counted, parents before children, without zombies."""
+    """Return those of ``processes`` below this one, itself not counted, parents before children, without zombies."""
     children: Dict[int, List[GpuProcess]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
@@ -91,12 +91,12 @@ def under(pid: int, processes: Mapping[int, GpuProcess]) -> List[GpuProcess]:
 
 
 def command_line(pid: int) -> bytes:
-    """Arguments joined by NUL; empty once the process is gone."""
+    """Return the arguments joined by NUL; empty once the process is gone."""
     return _bytes("/proc/%d/cmdline" % pid)
 
 
 def ignored_signals(pid: int) -> int:
-    """The mask of signals that a process ignores, bit 0 for signal 1; 0 once it is gone. Source: proc(5), SigIgn."""
+    """Return the mask of ignored signals, bit 0 for signal 1; 0 once the process is gone. Source: proc(5), SigIgn."""
     for line in _bytes("/proc/%d/status" % pid).splitlines():
         if line.startswith(b"SigIgn:"):
             return int(line.split()[1], 16)
@@ -104,7 +104,7 @@ def ignored_signals(pid: int) -> int:
 
 
 def environment(pid: int) -> List[bytes]:
-    """``NAME=value`` entries the process was started with; empty when gone or another user's."""
+    """Return the ``NAME=value`` entries the process was started with; empty when gone or another user's."""
     return _bytes("/proc/%d/environ" % pid).split(b"\0")
 
 
@@ -118,7 +118,7 @@ def has_cuda_context(pid: int, proc: str = "/proc") -> bool:
 
 
 def context_minors(pid: int, proc: str = "/proc") -> List[int]:
-    """N of every /dev/nvidiaN this process holds a CUDA context on, known by its number of descriptors there."""
+    """Return N of every /dev/nvidiaN with a CUDA context of this process, known by its number of descriptors there."""
     counts: Dict[int, int] = {}
     folder = "%s/%d/fd" % (proc, pid)
     try:
@@ -149,7 +149,7 @@ RESCAN_S = 30.0
 
 
 class Tree:
-    """Call ``read`` as often as you like. With 200 processes of others a full reading takes 2.4 ms of CPU.
+    """The processes under one. ``read`` may be called often: with 200 others a full reading takes 2.4 ms of CPU.
 
     Args:
         pid: the root. with_root: whether it is counted.
@@ -163,7 +163,7 @@ class Tree:
         self._newest = b""
 
     def read(self) -> Dict[int, GpuProcess]:
-        """PID → process, parents before children; without zombies."""
+        """Return PID → process, parents before children; without zombies."""
         if time.monotonic() >= self._rescan_at_s:
             self._rescan_at_s = time.monotonic() + RESCAN_S
             self._strangers, self._newest = set(), b""
@@ -183,7 +183,7 @@ class Tree:
         return found
 
     def _newest_pid(self) -> bytes:
-        """The PID given last in our PID namespace, or b"" if unknown: while it stays, no process has started."""
+        """Return the PID given last in our PID namespace, or b"" if unknown: while it stays, no process has started."""
         try:
             with open(os.path.join(self._proc, "loadavg"), "rb") as file:
                 newest = file.read().split()[-1:]

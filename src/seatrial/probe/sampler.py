@@ -54,11 +54,11 @@ class Sampler:
 
     @property
     def mains(self) -> Set[int]:
-        """PIDs of the processes that drive the GPUs; the caller adds them as it learns of them."""
+        """Return the PIDs of the processes that drive the GPUs; the caller adds them as it learns of them."""
         return self._container.mains
 
     def sample(self) -> Dict[str, Any]:
-        """Keys of one ``sample`` event, GPUs in the given order.
+        """Return the keys of one ``sample`` event, GPUs in the given order.
 
         Energy and ECC are read every COUNTER_INTERVAL_S, and null in between. GPM values are as old as gpm_interval_s;
         temperature, clocks, throttling and the container's as a second. All else is read each time.
@@ -69,27 +69,27 @@ class Sampler:
         return {"gpus": [self._gpu(uuid, with_counters) for uuid in self.uuids], **self._container.read()}
 
     def energy_j(self) -> Dict[str, Optional[float]]:
-        """UUID → joules since the driver loaded, read now; None without such a counter."""
+        """Return UUID → joules since the driver loaded, read now; None without such a counter."""
         return {uuid: self._read(uuid, Gpu.energy_j) for uuid in self.uuids}
 
     def compute_processes(self, uuid: str) -> Optional[List[nvml.ComputeProcess]]:
-        """Processes with a CUDA context on the GPU, or None if NVML does not list them."""
+        """Return the processes with a CUDA context on the GPU, or None if NVML does not list them."""
         return self._read(uuid, Gpu.compute_processes)
 
     def processes(self, uuid: str) -> Optional[List[nvml.ComputeProcess]]:
-        """The same with each one's share of the SMs since the last call."""
+        """Return the same with each one's share of the SMs since the last call."""
         return self._read(uuid, Gpu.processes)
 
     def service(self, uuid: str) -> Dict[str, Any]:
-        """Gpu.service, or {} when the GPU cannot be read."""
+        """Return the GPU's ``service`` keys, or {} if it cannot be read."""
         return self._read(uuid, Gpu.service) or {}
 
     def xids(self) -> Dict[str, List[int]]:
-        """UUID → Xid errors since the last call (and, the first time, since this sampler was made)."""
+        """Return UUID → Xid errors since the last call (and, the first time, since this sampler was made)."""
         return self._xids.new() if self._xids else {}
 
     def close(self) -> None:
-        """Give back what NVML holds for us; the sampler is not to be used any more."""
+        """Release all that NVML holds for us; the sampler is not to be used any more."""
         for gpu in self._gpus.values():
             gpu.close()
         if self._xids is not None:

@@ -95,7 +95,7 @@ class Evidence:
 
     @cached_property
     def _by_type(self) -> dict[str, list[Moment]]:
-        """Type → its events; a target only reports steps."""
+        """Return type → its events; a target only reports steps."""
         found: dict[str, list[Moment]] = {}
         for moment in self.moments:
             type, trusted = moment.keys.get("type"), moment.keys.get("source") in ("agent", "host")
@@ -118,7 +118,7 @@ class Evidence:
 
     @cached_property
     def exited(self) -> Moment | None:
-        """The end of the target; of several nodes, the first that failed, since the others fail because of it.
+        """Return the end of the target; of several nodes, the first that failed, since the others fail because of it.
 
         A node's last end counts, since a lost pod comes back, unless the target has started again since.
         """
@@ -131,12 +131,12 @@ class Evidence:
 
     @cached_property
     def contexts(self) -> dict[str, Moment]:
-        """UUID → the first CUDA context of the target on it."""
+        """Return UUID → the first CUDA context of the target on it."""
         return {uuid: moments[0] for uuid, moments in self._by_uuid(events.GpuContext).items()}
 
     @cached_property
     def kernels(self) -> dict[str, list[Moment]]:
-        """UUID → the kernels run on it to test it."""
+        """Return UUID → the kernels run on it to test it."""
         return self._by_uuid(events.GpuKernel)
 
     def _by_uuid(self, kind: type[events.Event]) -> dict[str, list[Moment]]:
@@ -148,18 +148,18 @@ class Evidence:
 
     @cached_property
     def checks(self) -> dict[float | None, Moment]:
-        """Node → its last gpu.check; None is the key of a run on one node."""
+        """Return node → its last gpu.check; None is the key of a run on one node."""
         return {moment.number("node"): moment for moment in self.all(events.GpuCheck)}
 
     @cached_property
     def visible(self) -> list[dict[str, Any]]:
-        """GPUs that CUDA saw in the last gpu.check of each node, each with a ``uuid``."""
+        """Return the GPUs that CUDA saw in the last gpu.check of each node, each with a ``uuid``."""
         entries = [entry for check in self.checks.values() for entry in items(check.keys.get("visible"))]
         return [entry for entry in entries if isinstance(entry, dict) and text(entry.get("uuid"))]
 
     @cached_property
     def witness(self) -> dict[str, Witnessed]:
-        """UUID → what the host's driver saw there."""
+        """Return UUID → what the host's driver saw there."""
         found: dict[str, Witnessed] = {}
         for moment in self.all(events.HostWitness):
             for uuid, seen in mapping(moment.keys.get("gpus")).items():
@@ -171,18 +171,18 @@ class Evidence:
 
     @property
     def seen_by_host(self) -> set[str]:
-        """UUIDs of GPUs on which the host's driver saw a process of the run."""
+        """Return the UUIDs of GPUs on which the host's driver saw a process of the run."""
         return {uuid for uuid, seen in self.witness.items() if seen.ours}
 
     @property
     def contexts_were_watched(self) -> bool:
-        """The agent looked for contexts until the end, so one that it did not see was not there."""
+        """Return True if the agent looked for contexts until the end, so one that it did not see was not there."""
         finished = self.last(events.AgentFinished)
         return finished is not None and isinstance(finished.keys.get("contexts"), list)
 
     @cached_property
     def missing_lines(self) -> int:
-        """Numbered lines of the agents that never arrived."""
+        """Return how many numbered lines of the agents never arrived."""
         last: dict[float | None, int] = {}
         missing = 0
         for moment in self.moments:
@@ -206,7 +206,7 @@ class Evidence:
 
     @cached_property
     def hook_lines(self) -> list[Mapping[str, Any]]:
-        """The keys of every step line, the hook's and the script's."""
+        """Return the keys of every step line, the hook's and the script's."""
         return [moment.keys for moment in self.all(events.Step)]
 
     @cached_property
@@ -216,12 +216,12 @@ class Evidence:
 
     @cached_property
     def written(self) -> list[Moment]:
-        """Those of ``reported`` that the script wrote itself; a framework reports whole epochs through the hook."""
+        """Return those of ``reported`` that the script wrote itself; a framework's whole epochs come by the hook."""
         return [moment for moment in self.reported if "by" not in moment.keys]
 
     @cached_property
     def anatomy(self) -> tuple[Anatomy, ...]:
-        """The hook's measurements of each rank's steps; times are seconds since the first event."""
+        """Return the hook's measurements of each rank's steps; times are seconds since the first event."""
         return read_anatomy({**moment.keys, "t": moment.at_s} for moment in self.all(events.Step))
 
     @cached_property
@@ -230,7 +230,7 @@ class Evidence:
 
     @cached_property
     def served(self) -> Moment | None:
-        """The last report of a server."""
+        """Return the last report of a server."""
         return last_report(self.all(events.Served))
 
     def power(self, uuid: str) -> list[Point]:
@@ -243,7 +243,7 @@ class Evidence:
 
     @cached_property
     def window(self) -> Window | None:
-        """The training window (see above), or None if the target never started."""
+        """Return the training window (see above), or None if the target never started."""
         if self.target_started is None:
             return None
         if self.served is not None:
@@ -268,7 +268,7 @@ class Evidence:
 
     @property
     def wall_s(self) -> float | None:
-        """Seconds the target ran: as the agent measured, else from its start to the last line about it.
+        """Return the seconds the target ran: as the agent measured, else from its start to the last line about it.
 
         A target that was started again, in another pod or because peers were lost, ran since its first start.
         """
@@ -324,17 +324,17 @@ class RunEvidence:
 
     @property
     def expected(self) -> tuple[Gpu, ...]:
-        """The requested GPUs in CUDA order; () on a CPU run."""
+        """Return the requested GPUs in CUDA order; () on a CPU run."""
         return self.plan.agent.gpus if self.gpus_required else ()
 
     @property
     def project(self) -> str:
-        """The project's folder as the target sees it."""
+        """Return the project's folder as the target sees it."""
         return str(self.plan.job.project) if self.plan.on_the_host else CONTAINER_PROJECT
 
     @property
     def models_folder(self) -> Path | None:
-        """The host's folder behind /models, or None."""
+        """Return the host's folder behind /models, or None."""
         models = self.plan.job.models
         return self.host_folder(CONTAINER_MODELS) if models is None else models.source
 
@@ -345,19 +345,19 @@ class RunEvidence:
 
     @property
     def promises_a_model(self) -> bool:
-        """The job names a folder for models; one that is mounted because the script may write there does not count."""
+        """Return True if the job names a folder for models, not one mounted because the script may write there."""
         job = self.plan.job
         return job.models is not None or any(mount.target == CONTAINER_MODELS for mount in job.mounts)
 
     @property
     def image_bytes(self) -> int | None:
-        """Bytes of the image's files as counted before the run, or None."""
+        """Return the bytes of the image's files as counted before the run, or None."""
         launched = self.evidence.first(events.HostLaunched)
         return int(launched.number("image_bytes") or 0) or None if launched else None
 
     @property
     def files_since(self) -> float | None:
-        """Unix time from which a file is this run's: the agent's start, as a target can be quicker than its event."""
+        """Return the Unix time from which a file is this run's: the agent's start, as a target can outrun its event."""
         if self.evidence.target_started is None:
             return None
         begin = self.evidence.first(events.AgentStarted) or self.evidence.target_started

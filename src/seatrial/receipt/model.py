@@ -85,12 +85,12 @@ class Receipt(Record):
     @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
     @property
     def outcome(self) -> Outcome:
-        """The headline. Computed whenever it is read, so older receipts have one, too."""
+        """Return the headline. Computed whenever it is read, so older receipts have one, too."""
         return make_outcome(self)
 
     @property
     def doubtful(self) -> bool:
-        """It ended with 0, and by its own words did nothing, or failed."""
+        """Return True if the run ended with 0 and by its own words did nothing, or failed."""
         return any(finding.id in DOUBTFUL for finding in self.findings)
 
     def sections(self, *, in_text: bool = False) -> Iterator[tuple[Section, list[Block]]]:

@@ -79,7 +79,7 @@ class Outcome(Record):
 
     @property
     def brief(self) -> str:
-        """The words for a cell of a table: why it failed or was stopped, unmet criteria, else the badge."""
+        """Return the words for a table's cell: why it failed or was stopped, unmet criteria, else the badge."""
         _, _, unmet = self.words.partition("; not met: ")
         if self.id == "unmet" and unmet:
             return f"{self.badge}: {unmet}"
@@ -88,7 +88,7 @@ class Outcome(Record):
     @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
     @property
     def sentence(self) -> str:
-        """Badge and words: ``Done on the CPU. Finished in 3.2 s; met: Model saved``."""
+        """Return badge and words: ``Done on the CPU. Finished in 3.2 s; met: Model saved``."""
         if self.words.lower().startswith(self.badge) or self.id in ("running", "cpu-fallback"):
             return self.words
         return f"{self.badge[0].upper()}{self.badge[1:]}. {self.words}"
@@ -99,7 +99,7 @@ def _unmet(receipt: Receipt) -> list[Criterion]:
 
 
 def _unproven(receipt: Receipt) -> list[Criterion]:
-    """Required criteria without a verdict. Without a proof that it ran on the GPU, no GPU run has passed."""
+    """Return required criteria without a verdict. Without a proof that it ran on the GPU, no GPU run has passed."""
     open_ = [criterion for criterion in receipt.criteria if criterion.verdict == "not judged"]
     return [criterion for criterion in open_ if criterion.asked or criterion.id == "ran-on-gpu"]
 
@@ -155,7 +155,7 @@ def _criteria_words(id: OutcomeId, receipt: Receipt) -> list[str]:
 
 
 def _both_sides(criterion: Criterion) -> str:
-    """``Metric accuracy (0.9812, required >= 0.985)``."""
+    """Return title and values: ``Metric accuracy (0.9812, required >= 0.985)``."""
     if criterion.measured is None or criterion.expected is None:
         return criterion.title
     return f"{criterion.title} ({criterion.measured}, required {criterion.expected})"

@@ -210,7 +210,7 @@ def is_metric(words: Sequence[str], figure: str) -> bool:
 
 
 def _kind(match: re.Match[str]) -> str:
-    """Return what stands for a number in the shape of its line: names depend on no more of it."""
+    """Return the sign that replaces a number in the shape of its line: names depend on no more of it."""
     return "/" if match[2] is not None else "." if _RE.exact.search(match[1]) else "0"
 
 

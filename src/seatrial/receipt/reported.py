@@ -60,12 +60,12 @@ class ReportedSteps:
 
     @property
     def images(self) -> int | None:
-        """Images trained on, or None if the target does not count them."""
+        """Return the images trained on, or None if the target does not count them."""
         return int(sum(count for _, count in self.counted)) if self.counted else None
 
     @property
     def images_per_s(self) -> float | None:
-        """Training throughput between the first and the last line that count images.
+        """Return the training throughput between the first and the last line that count images.
 
         The first line's own images came before that time and are left out. With one line only, the median of the
         script's own rates.

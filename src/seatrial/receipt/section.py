@@ -54,12 +54,12 @@ class Criterion(Record):
 
     @property
     def weight(self) -> Weight:
-        """The effect of the verdict on the run as a whole."""
+        """Return the effect of the verdict on the run as a whole."""
         return "warning" if self.verdict == "fail" and self.asked is False else self.verdict
 
     @property
     def wanted(self) -> str:
-        """``required: …``, ``default: …`` if nobody required it, or "" without an expectation."""
+        """Return ``required: …``, ``default: …`` if nobody required it, or "" without an expectation."""
         word = "default" if self.asked is False else "required"
         return f"{word}: {self.expected}" if self.expected else ""
 
@@ -74,7 +74,7 @@ class Criteria(tuple[Criterion, ...]):
     def __getitem__(self, key: slice) -> tuple[Criterion, ...]: ...
 
     def __getitem__(self, key: SupportsIndex | str | slice) -> Criterion | tuple[Criterion, ...]:
-        """Raises KeyError with the known IDs."""
+        """Return the criterion of this ID, or those at these places. Raises KeyError with the known IDs."""
         if not isinstance(key, str):
             return super().__getitem__(key)
         for criterion in self:
@@ -147,7 +147,7 @@ class Verdicts(NamedTuple):
 
     @property
     def open(self) -> list[tuple[str, list[str]]]:
-        """(reason, titles) of the criteria that were not judged, grouped by reason."""
+        """Return (reason, titles) of the criteria that were not judged, grouped by reason."""
         reasons: dict[str, list[str]] = {}
         for criterion in self.criteria:
             if criterion.verdict == "not judged":

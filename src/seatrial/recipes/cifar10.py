@@ -98,7 +98,7 @@ class Method:
     first_block_share: float = 8 / 9
 
     def sides(self, epochs: int) -> tuple[int, ...]:
-        """Pixels a side of the crops, in each of the first epochs; whole images follow."""
+        """Return the pixels a side of the crops, in each of the first epochs; whole images follow."""
         return (self.small_side,) * round(self.small_share * epochs)
 
     def frozen_after(self, model: Network, epochs: int) -> list[tuple[Tensor, int]]:
@@ -126,7 +126,7 @@ class Block(nn.Module):
         self.first_norm, self.second_norm = norm(outputs), norm(outputs)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """[B, inputs, H, W] → [B, outputs, H/2, W/2]."""
+        """Compute [B, inputs, H, W] → [B, outputs, H/2, W/2]."""
         x_BCHW = pooled_norm_act(convolved(x_BCHW, self.first), self.first_norm, "gelu", pools=True)
         return pooled_norm_act(self.second(x_BCHW), self.second_norm, "gelu")
 
@@ -144,7 +144,7 @@ class Network(nn.Module):
             self.head.weight /= self.head.weight.std()
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Logits [B, classes]."""
+        """Return logits [B, classes]."""
         features_BC = F.max_pool2d(self.features(x_BCHW), 3).flatten(1)
         logits: Tensor = self.head(features_BC) / features_BC.shape[1]
         return logits
@@ -155,7 +155,7 @@ class Network(nn.Module):
         return features_BCHW
 
     def mean_loss(self, x_BCHW: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
-        """Mean cross-entropy with smoothed labels."""
+        """Return the mean cross-entropy with smoothed labels."""
         features_BCHW = self.features(x_BCHW)
         if takes_head(features_BCHW, self.head):
             numbers = {"times": 1 / features_BCHW.shape[1], "smoothing": smoothing}
@@ -175,7 +175,7 @@ class Network(nn.Module):
 
 
 def filters(inputs: int, outputs: int) -> nn.Conv2d:
-    """A 3×3 convolution whose first filters pass their input through."""
+    """Return a 3×3 convolution whose first filters pass their input through."""
     convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     nn.init.dirac_(convolution.weight[:inputs])
     return convolution
@@ -202,7 +202,7 @@ class Summed(torch.autograd.Function):
 
 
 def loss(batch: int, smoothing: float, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-    """Mean cross-entropy with smoothed labels; its gradient is the one of a sum over ``batch`` rows."""
+    """Return the mean cross-entropy with smoothed labels; its gradient is a sum's over ``batch`` rows."""
     if isinstance(model, Network):
         mean = model.mean_loss(images_BCHW, labels_B, smoothing)
     else:
@@ -211,7 +211,7 @@ def loss(batch: int, smoothing: float, model: nn.Module, images_BCHW: Tensor, la
 
 
 def views(model: nn.Module, images_BCHW: Tensor) -> Tensor:
-    """Logits averaged over the image and its mirror image.
+    """Average logits over the image and its mirror image.
 
     For the rows of which these are the least certain, also over two diagonal shifts by a pixel, each also mirrored.
     """
@@ -235,7 +235,7 @@ def views(model: nn.Module, images_BCHW: Tensor) -> Tensor:
 
 
 def modules(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[KernelModule]:
-    """The kernels that a training runs by, the longest texts first, to compile them all at once."""
+    """Return the kernels that a training runs by, the longest texts first, to compile them all at once."""
     model = Network(classes, widths)
     filters, inputs, size, _ = model.whitening.weight.shape
     norms, tables = zip(*(pooled_modules(dtype, width, "gelu") for width in set(widths)), strict=True)
@@ -261,7 +261,7 @@ def compile_kernels(widths: Sequence[int], precision: Precision) -> None:
 
 
 def optimizer_of(model: Network, batch: int, filter_rate: float, method: Method = METHOD) -> MuonSgd:
-    """Whitening bias, other biases, head, and filters, each with its rate."""
+    """Return the optimizer of whitening bias, other biases, head, and filters, each with its rate."""
     biases = [parameter for name, parameter in model.blocks.named_parameters() if name.endswith("norm.bias")]
     weights = [parameter for parameter in model.blocks.parameters() if parameter.ndim == 4]
     device, decay = model.head.weight.device, method.decay * batch
@@ -277,7 +277,7 @@ def optimizer_of(model: Network, batch: int, filter_rate: float, method: Method 
 
 
 def schedules(epochs: int, whitening_epochs: int = METHOD.whitening_epochs) -> list[Schedule]:
-    """Down to zero linearly: over the first epochs for the whitening bias, over all of them for the rest."""
+    """Return linear schedules down to zero: over the first epochs for the whitening bias, over all for the rest."""
 
     def falling(share: float, step: int, steps: int) -> float:
         return max(0.0, 1 - step / (share * steps)) if share else 0.0
@@ -294,7 +294,7 @@ def precision_of(name: str, device: torch.device) -> Precision:
 def train(
     data: Sequence[ImageSet], arguments: argparse.Namespace, group: Ranks, seed: int, trackers: Trackers
 ) -> tuple[Outcome, Network]:
-    """One training from one seed."""
+    """Run one training from one seed."""
     train_set, test_set = data
     precision = precision_of(arguments.precision, group.device)
     precision.apply()
@@ -342,7 +342,7 @@ def train(
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.cifar10", description="Train CIFAR-10 to 94 %, fast.")
     options.add_folder_options(parser)
     options.add_training_options(parser, epochs=9, batch=1536, learning_rate=FILTER_RATE)

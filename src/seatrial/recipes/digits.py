@@ -26,12 +26,12 @@ TEST_EVERY = 6
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     return train(read_digits(), parse(argv, "digits"), "digits")
 
 
 def read_digits() -> IdxFolder:
-    """scikit-learn's digits as 28×28 unsigned bytes. Raises InputError when scikit-learn is not installed."""
+    """Return scikit-learn's digits as 28×28 unsigned bytes. Raises InputError if scikit-learn is not installed."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

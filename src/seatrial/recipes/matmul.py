@@ -39,7 +39,7 @@ class Measured:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.matmul", description="Measure matrix products.")
     parser.add_argument("--sizes", type=options.positive, nargs="+", default=[1024, 4096, 8192, 16384])
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def impossible(kind: str, size: int, on_gpu: bool) -> str | None:
-    """Why this machine cannot do it, or None."""
+    """Return why this machine cannot do it, or None."""
     if kind == "cpu-fp32":
         return f"more than {LARGEST_ON_CPU} takes minutes on a CPU" if size > LARGEST_ON_CPU else None
     if not on_gpu:
@@ -93,7 +93,7 @@ def impossible(kind: str, size: int, on_gpu: bool) -> str | None:
 
 
 def measure(kind: str, size: int) -> float:
-    """Median seconds of one product, inputs made before and the output kept."""
+    """Return the median seconds of one product, inputs made before and the output kept."""
     product = product_of(kind, size)
     clock = time_on_cpu if kind == "cpu-fp32" else time_on_gpu
     for _ in range(WARMUPS):
@@ -103,7 +103,7 @@ def measure(kind: str, size: int) -> float:
 
 
 def product_of(kind: str, size: int) -> Callable[[], object]:
-    """A function that multiplies two random matrices of this kind."""
+    """Return a function that multiplies two random matrices of this kind."""
     device = "cpu" if kind == "cpu-fp32" else "cuda"
     a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
     torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
@@ -118,7 +118,7 @@ def product_of(kind: str, size: int) -> Callable[[], object]:
 
 
 def time_on_cpu(product: Callable[[], object], repeats: int) -> float:
-    """Seconds a product."""
+    """Return the seconds a product."""
     began = time.perf_counter()
     for _ in range(repeats):
         product()
@@ -126,7 +126,7 @@ def time_on_cpu(product: Callable[[], object], repeats: int) -> float:
 
 
 def time_on_gpu(product: Callable[[], object], repeats: int) -> float:
-    """Seconds a product, between two events on the stream."""
+    """Return the seconds a product, between two events on the stream."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     begin.record()
     for _ in range(repeats):
@@ -137,7 +137,7 @@ def time_on_gpu(product: Callable[[], object], repeats: int) -> float:
 
 
 def classic_lines(table: list[Measured]) -> list[str]:
-    """CPU, CUDA cores and Tensor Cores, each at the largest size that all of them were measured at."""
+    """Return lines for CPU, CUDA cores and Tensor Cores, each at the largest size that its kinds were measured at."""
     rows = (("CPU", ("cpu-fp32",)), ("CUDA cores (fp32)", ("fp32",)), ("Tensor Cores", ("bf16", "fp16", "tf32")))
     lines = []
     for name, kinds in rows:

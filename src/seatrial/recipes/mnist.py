@@ -36,7 +36,7 @@ SCHEDULES: dict[str, Schedule | None] = {"constant": None, "triangle": triangle(
 
 
 def network(height: int, width: int, classes: int) -> nn.Sequential:
-    """1→32→64 3×3 convolutions without padding, 2×2 max-pools, 128 units; 28×28 pixels flatten to 1600."""
+    """Return 1→32→64 3×3 convolutions without padding, 2×2 max-pools, 128 units; 28×28 pixels flatten to 1600."""
     features = 64 * _pooled(height) * _pooled(width)
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
@@ -60,7 +60,7 @@ def _pooled(pixels: int) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     arguments = parse(argv, "mnist")
     if arguments.download:
         fetch(arguments.data)
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
-    """The options, which the recipe digits shares."""
+    """Parse the options, which the recipe digits shares."""
     parser = argparse.ArgumentParser(prog=f"seatrial.recipes.{name}", description=f"Train the classic CNN on {name}.")
     options.add_folder_options(parser)
     options.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
@@ -122,12 +122,12 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
 
 
 def optimizer(model: nn.Module, learning_rate: float, weight_decay: float) -> Optimizer:
-    """Adam, or AdamW where weights decay."""
+    """Return Adam, or AdamW if weights decay."""
     return adamw(model, learning_rate, weight_decay) if weight_decay else adam(model, learning_rate)
 
 
 def image_sets(data: IdxFolder) -> tuple[ImageSet, ImageSet]:
-    """Training and test set as tensors with one channel."""
+    """Return training and test set as tensors with one channel."""
 
     def images(pixels: Bytes, labels: Bytes) -> ImageSet:
         return ImageSet(torch.tensor(pixels).unsqueeze(1), torch.tensor(labels).long(), data.classes)

@@ -48,7 +48,7 @@ ROTATION_DEGREES, SHIFT = 10.0, 0.1
 
 
 def network(channels: int, classes: int) -> nn.Sequential:
-    """The network of the module's text, for images of at least 16 pixels."""
+    """Return the network of the module's text, for images of at least 16 pixels."""
     layers: list[nn.Module] = []
     for width, kernel in WIDTHS_AND_KERNELS:
         convolution = nn.Conv2d(channels, width, kernel, padding=kernel // 2, bias=False)
@@ -61,12 +61,12 @@ def network(channels: int, classes: int) -> nn.Sequential:
 
 
 def loss(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-    """Mean cross-entropy."""
+    """Return the mean cross-entropy."""
     return F.cross_entropy(model(images_BCHW), labels_B)
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.mnist_deep", description="Train the four-conv network.")
     options.add_folder_options(parser)
     options.add_training_options(parser, epochs=20, batch=128, learning_rate=1e-3)

@@ -62,7 +62,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     arguments = parse(argv)
     texts, labels = read_messages(arguments.data)
     with session(arguments) as (group, precision, trackers):
@@ -129,7 +129,7 @@ def source_of(
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options; a rate and number of epochs that suit the weights are filled in."""
+    """Parse the options; fill in a rate and number of epochs that suit the weights."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.spam", description="Train a spam classifier.")
     options.add_folder_options(parser)
     options.add_training_options(parser, epochs=0, batch=64, learning_rate=0.0)
@@ -154,7 +154,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def read_messages(folder: Path) -> tuple[list[str], Tensor]:
-    """Texts and labels (0 ham, 1 spam) of the collection: lines of label, tab, text. Raises DataError."""
+    """Return texts and labels (0 ham, 1 spam) of the collection: lines of label, tab, text. Raises DataError."""
     paths = [folder / place / name for place in (".", "sms_spam") for name in FILES]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -186,7 +186,7 @@ def _text(path: Path) -> str:
 
 
 def tokenizer_of(arguments: argparse.Namespace, texts: list[str]) -> Any:
-    """BERT's tokenizer: of the weights, of a vocabulary file, or with word pieces learned from the texts."""
+    """Return BERT's tokenizer: of the weights, of a vocabulary file, or with word pieces learned from the texts."""
     transformers = import_transformers()
     from tokenizers import BertWordPieceTokenizer  # transformers needs it, so it is there
 
@@ -206,7 +206,7 @@ def tokenizer_of(arguments: argparse.Namespace, texts: list[str]) -> Any:
 
 
 def model_of(arguments: argparse.Namespace, vocabulary: int) -> Any:
-    """BertForSequenceClassification with two labels."""
+    """Return BertForSequenceClassification with two labels."""
     transformers = import_transformers()
     names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: number for number, name in enumerate(LABELS)}}
     if not arguments.from_scratch:
@@ -229,7 +229,7 @@ def pretrained(kind: Any, weights: str, **options: Any) -> Any:
 
 
 def examples(model: nn.Module, test_set: TextSet) -> Examples:
-    """The first test messages as token numbers, and the logits."""
+    """Return the first test messages as token numbers, and the logits."""
     lengths_N = test_set.lengths_N[:EXAMPLES]
     longest = int(lengths_N.max())
     tokens_NL = test_set.tokens_NL[:EXAMPLES, :longest].cpu()
@@ -240,7 +240,7 @@ def examples(model: nn.Module, test_set: TextSet) -> Examples:
 
 
 def import_transformers() -> Any:
-    """The package, or one sentence."""
+    """Import the package; raise InputError without it."""
     try:
         import transformers
     except ImportError as error:
@@ -250,12 +250,12 @@ def import_transformers() -> Any:
 
 
 def loss(model: nn.Module, inputs: tuple[Tensor, Tensor], labels_B: Tensor, *, recompute: bool = False) -> Tensor:
-    """Mean cross-entropy."""
+    """Return the mean cross-entropy."""
     return F.cross_entropy(logits(model, inputs, recompute=recompute).float(), labels_B)
 
 
 def logits(model: Any, inputs: tuple[Tensor, Tensor], *, recompute: bool = False) -> Tensor:
-    """BertForSequenceClassification's own forward pass, from (tokens_BL, real_BL), with nothing that waits for the GPU.
+    """Run BertForSequenceClassification's own forward pass, from (tokens_BL, real_BL), without waiting for the GPU.
 
     The library's looks at the mask on the host, which cannot be captured; a test compares the two.
     """

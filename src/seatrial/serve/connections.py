@@ -162,7 +162,7 @@ class Limited(HttpToolsProtocol):
         self._refuse(400, "This is not a valid HTTP request, or one in too many pieces.")
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Answer outside of the application, and end the connection."""
+        """Send an error in place of the application, and end the connection."""
         self.counters.answered(_OTHER, status)
         if self.cycle is None or not self.cycle.response_started:
             body = json.dumps({"error": sentence}).encode()

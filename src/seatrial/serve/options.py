@@ -16,7 +16,7 @@ _LOWEST = {"port": 0, "fronts": 1, "max_batch": 1, "queue": 1, "max_body": 1, "d
 
 @dataclass(frozen=True)
 class Options:
-    """See ``parse``.
+    """The options that ``parse`` reads.
 
     Attributes:
         queue: rows that may wait, of all fronts together.
@@ -65,7 +65,7 @@ def parse(argv: Sequence[str], token: str | None, hosts: str = "") -> Options:
 
 
 def default_fronts(cores: int) -> int:
-    """Leave one core to the model; the others are for HTTP."""
+    """Return the number of HTTP processes for so many cores: two fewer, from 1 to 16, so that the model has its own."""
     return max(1, min(16, cores - 2))
 
 

@@ -57,7 +57,7 @@ class Reader(Protocol):
         """Read an uploaded file: an image, or plain text."""
 
     def answer(self, answer: Answer) -> dict[str, Any]:
-        """Return what ``POST /predict`` gives: for classes the label, its probability, and all probabilities."""
+        """Return the answer of ``POST /predict``: for classes the label, its probability, and all probabilities."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _encode_alike(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> byt
 
 
 def _arrays(dtype: str, data: bytes, shapes: np.ndarray) -> list[np.ndarray]:
-    """Take the rows' arrays of one input apart."""
+    """Split the array of one input into its rows' arrays."""
     flat = np.frombuffer(data, dtype)
     if shapes.shape[1] and (shapes == shapes[0]).all():
         return list(flat.reshape(len(shapes), *shapes[0]))

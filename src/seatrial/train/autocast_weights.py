@@ -55,7 +55,7 @@ class SideStream:
         return event
 
     def wait(self, but: int = 0) -> None:
-        """The first stream waits for all that was begun but the last so many."""
+        """Make the first stream wait for all that was begun but the last so many."""
         ended = len(self._begun) - but
         if ended > 0:
             self._begun[ended - 1][0].wait()
@@ -80,7 +80,7 @@ class SecondStream:
 
     @contextmanager
     def backward(self, loss: Tensor, weights: Iterable[Tensor]) -> Iterator[None]:
-        """Around one backward pass from ``loss``; at its end the first stream waits for the second.
+        """Run one backward pass from ``loss`` within; at its end the first stream waits for the second.
 
         Raises:
             RuntimeError: a gradient was read before it was there; that weight is in ``refused`` from now on.
@@ -103,7 +103,7 @@ class SecondStream:
             raise EarlyError(f"gradients of {len(early)} weights were copied before they were made")
 
     def wait(self) -> None:
-        """The first stream waits for the gradients that were begun."""
+        """Make the first stream wait for the gradients that were begun."""
         if self._side_stream is not None:
             self._side_stream.wait()
 
@@ -214,14 +214,14 @@ class Multiply(torch.autograd.Function):
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right in fp32, at once where torch can (2.8 and later, on a GPU)."""
+    """Multiply left @ right in fp32, at once where torch can (2.8 and later, on a GPU)."""
     if left.is_cuda and "dtype" in torch.ops.aten.mm.overloads():  # type: ignore[no-untyped-call]
         return torch.mm(left, right, out_dtype=torch.float32)
     return (left @ right).float()
 
 
 class AutocastLayers:
-    """The layers of a model that are run so.
+    """The layers of a model that run on bf16 copies of their weights.
 
     Attributes:
         layers: these. second_stream: where gradients of their weights can be made.
@@ -244,7 +244,7 @@ class AutocastLayers:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, the layers use copies of their weights as these are now."""
+        """Run the layers within on copies of their weights as these are now."""
         if self._copies:
             with torch.no_grad():
                 torch._foreach_copy_(list(self._copies.values()), list(self._copies))
@@ -281,7 +281,7 @@ def plain(layer: nn.Conv2d | nn.Linear) -> bool:
 
 
 def sides(layer: nn.Conv2d) -> tuple[int, ...]:
-    """The padding above and to the left; as much as below and to the right."""
+    """Return the padding above and to the left; as much is below and to the right."""
     if not isinstance(layer.padding, str):
         return tuple(map(int, layer.padding))
     if layer.padding == "valid":
@@ -295,7 +295,7 @@ def _even_sides(layer: nn.Conv2d) -> bool:
 
 
 def _state(weight: Tensor) -> tuple[int, int]:
-    """Changes with every change of the weight that torch knows of."""
+    """Return numbers that change with every change of the weight that torch knows of."""
     return weight._version, weight.data_ptr()
 
 

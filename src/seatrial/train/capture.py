@@ -37,7 +37,7 @@ class _Same:
 
 
 class NotCapturable(RuntimeError):
-    """Why a step is run eagerly."""
+    """The reason why a step is run eagerly."""
 
 
 def host_state(step: Step) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def place_of(error: BaseException) -> str | None:
 
 
 def forget_failed_capture(device: torch.device) -> None:
-    """Give the generator of a failed capture a new state: else it remains in capture mode (torch 2.11)."""
+    """Set a new state in the generator of a failed capture: else it remains in capture mode (torch 2.11)."""
     generator = torch.cuda.default_generators[device.index or 0]
     if hasattr(generator, "graphsafe_set_state"):
         generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
@@ -150,7 +150,7 @@ def _note(state: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _note_function(state: dict[str, Any], name: str, function: Any) -> None:
-    """Return the state that a function keeps between calls: in its object, its closure and its module."""
+    """Note the state that a function keeps between calls: in its object, its closure and its module."""
     if isinstance(function, MethodType):
         for key, value in vars(function.__self__).items() if hasattr(function.__self__, "__dict__") else ():
             _note(state, f"{name}'s {key}", value)

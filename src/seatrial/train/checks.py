@@ -39,7 +39,7 @@ def check_parts(model: nn.Module, loss: Any, optimizer: Any, source: Any, *, wor
 def check_numbers(
     *, accumulation: int, clip_norm: float | None, average_decay: float | None, scheduled_by: str
 ) -> None:
-    """Raise InputError for one that means nothing."""
+    """Raise InputError for a value outside its range."""
     if accumulation < 1:
         raise InputError(f"accumulation={accumulation}: a step is made of 1 micro-batch or more")
     if clip_norm is not None and not clip_norm > 0:

@@ -1,4 +1,4 @@
-"""Blocks that a model repeats: compiled one by one, all of them take as long as the first.
+"""Compile the blocks that a model repeats one by one: all of them take as long as the first.
 
 torch.compile gives modules of one class, one set of settings and one set of shapes the same code. For a char-GPT of six
 such blocks on an H200 compiling took 8 s in place of 20, and the kernels of a step as long (torch 2.11).
@@ -32,7 +32,7 @@ class CompiledBlocks:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, calls of the blocks are compiled ones."""
+        """Run calls of the blocks within as compiled ones."""
         before = [module.__dict__.get("_compiled_call_impl") for module in self.modules]
         for module, call in zip(self.modules, self._calls, strict=True):
             module.__dict__["_compiled_call_impl"] = call

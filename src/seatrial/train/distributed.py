@@ -81,7 +81,7 @@ class Ranks:
         return values
 
     def same_start(self, model: nn.Module) -> None:
-        """Give every rank the first one's parameters and buffers."""
+        """Send the first rank's parameters and buffers to every rank."""
         if self.world > 1:
             for tensor in (*model.parameters(), *model.buffers()):
                 dist.broadcast(tensor.data, 0)
@@ -179,7 +179,7 @@ class Gradients(Protocol):
         """Note that something other than a step has changed the parameters."""
 
     def settle(self) -> None:
-        """Bring them up to date, before something other than a step reads them."""
+        """Update all parameters before something other than a step reads them."""
 
 
 class GradientReducer:
@@ -266,7 +266,7 @@ class GradientReducer:
         nn.utils.clip_grad_norm_(self.parameters, most)
 
     def refresh(self) -> None:
-        """Nothing is kept of the parameters."""
+        """Do nothing: no copy of the parameters is kept."""
 
     def settle(self) -> None:
         """Do nothing: they are always up to date."""

@@ -45,7 +45,7 @@ class Eager:
             self.step.run_recovering(shape)
 
     def prepare(self) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
 
 class Graphed:

@@ -33,7 +33,7 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Within, the whole model evaluates."""
+    """Keep the whole model in evaluation mode within."""
     with modes_kept(model):
         model.eval()
         yield

@@ -44,7 +44,7 @@ class EarlyStopping:
     waited: int = 0
 
     def better(self, loss: float) -> bool:
-        """Take an epoch's validation loss; return True if it is the best so far."""
+        """Record an epoch's validation loss; return True if it is the best so far."""
         if loss < self.best:
             self.best, self.waited = loss, 0
             return True
@@ -119,7 +119,7 @@ class Settings:
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Settings:
-        """Take the settings from a recipe's command line."""
+        """Make the settings from a recipe's command line."""
         return cls(
             epochs=arguments.epochs,
             seed=arguments.seed,

@@ -39,7 +39,7 @@ class NormThen(nn.Module):
         self.given: batch_norm.Totals | None = None
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """[B, C, H, W], and the same."""
+        """Normalise x [B, C, H, W], add the residual of the same shape, and activate."""
         alike = residual is None or (residual.dtype == x.dtype and residual.shape == x.shape)
         fits = alike and x.dtype in REALS and x.ndim == 4 and self.norm.weight.dtype == torch.float32
         if not (fits and self.norm.training and not hooked(self.norm) and runtime.usable(x.device)):
@@ -116,14 +116,14 @@ class ModuleKernels:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, the modules run by kernels."""
+        """Run the modules within by kernels."""
         self._clear_totals()
         products = self.products.running() if self.products else nullcontext()
         with running_by(self._forwards), products:
             yield
 
     def _clear_totals(self) -> None:
-        """Zeros for the sums of every layer, by one launch."""
+        """Clear the sums of every layer to zeros, by one launch."""
         if not self._fused:
             return
         device, widths = self._fused[0].norm.weight.device, [4 * part.norm.num_features for part in self._fused]
@@ -136,13 +136,13 @@ class ModuleKernels:
             part.totals = batch_norm.Totals(totals.view(2, 2, part.norm.num_features))
 
     def copy_weights(self) -> None:
-        """From now on layers that multiply use bf16 copies of their weights, made when ``running`` begins."""
+        """Use bf16 copies of the weights in layers that multiply from now on, made when ``running`` begins."""
         model = self._model()
         products = AutocastLayers(model) if model is not None else None
         self.products = products if products and products.layers else None
 
     def modules(self, dtype: torch.dtype) -> list[KernelModule]:
-        """The kernels."""
+        """Return the kernels."""
         kinds = {(norm.num_features, activation) for norm, activation in self.norms}
         return [batch_norm.norm_act_module(dtype, channels, activation) for channels, activation in sorted(kinds)]
 
@@ -242,7 +242,7 @@ def _other_summand(node: Node, summand: Node) -> Node | None:
 
 
 def _activation(node: Node, children: dict[str, nn.Module]) -> str | None:
-    """Which of those the kernels know, or None."""
+    """Return the activation if the kernels know it, or None."""
     if node.op == "call_module":
         layer = children.get(str(node.target))
         if layer is None or hooked(layer):

@@ -111,7 +111,7 @@ class EpochProgress:
         self._note(line)
 
     def _log_losses(self, losses: list[float]) -> None:
-        """Give the losses from the first step on to the trackers, as many as they get, without those they have.
+        """Pass the losses from the first step on to the trackers, as many as they get, without those they have.
 
         They are not named as the epoch's mean is: as one curve they would jump at every epoch's end.
         """
@@ -164,7 +164,7 @@ def _metric(name: str, value: float) -> str:
 
 
 def report_end(outcome: Outcome, steps: int, trackers: Trackers) -> None:
-    """Give the whole training's numbers to the trackers."""
+    """Pass the whole training's numbers to the trackers."""
     trackers.log(
         {
             "step": outcome.epochs * steps,

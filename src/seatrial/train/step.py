@@ -32,7 +32,7 @@ class MicroBatch:
         self.rows = rows
 
     def halve(self, device: torch.device, announce: bool) -> None:
-        """Take half as many rows from now on and give the memory of the failed attempt back.
+        """Halve the rows from now on and free the memory of the failed attempt.
 
         Raises:
             TrainError: it was one row already.
@@ -239,7 +239,7 @@ class Step:
             self._finish = torch.compile(self._count, dynamic=False)
 
     def uncompile(self) -> None:
-        """Go back to torch's own kernels."""
+        """Restore torch's own kernels."""
         self._forward, self._finish, self._blocks = self._micro_loss, self._count, None
 
     def state(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class NotTraceable(Exception):
-    """Why a module's code cannot be read, in a few words."""
+    """The reason why a module's code cannot be read, in a few words."""
 
 
 class _Shallow(Tracer):

@@ -22,7 +22,7 @@ class Tracker(Protocol):
     """Something that keeps numbers, as events.StepLog does: its lines in $SEATRIAL_EVENTS are plotted by receipts."""
 
     def write(self, values: Values) -> None:
-        """Take one set of numbers."""
+        """Record one set of numbers."""
 
     def close(self) -> None:
         """Write out what is still held."""

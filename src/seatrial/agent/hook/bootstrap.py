@@ -1,6 +1,6 @@
 """Become sitecustomize.py of the target: each framework gets its part of the hook once the script imports it.
 
-It must never be noticed: an error in here ends the hook's work, not the script, and the evidence has it.
+The script must never notice it: an error in here ends the hook's work, not the script, and is in the evidence.
 """
 
 import importlib
@@ -44,7 +44,7 @@ def part(name: str) -> Any:
 
 
 def wanted() -> Dict[str, List[Tuple[str, str]]]:
-    """Name of a module → (part of the hook, its function that is given the module once it has been imported)."""
+    """Return module name → (part of the hook, its function that gets the module once it has been imported)."""
     found: Dict[str, List[Tuple[str, str]]] = {}
 
     def add(names: Sequence[str], part: str, function: str) -> None:
@@ -125,8 +125,8 @@ def load_users_own() -> None:
 
 
 def on_audit_event(event: str, args: Any) -> None:
-    """An exception that nobody caught is shown as it would be without the hook: of its frames none of ours. Python
-    announces it before it calls sys.excepthook, which stays as it is. Source: PyErr_PrintEx, 3.8 to 3.14."""
+    """Take the hook's frames out of an exception that nobody caught, so that it is shown as it would be without the
+    hook. Python announces it before it calls sys.excepthook, which stays. Source: PyErr_PrintEx, 3.8 to 3.14."""
     if event != "sys.excepthook":
         return
     try:

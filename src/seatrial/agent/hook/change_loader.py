@@ -23,7 +23,7 @@ _MOST_SENT_BYTES = 64 << 20
 
 
 def no_other_workers(torch: Any, loader: Any) -> Optional[str]:
-    """Why this loader's workers should be left as they are; None where another number is safe."""
+    """Return why this loader's number of workers should stay; None if another number is safe."""
     if loader._dataset_kind != 0:
         return "the dataset is an IterableDataset: how many workers it has decides what they read"
     if loader.multiprocessing_context is not None:
@@ -49,7 +49,7 @@ def no_other_workers(torch: Any, loader: Any) -> Optional[str]:
 
 
 class _Limited(io.RawIOBase):
-    """Counts what is written, and keeps nothing."""
+    """Counts the bytes written, keeps none, and fails above the limit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _Limited(io.RawIOBase):
 
 
 def generators(torch: Any, loader: Any) -> Callable[[], None]:
-    """Return what puts the generators, from which order and seeds are drawn, back to where they are now."""
+    """Return a function that restores the generators, from which order and seeds are drawn, to their state now."""
     owners = [loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
     own: Any = [getattr(owner, "generator", None) for owner in owners]
     found = {id(generator): generator for generator in own if hasattr(generator, "get_state")}
@@ -103,7 +103,7 @@ def watch_first_batch(iterator: Any, failed: Callable[[BaseException], None]) ->
 
 
 def fingerprint(value: Any, depth: int = 2) -> Any:
-    """Return what a script could change in its dataset between two passes: attributes, and those of what they hold."""
+    """Return a dataset's attributes, and those of their values: a script could change them between two passes."""
     known: Optional[Dict[str, Any]] = getattr(value, "__dict__", None)
     if not isinstance(known, dict) or depth == 0:
         return None
@@ -122,7 +122,7 @@ _BATCHES, _MOST_EXAMPLES, _MOST_S = 16, 1024, 3.0
 
 
 class LongestFirst:
-    """A sampler that gives the longest of the next examples first, and is in all else the one that it stands for.
+    """A sampler that gives the longest of the next examples first; in all else it is the wrapped sampler.
 
     Args:
         sampler: of indices.
@@ -197,7 +197,7 @@ class LoaderChanges:
         wrap(kind, "__iter__", lambda iterate: lambda loader: self._iterate(loader, iterate))
 
     def _remember(self, loader: Any, args: Any, kwargs: Any) -> None:
-        """A library may make a loader anew from the script's: the line is then the script's."""
+        """Remember the line that made this loader, or the script's if a library makes it anew from the script's."""
         place = self._changes.where.here()
         if place is None:
             return
@@ -295,7 +295,7 @@ class LoaderChanges:
         return None
 
     def _batch_size(self, loader: Any, examples: int) -> Optional[str]:
-        """It is the sampler's of batches, which libraries wrap into theirs."""
+        """Set the size in the sampler of batches, which libraries wrap into theirs; return why not, or None."""
         sampler = loader.batch_sampler
         for _ in range(4):
             if sampler is None or type(sampler) is self._torch.utils.data.BatchSampler:
@@ -311,7 +311,7 @@ class LoaderChanges:
         return None
 
     def _longest_first(self, loader: Any, sampler: Any, examples: int) -> None:
-        """Another batch size is tried for its memory: examples of different length come the longest first."""
+        """Sort examples of different length, the longest first, since another batch size is tried for its memory."""
         if loader._dataset_kind == 0 and not isinstance(sampler.sampler, LongestFirst) and len(loader.dataset):
             restore = generators(self._torch, loader)
             if length(loader.dataset[0]) is not None:
@@ -319,14 +319,14 @@ class LoaderChanges:
             restore()
 
     def _report_failure(self, error: BaseException) -> None:
-        """Name the changes with which the loader failed, at its start or at its first batch."""
+        """Report that the loader failed with its changes, at its start or at its first batch."""
         for key in self.KEYS[:4]:
             self._changes.take_back(key, "the loader failed with it: %s" % in_short(error))
         self._changes.report()
 
     def _apart_from_a_running_pass(self, loader: Any) -> bool:
-        """Workers that stay are one iterator's. A script that has two passes at once, or changes its dataset between
-        two, must not be given the old one: whether this pass needs an iterator of its own."""
+        """Return True if this pass needs an iterator of its own. Workers that stay belong to one iterator: a script
+        that has two passes at once, or changes its dataset between two, must not be given the old one."""
         if loader not in self._kept or loader._iterator is None:
             return False
         if self._kept[loader] != fingerprint(loader.dataset):

@@ -1,8 +1,8 @@
 """Change the outermost module: bf16 autocast, channels_last and torch.compile.
 
 Outermost is a module with something to train that is called while no other module runs and gradients are on. There may
-be several: a generator and its adversary, for example. Each gets a class of its own that is called otherwise and is
-all else the same: it prints, copies and is saved as before, and its state_dict, hooks and parts are untouched.
+be several: a generator and its adversary, for example. Each gets a class of its own that changes its calls alone: it
+prints, copies and is saved as before, and its state_dict, hooks and parts are untouched.
 """
 
 import copyreg
@@ -48,7 +48,7 @@ class ModuleCalls:
         return bool(self.autocast or self.channels_last or self.to_compile or self._compiled)
 
     def take_over(self, module: Any) -> None:
-        """From now on calls of ``module`` come here."""
+        """Route the calls of ``module`` through this object from now on."""
         object.__setattr__(module, "__class__", self._class(self._kind))
 
     def _class(self, kind: Any) -> Any:
@@ -124,7 +124,7 @@ class ModuleCalls:
         return result
 
     def _report_failure(self, error: BaseException) -> None:
-        """Name the changes with which the model's call failed."""
+        """Report that the model's call failed with its changes."""
         made = {"compile": self._compiled, "precision": self.autocast, "channels_last": self.channels_last}
         for key, value in made.items():
             if value:
@@ -193,7 +193,7 @@ class ModuleCalls:
 
 
 def each_tensor(torch: Any, value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with its tensors changed, in tuples, lists and dicts; dicts of any class stay the same object."""
+    """Return ``value``, its tensors changed in tuples, lists and dicts; dicts of any class stay the same object."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -297,7 +297,7 @@ class Models:
             running.depth = 0
 
     def _sit(self, module: Any) -> None:
-        """``module`` is outermost: change its calls."""
+        """Change the calls of ``module``, the outermost one."""
         changes = self._changes
         changes.at_training(module)
         place = changes.where.here()
@@ -340,7 +340,7 @@ class Models:
         return None
 
     def _before_ddp(self, module: Any) -> None:
-        """DDP lays its buckets out as the weights lie when it is made."""
+        """Lay the weights out before DDP is made, since DDP lays its buckets out as the weights lie then."""
         if "channels_last" in self._changes.wanted and self._lay_out(module) is None:
             self._converted.add(module)
 
@@ -369,7 +369,7 @@ class Models:
         return None
 
     def _after_step(self) -> None:
-        """Modules are looked for no longer; what was found is compiled from the next call on."""
+        """End the search for modules after some steps; compile those found from the next call on."""
         self._steps += 1
         if self._steps != _LOOK_FOR_STEPS:
             return
@@ -399,7 +399,7 @@ def on_one_gpu(module: Any) -> bool:
 
 
 def to_channels_last(torch: Any, module: Any) -> Optional[str]:
-    """Lay the weights of 2-D convolutions out so. Returns why not."""
+    """Lay the weights of 2-D convolutions out in channels_last; return why not, or None."""
     weights = [p for m in module.modules() if isinstance(m, torch.nn.modules.conv._ConvNd) for p in [m.weight]]
     weights = [weight for weight in weights if weight.dim() == 4]
     if not weights:
@@ -412,7 +412,7 @@ def to_channels_last(torch: Any, module: Any) -> Optional[str]:
 
 
 def compiles_itself(module: Any) -> bool:
-    """torch.compile's own wrapper, or ``module.compile()``."""
+    """Return True if the module is torch.compile's own wrapper, or ``module.compile()`` was called."""
     parts = [module, getattr(module, "module", None)]
     return any(
         (part is not None and (hasattr(type(part), "dynamo_ctx") or "_orig_mod" in getattr(part, "_modules", {})))

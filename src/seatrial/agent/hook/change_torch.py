@@ -11,7 +11,7 @@ from .observe import accompanied, is_compiling, safely, wrap
 
 
 class BackendChanges:
-    """Sets them when training begins, so that what the script sets itself on its way there is seen.
+    """Sets tf32 and cuDNN's benchmark when training begins, after the script's own settings.
 
     Args:
         changes: what is wanted (changes.py).
@@ -29,7 +29,7 @@ class BackendChanges:
             wrap_first_backward(self._torch, lambda: self.begin(None))
 
     def begin(self, module: Any) -> None:
-        """Training begins: ``module`` is about to be called for it; None where a backward pass came first."""
+        """Make the changes as training begins with a call of ``module``, or with a backward pass if it is None."""
         if self._done:
             return
         self._done = True
@@ -249,7 +249,7 @@ class Optimizers:
         return self._refused_by_its_constructor(kind, parameters)
 
     def _refused_by_its_constructor(self, kind: Any, parameters: Any) -> Optional[str]:
-        """A small one is made with ``fused``, which knows what this version can."""
+        """Make a small optimizer with ``fused`` on each device; return why this torch refuses it, or None."""
         torch = self._torch
         self._trying = True
         try:
@@ -264,7 +264,7 @@ class Optimizers:
 
 
 def fuse(torch: Any, optimizer: Any) -> None:
-    """Return what the constructor and ``__setstate__`` do for ``fused=True``. Source: torch/optim/adam.py, 2.13."""
+    """Change the optimizer as constructor and ``__setstate__`` do for ``fused=True`` (torch/optim/adam.py, 2.13)."""
     optimizer.defaults["fused"] = True
     for group in optimizer.param_groups:
         group["fused"] = True

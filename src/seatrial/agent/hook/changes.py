@@ -39,7 +39,7 @@ class ScriptLine:
 
 
 class CallSites:
-    """Tells the script's own files from those of Python and of installed packages."""
+    """Distinguishes the script's own files from those of Python and of installed packages."""
 
     def __init__(self) -> None:
         self._folder = os.getcwd()
@@ -49,7 +49,7 @@ class CallSites:
         self._own: Dict[str, bool] = {}
 
     def here(self) -> Optional[ScriptLine]:
-        """The script's own line that this call came from; None in a thread that no line of the script has begun."""
+        """Return the script's own line that this call came from; None in a thread that no such line has begun."""
         frame: Any = sys._getframe(1)
         library: Optional[str] = None
         for _ in range(_DEEPEST):
@@ -73,14 +73,14 @@ class CallSites:
         return known
 
     def named(self, path: str) -> str:
-        """A file from the folder that the script was started in; its whole path where it is elsewhere."""
+        """Return the file's path relative to the folder that the script was started in, whole if it is elsewhere."""
         whole = os.path.realpath(path)
         name = os.path.relpath(whole, os.path.realpath(self._folder))
         return whole if name.startswith("..") else name
 
 
 def package_of(path: str) -> Optional[str]:
-    """The installed package a file is of; None for torch's own, which everything goes through."""
+    """Return the installed package of a file; None for torch's own, which everything goes through."""
     for folder in ("site-packages", "dist-packages"):
         _, found, rest = path.rpartition(folder + os.sep)
         if found:
@@ -97,7 +97,7 @@ _TUNABLES = __package__ + ".tunables"
 
 
 def begin(torch: Any) -> None:
-    """Place what $SEATRIAL_TUNE, a JSON object of changes, asks for. Nothing is raised."""
+    """Place the changes that $SEATRIAL_TUNE, a JSON object, requests. Raises nothing."""
     try:
         wanted = json.loads(os.environ.get("SEATRIAL_TUNE") or "{}")
         if not isinstance(wanted, dict):
@@ -125,7 +125,7 @@ _BEGUN: List["Changes"] = []
 
 
 class Changes:
-    """Hold what is wanted, and what became of it.
+    """The requested changes, and the outcome of each.
 
     Attributes:
         wanted: key → value.
@@ -164,20 +164,20 @@ class Changes:
                 self.refuse(key, "no such change")
 
     def place(self, part: Any) -> None:
-        """Let a part place its patches. Its keys are refused where it cannot."""
+        """Let a part place its patches; refuse its keys if it cannot."""
         try:
             part(self).place()
         except Exception as error:  # noqa: BLE001  never the script's trouble
             self.failed(part.KEYS, error)
 
     def failed(self, keys: Any, error: BaseException) -> None:
-        """An error of ours: what was being done is not."""
+        """Refuse the changes that an error of ours interrupted."""
         for key in keys:
             if key in self.wanted:
                 self.refuse(key, in_short(error))
 
     def apply(self, key: str, place: Optional[ScriptLine] = None) -> None:
-        """It is done, here."""
+        """Record that this change is made, at ``place``."""
         if key not in self._applied:
             self._applied[key] = self.wanted[key]
             self._changed = True
@@ -186,7 +186,7 @@ class Changes:
         self._report_if_late()
 
     def refuse(self, key: str, why: str) -> None:
-        """It is not done. Where it was done elsewhere in the script, that stands."""
+        """Record why this change is not made, unless it was made elsewhere in the script."""
         if key in self.wanted and key not in self._applied and self.refused.get(key) != why:
             self.refused[key] = why
             self._changed = True
@@ -206,7 +206,7 @@ class Changes:
         self.refuse(key, why)
 
     def seen(self, key: str, place: Optional[ScriptLine]) -> None:
-        """A line that has to do with ``key``: one of the table, or ``model`` (its call), ``model_to`` (its move)."""
+        """Record a line that concerns ``key``: one of the table, or ``model`` (its call), ``model_to`` (its move)."""
         if place is None:
             return
         if place.package is not None:
@@ -214,15 +214,15 @@ class Changes:
         self.hint(key, place.name)
 
     def hint(self, key: str, word: str) -> None:
-        """Something else for who writes the change into the script: ``outputs``, for example, and what the model
-        gives."""
+        """Record a word that helps to write a change into the script: under ``outputs``, for example, the kind of the
+        model's outputs."""
         words = self._places.setdefault(key, [])
         if word not in words and len(words) < _MOST_PLACES:
             words.append(word)
             self._changed = True
 
     def stepped(self) -> None:
-        """An optimizer has stepped."""
+        """Record an optimizer's step: after the first, refuse the changes whose place was not seen."""
         self.after_step()
         if not self._stepped:
             for key in self.wanted:
@@ -233,7 +233,7 @@ class Changes:
             self.report()
 
     def _report_if_late(self) -> None:
-        """torch.compile, up to torch 2.2 at least, takes the optimizers' hooks away: no step may report it."""
+        """Report after the first step at once: torch.compile, up to torch 2.2 at least, removes the step hooks."""
         if self._stepped and self._changed:
             self.report()
 

@@ -104,5 +104,5 @@ def _copy(part: str, path: str, package: str = "seatrial.agent.hook") -> None:
 
 
 def remove(folder: str) -> None:
-    """Take the hook away again."""
+    """Remove the hook."""
     shutil.rmtree(folder, ignore_errors=True)

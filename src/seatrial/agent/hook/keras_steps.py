@@ -18,13 +18,13 @@ _BEGUN: Dict[str, "KerasSteps"] = {}
 
 
 def keras_is_here(module: Any) -> None:
-    """``module`` has CallbackList, or an optimizer that applies gradients, or tf.function's class."""
+    """Measure ``module``, which has CallbackList, or an optimizer that applies gradients, or tf.function's class."""
     recorder = shared()
     safely(recorder.stop, lambda: _BEGUN.setdefault("keras", KerasSteps(recorder)).place(module))
 
 
 class KerasSteps:
-    """Hold what is wrapped, and the recorder that it calls."""
+    """The patches of Keras, and the recorder that they call."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -124,7 +124,7 @@ class KerasSteps:
                 report.metrics("keras", "test", self.epochs, logs or {})
 
     def _look_at(self, callbacks: Any, frame: Dict[str, Any]) -> None:
-        """The batch size, as the loop in ``fit`` has it."""
+        """Read the batch size from the frame of the loop in ``fit``."""
         adapter = getattr(frame.get("epoch_iterator"), "data_adapter", None)
         adapter = adapter or getattr(frame.get("data_handler"), "_adapter", None)
         self.batch_size = _number(adapter, "batch_size")
@@ -145,7 +145,7 @@ class KerasSteps:
     # loops of the script's own
 
     def applied(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """An optimizer has applied gradients, or has been traced while it does."""
+        """Count a step when an optimizer has applied gradients; while it is traced, mark the function instead."""
         if self.fitting:
             return
         if self.functions:
@@ -190,7 +190,7 @@ class KerasSteps:
 
 
 def _some(args: Any) -> List[Any]:
-    """The first values of nested arguments."""
+    """Return up to 8 values of nested arguments, from the first on."""
     flat: List[Any] = []
     waiting = list(args)
     while waiting and len(flat) < 8:
@@ -203,14 +203,14 @@ def _some(args: Any) -> List[Any]:
 
 
 def _number(adapter: Any, name: str) -> int:
-    """A property in Keras 3, a method in Keras 2; 0 where it is not known."""
+    """Return a value that is a property in Keras 3 and a method in Keras 2; 0 if it is not known."""
     value = getattr(adapter, name, None)
     value = value() if callable(value) else value
     return int(value) if isinstance(value, (int, bool)) else 0
 
 
 def _device(backend: str) -> str:
-    """Where it trains: the framework has started its devices by now."""
+    """Return the device that is trained on, "cuda" or "cpu": the framework has started its devices by now."""
     if backend == "tensorflow":
         devices = sys.modules["tensorflow"].config.list_logical_devices("GPU")
         return "cuda" if devices else "cpu"

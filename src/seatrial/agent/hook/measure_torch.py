@@ -23,7 +23,7 @@ _BEGUN: Dict[str, "Measuring"] = {}
 
 
 def begin(torch: Any) -> None:
-    """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is reported."""
+    """Place all patches. An error leaves torch as far as it was changed, and is reported."""
     recorder = shared()
     if not hasattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_post_hook"):
         recorder.stop(RuntimeError("steps are measured from torch 2.0 on, and this is torch %s" % torch.__version__))
@@ -43,7 +43,7 @@ def begin(torch: Any) -> None:
 
 
 def dynamo_is_here(eval_frame: Any) -> None:
-    """torch.compile shall not compile code of ours. ``skip_code`` is there since torch 2.0."""
+    """Keep torch.compile from compiling code of ours. ``skip_code`` is there since torch 2.0."""
 
     def look(measuring: "Measuring") -> None:
         skip = getattr(eval_frame, "skip_code", None)
@@ -58,7 +58,7 @@ def dynamo_is_here(eval_frame: Any) -> None:
 
 
 def has_callbacks() -> bool:
-    """Importing torch._dynamo proves little: since torch 2.1 or so making an optimizer imports it."""
+    """Return True if torch has torch._dynamo.callback. Importing torch._dynamo proves little: optimizers do it."""
     try:
         return importlib.util.find_spec("torch._dynamo.callback") is not None
     except (ImportError, ValueError):
@@ -66,8 +66,8 @@ def has_callbacks() -> bool:
 
 
 def compiling_is_here(callback: Any) -> None:
-    """torch.compile announces when it begins, before it looks at anything. Source: torch/_dynamo/callback.py, since
-    2.4."""
+    """Register for the announcement of a compilation, which comes before torch.compile looks at anything. Source:
+    torch/_dynamo/callback.py, since 2.4."""
     measuring = _BEGUN.get("torch")
     register = getattr(getattr(callback, "callback_handler", None), "register_start_callback", None)
     if measuring is not None and register is not None:
@@ -237,7 +237,7 @@ class Measuring:
                 self.recorder.facts["loader"] = loader
 
     def at_end(self) -> None:
-        """Why a script stayed on the CPU, as far as it shows: none of it comes from the driver."""
+        """Record the facts that show why a script stayed on the CPU; none of them comes from the driver."""
         self.by_hand.at_end()
         facts, cuda = self.recorder.facts, self.torch.cuda
         facts["cuda_build"] = self.torch.version.cuda
@@ -269,7 +269,7 @@ class Measuring:
 
 
 def own_code() -> Iterator[Any]:
-    """Every code object of this package, inner functions' too."""
+    """Yield every code object of this package, inner functions' too."""
     modules = [module for name, module in sys.modules.items() if name.startswith(__package__ + ".")]
     waiting: List[Any] = [each for module in modules for each in vars(module).values()]
     waiting += [each for one in waiting if isinstance(one, type) for each in vars(one).values()]
@@ -290,7 +290,7 @@ def _compiles() -> bool:
 
 
 def _compile_seconds() -> float:
-    """Return what torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
+    """Return the seconds torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
     metrics = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None) or {}
     # The backward pass is compiled when it first runs. Each part has had other names, of which a torch knows one.
     parts = (

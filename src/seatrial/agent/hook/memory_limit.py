@@ -32,8 +32,8 @@ def limit_torch(torch: Any) -> None:
 
 
 def set_torch_fractions(torch: Any) -> None:
-    """The allocator takes a fraction of each device's memory. A rank touches its own device only: setting it makes a
-    context there."""
+    """Limit the allocator to a fraction of each device's memory. A rank sets its own device's only: setting it makes
+    a context there."""
     rank = os.environ.get("LOCAL_RANK")
     for index in range(torch.cuda.device_count()) if rank is None else [int(rank)]:
         total_bytes = torch.cuda.get_device_properties(index).total_memory
@@ -49,7 +49,7 @@ def set_torch_fractions(torch: Any) -> None:
 
 
 def largest_gpu_bytes() -> Optional[int]:
-    """Memory of the largest GPU that this process sees; None without one.
+    """Return the memory of the largest GPU that this process sees; None without one.
 
     A framework that starts its GPUs takes one fraction for all: with the largest GPU's the limit is kept on each. The
     driver answers without a context.
@@ -133,7 +133,7 @@ def _of_a_plugin(make: Any) -> Any:
 
 
 def _of_its_own(make: Any) -> Any:
-    """Give the limit to a client that reads the variables itself."""
+    """Pass the limit to a client that reads the variables itself."""
 
     def make_gpu_client(*arguments: Any, **named: Any) -> Any:
         own = {name: os.environ[name] for name in (*_VARIABLES, _ALLOCATOR) if name in os.environ}
@@ -154,7 +154,7 @@ def _of_its_own(make: Any) -> Any:
 
 
 def limited_jax_options(options: Dict[str, Any]) -> Dict[str, Any]:
-    """The options of a client, with no more than the limit of each GPU; the same without GPUs."""
+    """Return a client's options with no more than the limit of each GPU; unchanged without GPUs."""
     total_bytes = largest_gpu_bytes()
     if total_bytes is None:
         return options
@@ -167,7 +167,7 @@ def limited_jax_options(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def jax_peaks_bytes() -> List[int]:
-    """Return what JAX had at most of each GPU of this process; [] where none was started."""
+    """Return the most bytes that JAX had of each GPU of this process; [] if none was started."""
     jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
     if jax is None or not getattr(bridge, "_backends", None):
         return []
@@ -195,7 +195,7 @@ def limit_tensorflow(tensorflow: Any) -> None:
 
 
 def _limit_contexts(context: Any) -> None:
-    """Everything of TensorFlow 2, and eager execution in TensorFlow 1's manner."""
+    """Limit contexts, which all of TensorFlow 2 uses, and eager execution in TensorFlow 1's manner."""
     original = context.Context.config
 
     def config(self: Any) -> Any:
@@ -222,7 +222,7 @@ def _limit_argument(owner: Any, name: str, argument: str, position: int) -> None
 
 
 def limited_tensorflow_config(config: Any) -> Any:
-    """A copy of a ConfigProto, or of the default, with no more than the limit of each GPU; without GPUs, as it is."""
+    """Return a copy of a ConfigProto, or of the default, with at most the limit of each GPU; as is without GPUs."""
     total_bytes = largest_gpu_bytes()
     if total_bytes is None:
         return config
@@ -238,7 +238,7 @@ def limited_tensorflow_config(config: Any) -> Any:
 
 
 def _limit_options(options: Any, total_bytes: int) -> None:
-    """Parts of a GPU that the script made share the limit in their proportions; else it is a fraction of the GPU."""
+    """Set a fraction of the GPU as the limit; the script's own parts of one share it in their proportions."""
     experimental = getattr(options, "experimental", None)
     parts = getattr(experimental, "virtual_devices", ())
     limit_mb = max(1, LIMIT_BYTES // 2**20)
@@ -257,7 +257,7 @@ def _limit_options(options: Any, total_bytes: int) -> None:
 
 
 def tensorflow_peaks_bytes() -> List[int]:
-    """Return what TensorFlow had at most of each GPU; [] where none was started, or by sessions alone."""
+    """Return the most bytes that TensorFlow had of each GPU; [] if none was started, or by sessions alone."""
     context = importlib.import_module("tensorflow.python.eager.context")
     current = context.context_safe()
     if current is None or not getattr(current, "_initialized", False):

@@ -1,7 +1,7 @@
 """Put wrappers in the place of functions: the one way in which the hook looks at a framework.
 
-A framework's file is a table of what it looks at, and the wrappers. What is looked at always is wrapped once; what is
-looked at in windows is placed when a window opens, and everything is as it was when it closes.
+A framework's file is a table of the functions that it looks at, and their wrappers. Some are wrapped once and for
+all; others are wrapped when a window opens and restored when it closes.
 """
 
 import functools
@@ -88,7 +88,7 @@ class Placed:
         self._placed.append((owner, name, wrapper, own))
 
     def restore(self) -> None:
-        """Give every owner its attribute back, the last one first, unless it has been given another."""
+        """Restore every owner's attribute, the last one first, unless it has another by now."""
         while self._placed:
             owner, name, wrapper, own = self._placed.pop()
             if vars(owner).get(name, _ABSENT) is wrapper:
@@ -97,7 +97,7 @@ class Placed:
                 self._originals[id(wrapper)] = wrapper, own
 
     def take_out(self, owners: Iterable[Any]) -> None:
-        """Give back what a script has put back of ours since the last ``restore``."""
+        """Restore the attributes in whose place a script has put a wrapper of ours since the last ``restore``."""
         for owner in owners if self._originals else ():
             for name in list(vars(owner)):
                 self._take_out(owner, name)
@@ -158,7 +158,7 @@ class ScriptLines:
         self._look(monitoring.events.LINE | monitoring.events.CALL)
 
     def step(self) -> None:
-        """A step has ended: lines that ran often are looked at again."""
+        """Look again at the lines that ran often, as a step has ended."""
         if self._open:
             self._events = {}
             self._look(0)
@@ -200,7 +200,7 @@ class ScriptLines:
         return self._monitoring.DISABLE if events >= _MOST_EVENTS else None
 
     def _passes(self) -> bool:
-        """Give the last line its time."""
+        """Count the time since the last event as the last line's; return False while the clock has none."""
         now_s = self._clock()
         if now_s is not None:
             self.spent[self._last] = self.spent.get(self._last, 0.0) + now_s - self._at_s

@@ -20,7 +20,7 @@ _RANK: List[int] = []
 
 
 def ranked(rank: int) -> None:
-    """The process has joined a group."""
+    """Record the process's rank in the group that it has joined."""
     _RANK[:] = [rank]
 
 

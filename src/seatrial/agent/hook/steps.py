@@ -127,7 +127,7 @@ class Recorder:
         return self.on and (self.timeline.current in ("backward", "communication") or get_ident() == self.thread)
 
     def take_thread(self) -> None:
-        """This is the thread that trains. multiprocessing ends its children without atexit."""
+        """Make this thread the one that trains. multiprocessing ends its children without atexit."""
         if self._is_child and "multiprocessing.util" in sys.modules:
             sys.modules["multiprocessing.util"].Finalize(None, self.finish, exitpriority=0)
         self.taken = True
@@ -150,7 +150,7 @@ class Recorder:
             self._doubtful_examples, self._doubtful_unused = self.examples, self.unused
 
     def doubt_ends(self) -> None:
-        """No step has followed, and the loader is at its end, or one that is trained on goes on."""
+        """Count the pass in doubt as evaluation: no step followed, and its loader ended or a trained one goes on."""
         if self.doubtful is not None:
             self.timeline.move_to_evaluation(self.doubtful)
             self.examples, self.doubtful = self._doubtful_examples, None
@@ -158,7 +158,7 @@ class Recorder:
             self.evaluated()
 
     def doubt_ended_at(self, totals: Dict[str, float], examples: float) -> None:
-        """Up to there it was evaluation, by a loader that was left before its end; what followed is trained on."""
+        """Count the time in doubt up to ``totals`` as evaluation by a loader left early; the rest was trained on."""
         if self.doubtful is not None:
             if sum(totals.values()) > sum(self.doubtful.values()):
                 self.timeline.move_between(self.doubtful, totals)
@@ -167,8 +167,8 @@ class Recorder:
             self.evaluated()
 
     def mode_set(self, training: bool) -> None:
-        """A model was switched to training or evaluation. The time that lies between was evaluation, if no step was
-        made in it."""
+        """Record that a model was switched to training or evaluation. The time between the two is evaluation if no step
+        was made in it."""
         if not training:
             if self._evaluates_since is None:
                 self._evaluates_since = self.timeline.totals()
@@ -180,8 +180,8 @@ class Recorder:
             self.evaluated()
 
     def gradients_on(self) -> None:
-        """The outermost context without gradients is left, and was not short. So many steps' time without a gradient
-        was evaluation; less is part of a step."""
+        """Count the outermost context without gradients, which is left, as evaluation if it took as long as so many
+        steps; less is part of a step."""
         _, began_s, spent, current, since_s = self.without
         steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
         if perf_counter() - began_s > _EVALUATION_STEPS * steps_s:
@@ -192,7 +192,7 @@ class Recorder:
     # steps
 
     def bounded_by(self, what: Any) -> None:
-        """Steps end with this one from now on: a graph that holds whole steps."""
+        """End steps with ``what`` from now on: a graph that holds whole steps."""
         try:
             self._boundary = weakref.ref(what)
         except TypeError:
@@ -251,7 +251,7 @@ class Recorder:
         self._evaluates_since, self.without = None, NEVER
 
     def stepped(self, optimizer: Any, steps: int = 1, now_s: Optional[float] = None) -> None:
-        """The optimizer has stepped: a step is complete, if it is the one that bounds them."""
+        """Record a step of an optimizer: a training step is complete if this optimizer bounds it."""
         if id(optimizer) != self._boundary_id and not self._bounds(optimizer):
             return
         if self._pending:
@@ -288,14 +288,14 @@ class Recorder:
             self.report_line()
 
     def begin_at(self, now_s: float, totals: Dict[str, float], examples: float) -> None:
-        """The first step has ended then. Its examples' time came before."""
+        """Set the end of the first step, and leave out its examples: their time came before."""
         self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
         self._before_first, self._last_step_s = totals, now_s
         self.examples -= examples
         self.facts["first_step_after_s"] = round(age_s() - (perf_counter() - now_s), 3)
 
     def report_line(self, at_end: bool = False) -> None:
-        """One line of all so far; ``at_end``: of the process, when what it did after its last step is left out."""
+        """Report one line of all so far; ``at_end``: of the process, without what it did after its last step."""
         if self._first_step_s is None:
             return
         totals = self.timeline.totals()
@@ -342,13 +342,13 @@ class Recorder:
         return int(self.examples)
 
     def report_facts(self) -> None:
-        """Return what is known of the training, where it has changed."""
+        """Report the facts of the training if they have changed."""
         if self.facts and self.facts != self._written_facts:
             self._written_facts = dict(self.facts)
             report.write("training", {"pid": self._pid, **self.facts})
 
     def finish(self) -> None:
-        """The last line, at the end of the process."""
+        """Report the last line and the facts at the end of the process."""
         if not self.on or os.getpid() != self._pid:
             return
         try:
@@ -368,14 +368,14 @@ _SHARED: List[Recorder] = []
 
 
 def shared() -> Recorder:
-    """The one of this process: a script may use several frameworks."""
+    """Return this process's one recorder: a script may use several frameworks."""
     if not _SHARED:
         _SHARED.append(Recorder())
     return _SHARED[0]
 
 
 def age_s() -> float:
-    """Seconds since this process was started. Source: proc(5), starttime in clock ticks since boot."""
+    """Return the seconds since this process was started. Source: proc(5), starttime in clock ticks since boot."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])

@@ -33,7 +33,7 @@ class StepTimeline:
         self.since_s = clock()
 
     def enter(self, region: str) -> None:
-        """Let what follows belong to ``region``, until ``leave``."""
+        """Count what follows as ``region``'s, until ``leave``."""
         now_s = self._clock()
         current = self.current
         self._outer.append(current)
@@ -41,17 +41,17 @@ class StepTimeline:
         self.current, self.since_s = region, now_s
 
     def leave(self) -> None:
-        """Back to what was before the last ``enter``."""
+        """Restore the region before the last ``enter``."""
         self.become(self._outer.pop() if self._outer else "other")
 
     def become(self, region: str) -> None:
-        """The current region is another from now on."""
+        """Change the current region from now on."""
         now_s = self._clock()
         self.spent[self.current] += now_s - self.since_s
         self.current, self.since_s = region, now_s
 
     def shift(self, region: str, seconds: float) -> None:
-        """So much of the current region's time was ``region``'s."""
+        """Move so many seconds of the current region to ``region``."""
         self.spent[self.current] -= seconds
         self.spent[region] += seconds
 
@@ -61,16 +61,16 @@ class StepTimeline:
         self._outer, self._in_optimizer, self.current, self.since_s = [], [], "other", self._clock()
 
     def totals(self) -> Dict[str, float]:
-        """A copy of ``spent``, up to now."""
+        """Return a copy of ``spent``, up to now."""
         self.become(self.current)
         return self.spent.copy()
 
     def move_to_evaluation(self, before: Dict[str, float]) -> None:
-        """All since ``before`` was evaluation; the sum stays."""
+        """Count all since ``before`` as evaluation; the sum stays."""
         self.move_between(before, self.totals())
 
     def move_between(self, before: Dict[str, float], after: Dict[str, float]) -> None:
-        """All between these two totals was evaluation."""
+        """Count all between these two totals as evaluation."""
         for region in REGIONS:
             moved = after[region] - before[region]
             self.spent[region] -= moved
@@ -89,7 +89,7 @@ class StepTimeline:
             self.become("optimizer")
 
     def optimizer_began(self, closure: bool) -> None:
-        """A closure computes the loss first: the time is the optimizer's behind its backward pass only."""
+        """Begin an optimizer's step. A closure computes the loss first: the rest, behind its backward pass, counts."""
         self._in_optimizer.append(closure)
         self.enter("other" if closure else "optimizer")
 
@@ -99,6 +99,6 @@ class StepTimeline:
             self.leave()
 
     def optimizer_failed(self) -> None:
-        """Leave optimizers that ended with an exception: no hook is called behind their steps."""
+        """End optimizers' steps that raised an exception: no hook is called after those."""
         while self._in_optimizer:
             self.optimizer_ended()

@@ -57,7 +57,7 @@ class Communication:
         self._recorder.facts.update(parallel="DDP", world=self._torch.distributed.get_world_size())
 
     def fsdp_is_here(self, module: Any) -> None:
-        """One of the modules above has been imported."""
+        """Measure the waits of one of the modules above, which has been imported."""
         group = getattr(module, "FSDPParamGroup", None)
         owner, names, kind = (module, _FSDP1_WAITS, 1) if group is None else (group, _FSDP2_WAITS, 2)
         for name in names:
@@ -84,8 +84,8 @@ class Communication:
         return communicates
 
     def ddp_times(self) -> Dict[str, float]:
-        """Means of DDP's own samples of its steps, in seconds; {} without DDP; each of the step it sampled last.
-        Source: torch/csrc/distributed/c10d/logger.cpp (nanoseconds; steps 1 to 10 and each hundredth)."""
+        """Return the means of DDP's own samples of its steps, in seconds; {} without DDP. Each is of the step that DDP
+        sampled last. Source: torch/csrc/distributed/c10d/logger.cpp (nanoseconds; steps 1 to 10 and each hundredth)."""
         for model in self._models:
             data = model._get_ddp_logging_data()
             iteration = int(data.get("iteration", 0))

@@ -30,7 +30,7 @@ class LoaderWatch:
         recorder.stepped_elsewhere = self.trained_on
 
     def place(self, dataloader: Any) -> None:
-        """``dataloader`` is the module torch.utils.data.dataloader."""
+        """Patch ``dataloader``, the module torch.utils.data.dataloader, so that its iterators report here."""
         base = dataloader._BaseDataLoaderIter
         base._seatrial_trains = False  # True on those that steps follow
         wrap(base, "__init__", self._begins)
@@ -109,7 +109,7 @@ class LoaderWatch:
         return __next__
 
     def pass_ended(self, iterator: Any) -> None:
-        """A loader is at its end, or it failed. One that no step followed was for evaluation."""
+        """Record that a loader is at its end or failed. A pass that no step followed was for evaluation."""
         if iterator._seatrial_trains:
             self.look_at(iterator)
         else:
@@ -127,7 +127,7 @@ class LoaderWatch:
         self.pending[id(iterator)] = known  # the last one iterated is the last one in it
 
     def trained_on(self) -> None:
-        """A step has followed loaders in doubt: the last one is trained on, and those that were iterated as often."""
+        """Resolve the loaders in doubt at a step: the last one is trained on, and those that were iterated as often."""
         pending = list(self.pending.values())
         trained = [known for known in pending if abs(known[1] - pending[-1][1]) <= 1]
         for known in trained:
@@ -140,7 +140,7 @@ class LoaderWatch:
         self.pending.clear()
 
     def look_at(self, iterator: Any) -> None:
-        """A loader as it is, and how far; its length only if none of the script's own code is called for it."""
+        """Read a loader's settings and progress; its length only if that calls none of the script's own code."""
         try:
             settings: Dict[str, Any] = {"workers": iterator._num_workers, "pin_memory": bool(iterator._pin_memory)}
             settings["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
@@ -158,7 +158,7 @@ class LoaderWatch:
             self.recorder.stop(error)
 
     def now(self) -> Dict[str, Any]:
-        """Settings of the loader that the last batch came from; empty where there is none."""
+        """Return the settings of the loader that the last batch came from; empty if there is none."""
         iterator = self.latest()
         if iterator is not None:
             self.look_at(iterator)
@@ -201,7 +201,7 @@ def first_dimensions(batch: Any) -> List[int]:
 
 
 def tensors_in(batch: Any, depth: int = 3) -> List[Any]:
-    """Return what has a shape in nested lists and mappings."""
+    """Return the values in nested lists and mappings that have a shape."""
     if not isinstance(batch, (list, tuple, Mapping)):
         return [batch] if getattr(batch, "shape", None) is not None else []
     items = batch.values() if isinstance(batch, Mapping) else batch
@@ -240,7 +240,7 @@ class GivenBatches:
             self._recorder.stop(error)
 
     def copied(self, source: Any, result: Any) -> None:
-        """A tensor of a batch was copied, to the GPU."""
+        """Record that a tensor of a batch was copied to the GPU."""
         known = self._batch_of(source)
         if known is not None and result is not source:
             self._known[id(result)] = weakref.ref(result), known
@@ -257,7 +257,7 @@ class GivenBatches:
             return {}
 
     def follow(self, batches: Dict[int, List[float]], result: Any) -> Any:
-        """See whether a backward pass comes to the result of a model that was called with these. Returns the result."""
+        """Watch for a backward pass through the result of a model that was called with these; return the result."""
         thread = get_ident()
 
         def reached(gradients: Any) -> None:
@@ -283,7 +283,7 @@ class GivenBatches:
         self._opened += 1
 
     def stepped(self) -> None:
-        """A step of a window has ended."""
+        """Record the end of a window's step."""
         elsewhere = self._recorder.elsewhere
         self._steps += 1 + elsewhere - self._elsewhere
         self._uses(self._now)

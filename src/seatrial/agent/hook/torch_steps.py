@@ -73,13 +73,13 @@ class HandSteps:
         return run_backward
 
     def optimizer_stepped(self, optimizer: Any) -> None:
-        """There is an optimizer after all."""
+        """Leave the counting of steps to the optimizer that stepped after all."""
         if self._on and self._counts:
             self._recorder.bounded_by(optimizer)
         self._on, self._waiting, self._leaves = False, [], []
 
     def at_end(self) -> None:
-        """The last step has ended, too, unless gradients were still gathered."""
+        """End the last step, too, unless gradients were still gathered."""
         complete = self._passes >= self._passes_before or self._has_changed()
         if self._on and (self._counts or self._waiting) and complete:
             self._ended(self._kept_s)
@@ -106,7 +106,7 @@ class HandSteps:
             recorder.stop(error)
 
     def _ended(self, now_s: Optional[float] = None) -> None:
-        """A step has ended, as the next one begins; at the end of all, behind its last pass."""
+        """End a step as the next one begins; at the end of the process, as its last pass ends."""
         recorder = self._recorder
         if self._counts:
             recorder.stepped(self, now_s=now_s)
@@ -176,7 +176,7 @@ COMPILES = False
 
 
 def no_break() -> None:
-    """Until torch.compile is used."""
+    """Do nothing until torch.compile is used."""
 
 
 #: Lets torch.compile's tracer end its graph there, once it is used: torch._dynamo.graph_break.
@@ -204,12 +204,12 @@ class OptimizerSteps:
         self._before, self._after = self._before_step(), self._after_step()
 
     def place(self, optimizer: Any) -> None:
-        """``optimizer`` is the module torch.optim.optimizer. The hook before steps is placed in windows only."""
+        """Register the hook after steps with ``optimizer``, torch.optim.optimizer; the other one in windows only."""
         optimizer.register_optimizer_step_post_hook(self._after)
         self._place_before = lambda: optimizer.register_optimizer_step_pre_hook(self._before)
 
     def window(self, opens: bool) -> None:
-        """A window opens or closes."""
+        """Place the hook before steps as a window opens; remove it as the window closes."""
         if opens and self._handle is None:
             self._handle = self._place_before()
         elif not opens and self._handle is not None and not COMPILES:
@@ -218,15 +218,15 @@ class OptimizerSteps:
             self.recorder.timeline.optimizer_failed()  # or none is at work
 
     def compiling_begins(self) -> None:
-        """torch.compile is about to be used: it may look at the hooks, which stay as they are from now on."""
+        """Place the hooks for good: torch.compile is about to be used and may look at them."""
         global COMPILES
         COMPILES = True
         self.window(opens=True)
 
     def dynamo_is_here(self, eval_frame: Any) -> None:
-        """torch.compile may be used. A step that it compiles calls no hook. Steps of torch's own optimizers end
-        their graph before the hooks anyway (``_use_grad`` in torch/optim/optimizer.py), so that ending it once more
-        changes no graph, and the hook is called as in any step. Other optimizers' compiled steps go uncounted."""
+        """Mark optimizers whose compiled steps must end their graph, since a compiled step calls no hook. Steps of
+        torch's own end their graph before the hooks anyway (``_use_grad`` in torch/optim/optimizer.py), so that ending
+        it once more changes no graph, and the hook is called. Other optimizers' compiled steps go uncounted."""
         patcher = getattr(eval_frame, "TorchPatcher", None)
         if patcher is None:
             return
@@ -289,7 +289,7 @@ class OptimizerSteps:
         return after_step
 
     def _first_step_on_this_thread(self, optimizer: Any) -> None:
-        """Training may be done in another thread than the one that imported torch."""
+        """Record the training thread, which need not be the one that imported torch, and facts of the optimizer."""
         self.recorder.take_thread()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if parameters:
@@ -306,7 +306,7 @@ class OptimizerSteps:
 
 
 def compiling_check(torch: Any) -> Callable[[], bool]:
-    """A function that torch.compile's tracer takes for True, and that is False otherwise."""
+    """Return a function that torch.compile's tracer takes for True, and that is False otherwise."""
     places = (("compiler", "is_dynamo_compiling"), ("compiler", "is_compiling"), ("_utils", "is_compiling"))
     for module, name in places:
         found = getattr(getattr(torch, module, None), name, None)

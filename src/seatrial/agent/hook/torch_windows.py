@@ -38,7 +38,7 @@ class GpuSpans:
         self.last = ""
 
     def mark(self, phase: str) -> None:
-        """The host is here; the stream will be. CUDA runs, and no graph is being captured."""
+        """Mark where the host is and the stream will be. CUDA runs, and no graph is being captured."""
         if len(self._open) >= _MOST_MARKS:
             return
         if self._open:
@@ -50,19 +50,19 @@ class GpuSpans:
         self.last = phase
 
     def close(self) -> None:
-        """No more marks of this window."""
+        """Keep this window's marks and accept no more."""
         if len(self._open) > 1:
             self._closed.append(self._open)
         self._open = []
         self.last = ""
 
     def drop(self) -> None:
-        """No more marks of this window, and none of those that were set."""
+        """Discard this window's marks and accept no more."""
         self._open = []
         self.last = ""
 
     def collect(self) -> None:
-        """Take up windows whose last event the GPU has passed."""
+        """Add up the spans of windows whose last event the GPU has passed."""
         while self._closed and self._closed[0][-1][1].query():
             marks = self._closed.pop(0)
             for (phase, event), (_, following) in zip(marks, marks[1:]):  # noqa: RUF007  pairwise is newer than Python 3.8
@@ -139,7 +139,7 @@ class Windows:
         self._depth = 0
 
     def at_step(self, step: int) -> None:
-        """A step has ended, the ``step``-th."""
+        """Record the end of step number ``step``; open or close a window if it is time."""
         recorder = self._recorder
         if self.open and self._is_compiled_now(step):
             self.spoil()
@@ -166,20 +166,20 @@ class Windows:
         return began is not None and step < began + _COMPILE_STEPS
 
     def spoil(self) -> None:
-        """There was an evaluation in this window: it shows nothing of steps."""
+        """Discard the open window: it held an evaluation and shows nothing of steps."""
         if self.open:
             self._gpu.drop()
             self._end()
             self._next, self._length = 0, max(2, self._length // 2)  # there may be few steps between two of them
 
     def mark(self, phase: str) -> None:
-        """A phase of the step begins."""
+        """Mark the beginning of a phase of the step."""
         cuda = self._torch.cuda
         if cuda.is_initialized() and not cuda.is_current_stream_capturing():
             self._gpu.mark(phase)
 
     def communication_begins(self) -> str:
-        """The phase to go back to; empty where the stream is not the one whose phases are marked, or there is none."""
+        """Mark communication and return the phase to go back to; empty on another stream or if none is marked."""
         phase = self._gpu.last
         if not phase or phase == "communication" or self._torch.cuda.current_stream() != self._stream:
             return ""
@@ -187,7 +187,7 @@ class Windows:
         return phase
 
     def totals(self) -> Dict[str, Any]:
-        """Return what all windows so far have shown; empty before the first has closed."""
+        """Return the measurements of all windows so far; empty before the first has closed."""
         if not self._steps:
             return {}
         self._gpu.collect()
@@ -349,7 +349,7 @@ class Windows:
         return index
 
     def _forward(self, name: str, original: Any) -> Any:
-        """The outermost module's call: the remainder without a region of its own is the script's Python."""
+        """Measure the outermost module's call: what no other region takes of it is the script's Python."""
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             timeline, mine = self._recorder.timeline, self._recorder.mine()

@@ -63,7 +63,7 @@ class Losses:
         return scale
 
     def _take(self, tensors: Any) -> None:
-        """A clone, as the script may change the loss in place. Nothing that waits for the GPU."""
+        """Keep a clone of the loss, as the script may change it in place; wait for no GPU."""
         try:
             torch = self._torch
             loss = tensors if torch.is_tensor(tensors) else tensors[0]
@@ -79,7 +79,7 @@ class Losses:
         self._of_step = []
 
     def values(self) -> List[Any]:
-        """By step, from the first; None for a step without a loss. Waits for the GPU."""
+        """Return the loss of each step from the first; None for a step without one. Waits for the GPU."""
         flat = [loss for losses in self._steps for loss in losses]
         read = self._read(flat)
         found: List[Any] = []
@@ -93,7 +93,7 @@ class Losses:
         return found
 
     def _read(self, tensors: List[Any]) -> List[float]:
-        """One copy from each device."""
+        """Return the tensors' values with one copy from each device."""
         values: Dict[int, float] = {}
         by_device: Dict[Any, List[int]] = {}
         for number, tensor in enumerate(tensors):
@@ -166,7 +166,7 @@ class TrialClock:
         atexit.register(self.script_ended)
 
     def at_step(self, step: int) -> None:
-        """The ``step``-th optimizer step has ended."""
+        """Look at the trial as step number ``step`` of the optimizer has ended; end the process if that fails."""
         if os.getpid() != self.pid:
             return
         try:
@@ -241,7 +241,7 @@ class TrialClock:
         return True
 
     def _amid_a_pass(self) -> bool:
-        """A loader that starts its workers for each short pass is measured over whole passes, which cost the same."""
+        """Return True while a few steps of a short pass remain: workers start for each, and whole passes cost alike."""
         steps, in_pass = len(self.durations), self._steps_in_pass()
         return bool(in_pass and steps % in_pass and in_pass - steps % in_pass <= max(self.steps, steps // 2))
 
@@ -249,7 +249,7 @@ class TrialClock:
         return int((self.loader_of() or {}).get("length") or 0)
 
     def _ends_here(self, step: int) -> bool:
-        """Rank 0 has named the step; this rank may still be warming up by its own clock."""
+        """Return True if rank 0 named this step as the last; this rank may still be warming up by its own clock."""
         rank, world = ranks(self.torch)
         return world > 1 and rank > 0 and step >= (_read_end() or sys.maxsize)
 
@@ -274,7 +274,7 @@ class TrialClock:
         os._exit(0)
 
     def script_ended(self) -> None:
-        """The script is at its end before the trial is: what there is."""
+        """Report what was measured, as the script ends before the trial does."""
         if os.getpid() == self.pid and self.recorder.on:
             try:
                 self.report_trial("script")
@@ -282,7 +282,7 @@ class TrialClock:
                 report.failure("trial_failed", error)
 
     def report_trial(self, ended: str) -> None:
-        """The report; once."""
+        """Write the trial's report, once."""
         if self.reported:
             return
         self.reported = True
@@ -355,7 +355,7 @@ _FIRST_SEED = 20_261
 
 
 def ranks(torch: Any) -> Any:
-    """(this process's rank, how many there are)."""
+    """Return (this process's rank, the number of ranks)."""
     try:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()

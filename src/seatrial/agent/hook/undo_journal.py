@@ -1,4 +1,4 @@
-"""In a trial of `seatrial tune` no checkpoint is written, and files that the script changes are put back.
+"""Let a trial of `seatrial tune` write no checkpoint, and note which files the script changes, to be restored.
 
 Python calls an audit hook before it opens, removes or renames a file. What is there is copied aside first and noted in
 a journal, from which the driver (agent/tune/trial.py) puts it back when the trial's processes are gone.
@@ -48,17 +48,17 @@ def begin(torch: Any) -> None:
 
 
 def skip_safetensors(safetensors: Any) -> None:
-    """Called as safetensors.torch is imported, before others take its functions by name."""
+    """Skip the saving of safetensors.torch as it is imported, before others take its functions by name."""
     _skip_saving(safetensors, "save_file")
 
 
 def counts() -> Dict[str, Any]:
-    """For the trial's report: checkpoints not written, and files that were changed and are not put back."""
+    """Return the checkpoints not written and the changed files not put back, for the trial's report."""
     return {"skipped": _state["skipped"], "left": _state["left"][:8]}
 
 
 def _skip_saving(owner: Any, name: str) -> None:
-    """Let ``owner.name(what, path)`` write only an empty file, and none over a file; into a buffer it writes as ever.
+    """Make ``owner.name(what, path)`` write an empty file, and none over a file; into a buffer it writes as ever.
 
     The empty file is there because a script may rename or link it (timm does).
     """
@@ -78,7 +78,7 @@ def _skip_saving(owner: Any, name: str) -> None:
 
 
 def _stand_in(path: Any) -> None:
-    """An empty file, which is removed in the end under every name that it was given (agent/tune/trial.py)."""
+    """Write an empty file. agent/tune/trial.py removes it in the end, under every name that it was given."""
     try:
         whole = os.path.abspath(os.fsdecode(path))
         if _state["folder"] and _state["pid"] == os.getpid() and not os.path.lexists(whole):
@@ -91,7 +91,7 @@ def _stand_in(path: Any) -> None:
 
 
 def _note_new(path: str, source: str) -> None:
-    """``source``: what it was before it had this name."""
+    """Note a new file at ``path``; ``source``: its path before it had this name."""
     empty: Set[str] = _state["empty"]
     if source == path or source in empty:
         empty.add(path)
@@ -162,7 +162,7 @@ _HANDLERS: Dict[str, Callable[..., None]] = {
 
 
 def _user_path(path: Any, again: bool = False) -> Optional[str]:
-    """The whole path of a file that is looked at for the first time."""
+    """Return the whole path of a user's file that is seen for the first time; None for one to leave out."""
     whole = os.path.abspath(os.fsdecode(path))
     seen: Set[str] = _state["seen"]
     if (
@@ -183,7 +183,7 @@ def _caches() -> Any:
 
 
 def _keep(path: str, changes_in_place: bool = False) -> None:
-    """A copy, or a second name of a file that will lose this one only."""
+    """Keep a copy of a file, or a second name for it if it will only lose this one."""
     folder = _state["folder"]
     os.makedirs(folder, exist_ok=True)
     _state["files"] += 1

@@ -1,6 +1,6 @@
 """List what can be tried on a script, the most promising first, and what is not tried, with the reason.
 
-Asked again after each change that was kept: a script that waits for data no longer is bound by another thing.
+The list is made anew after each kept change: a script that no longer waits for data is bound by something else.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -109,7 +109,7 @@ def candidates(
     slow_costs: float = 3.0,
     trials_left: float = 1e9,
 ) -> Tuple[List[TuneCandidate], Dict[str, str]]:
-    """(what to try next, the most promising for its time first; name → why it is not tried).
+    """Return (what to try next, the most promising for its time first; name → why it is not tried).
 
     Args:
         kept: changes so far, under which ``found`` was measured. tried: changes that were tried already.
@@ -146,7 +146,7 @@ def candidates(
 
 
 def _together(able: Sequence[TuneCandidate]) -> Optional[TuneCandidate]:
-    """All that changes arithmetic, copies or the optimizer at once; None where that is one thing, or none."""
+    """Return one candidate of all that changes arithmetic, copies or the optimizer; None for fewer than two."""
     members = [each for each in able if each.name in BUNDLED]
     if len(members) < 2:
         return None
@@ -178,7 +178,7 @@ def with_workers(
 def _fed(
     behind: TuneCandidate, found: TrialAnatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
 ) -> TuneCandidate:
-    """A change that compiles, with as many workers as the steps that it promises need.
+    """Return a change that compiles, with as many workers as the steps that it promises need.
 
     While a step does not wait for its loader, nobody knows how much faster the loader is. To find out by a second trial
     would compile again. Source: SimpleDLA on CIFAR-10 once more; its two workers give a batch in 15 ms.
@@ -217,7 +217,7 @@ def _workers(found: TrialAnatomy, kept: Dict[str, Any], tried: Sequence[Dict[str
 
 
 def _enough(now: int, data: float) -> int:
-    """Workers that give batches half as fast again as the rest of the step takes them, at least twice as many as now.
+    """Return the workers that give batches at 1.5 times the rate that the rest of the step takes; at least 2 × ``now``.
 
     While a step waits for ``now`` workers they give a batch in each step's time, and the rest of it is 1 - data.
     """
@@ -236,7 +236,7 @@ def _pinning(found: TrialAnatomy) -> Way:
 
 
 def _arithmetic(found: TrialAnatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
-    """Cheaper arithmetic, where the GPU is what the step waits for."""
+    """Return the ways to cheaper arithmetic, which pay where the step waits for the GPU."""
     # What the script waits for the GPU, the GPU computes; of the rest it computes where it has not caught up.
     busy = found.sync + (found.computing - found.sync) * (1.0 - (found.gpu_waits or 0.0))
     little = "the GPU waits for the script: faster arithmetic would wait as well" if busy < _LEAST_SHARE else None

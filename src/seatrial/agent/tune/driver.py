@@ -24,7 +24,7 @@ _COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
 
 
 class Budget:
-    """From when it is made.
+    """The seconds that a tune may take, counted from the making of this object.
 
     Attributes:
         compiled_s: what trials that compile took.
@@ -53,12 +53,12 @@ class Budget:
         )
 
     def end_s(self) -> float:
-        """For the combination once more at the end; for the baseline, too, where the budget is not small."""
+        """Return the seconds for the combination once more, and for the baseline if the budget is not small."""
         base_s = usual_s(self._standing.baselines)
         return 1.1 * usual_s(self._standing.reference) + (1.1 * base_s if self._spec.budget_s > 10 * base_s else 0.0)
 
     def needed_s(self, slow: bool) -> float:
-        """For one more trial, and for what comes at the end."""
+        """Return the seconds for one more trial, and for the trials at the end."""
         trial_s = usual_s(self._standing.reference)
         if slow and "compile" not in self._standing.kept:
             trial_s = max(trial_s, *self.compiled_s) if self.compiled_s else trial_s + _COMPILES_S
@@ -66,7 +66,7 @@ class Budget:
 
 
 def usual_s(trials: List[TuneTrial]) -> float:
-    """Return what a trial of these takes; of the very first one files came from the disk."""
+    """Return the median seconds of these trials, without the very first one, whose files came from the disk."""
     walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
     return walls_s[len(walls_s) // 2] if walls_s else 0.0
 
@@ -115,7 +115,7 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def print_line(line: str) -> None:
-    """A line for the one who looks on."""
+    """Print a progress line at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -171,7 +171,7 @@ class TuneDriver:
         return 0
 
     def baseline(self, words: str, limit_s: float) -> TuneTrial:
-        """The script as it is, under a seed that no baseline had."""
+        """Run the script as it is, under a seed that no baseline had."""
         made = self.trial({}, words, limit_s, seed_offset=self.seeds)
         self.seeds += 1
         if made.measured:
@@ -182,7 +182,7 @@ class TuneDriver:
     def trial(
         self, changes: Dict[str, Any], words: str, limit_s: float, seed_offset: int = 0, tried: Sequence[str] = ()
     ) -> TuneTrial:
-        """One trial. ``tried``: keys that it is about, of which it needs one."""
+        """Run one trial. ``tried``: keys that it is about, of which it needs one."""
         self.record.trials += 1
         print_line("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.budget.left_s), words))
         made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s, tried)
@@ -230,7 +230,7 @@ class TuneDriver:
             self._try_with_workers(fits[0], cpus)
 
     def _try_with_workers(self, candidate: TuneCandidate, cpus: int) -> None:
-        """Return what was no faster because the loader gave no more batches is tried once more with more workers."""
+        """Try a change once more with more workers if it was no faster because the loader gave no more batches."""
         if self.spec.only and "workers" not in self.spec.only:
             return
         if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:
@@ -292,7 +292,7 @@ class TuneDriver:
         self.since_reference = 0
 
     def _judged(self, candidate: TuneCandidate, made: List[TuneTrial], last: bool = False) -> TuneRow:
-        """The row of a change after one trial, or two; verdict ``again`` asks for the second."""
+        """Return the row of a change after one trial, or two; verdict ``again`` requests the second."""
         newest = made[-1]
         against = statistics.rates(self.standing.warm(self.standing.reference))
         rates = statistics.rates([each for each in made if each.measured])
@@ -339,7 +339,7 @@ class TuneDriver:
     # the combination
 
     def _finally(self) -> None:
-        """Baseline and combination side by side once more; where that fails, the last change that went in goes out."""
+        """Measure baseline and combination in turn once more; where that fails, remove the change that came last."""
         while self.standing.kept:
             for _ in range(2):  # in turn, so that drift is in both
                 if len(self.standing.reference) < 3 and self.budget.left_s > 1.1 * self.standing.reference[-1].wall_s:
@@ -383,7 +383,7 @@ def _rate(rates: statistics.Rates) -> str:
 
 
 def _cpus() -> int:
-    """Cores that the container may use."""
+    """Return the cores that the container may use."""
     quota = Cgroup().cpu_quota_cores()
     cores = len(os.sched_getaffinity(0))
     return max(1, int(min(cores, quota) if quota else cores))

@@ -21,7 +21,7 @@ class TuneRefusal(NamedTuple):
 
 
 def refusal(trial: TuneTrial, spec: Spec, limit_s: float) -> Optional[TuneRefusal]:
-    """None where the first trial was measured, so that others can be."""
+    """Return why no other trial can be made; None if the first one was measured."""
     steps = int((trial.report or {}).get("all_steps") or 0)
     if trial.exit_code is None:
         what = "made no step" if not steps and not trial.anatomy else "did not get through a trial's steps"
@@ -117,7 +117,7 @@ class TuneRow(NamedTuple):
 
 
 class TuneLog:
-    """All so far."""
+    """The results of the tune so far."""
 
     def __init__(self) -> None:
         self.baseline: Optional[TuneRow] = None
@@ -135,7 +135,7 @@ class TuneLog:
         self.done = False
 
     def add_files(self, trial: TuneTrial) -> None:
-        """Return what became of files that the trial wrote."""
+        """Add the outcome of the files that the trial wrote."""
         kept = (trial.report or {}).get("kept_files") or {}
         self.files["skipped"] += int(kept.get("skipped") or 0)
         for key in ("restored", "removed"):

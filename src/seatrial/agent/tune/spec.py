@@ -33,7 +33,7 @@ class Spec(NamedTuple):
 
 
 def of(plan: AgentPlan, argv: List[str]) -> Spec:
-    """Return what a plan asks for.
+    """Return the tune that a plan requests.
 
     Args:
         argv: its script's whole command line.
@@ -54,11 +54,11 @@ def command(spec: Spec) -> List[str]:
 
 
 def read(path: str) -> Spec:
-    """Raises OSError, or ValueError or TypeError for what is none."""
+    """Read a spec. Raises OSError, or ValueError or TypeError for another file."""
     with open(path, encoding="utf-8") as file:
         return Spec(**json.load(file))
 
 
 def spec_path(words: List[str]) -> Optional[str]:
-    """The spec's path of the agent's command line, or None if it is not a driver's."""
+    """Return the spec's path of the agent's command line, or None if it is not a driver's."""
     return words[2] if len(words) == 3 and words[1] == WORD else None

@@ -45,7 +45,7 @@ def rates(trials: Sequence[TuneTrial]) -> Optional[Rates]:
 
 
 def _spread_of_parts(trial: TuneTrial) -> float:
-    """Standard error of the mean step time, from the parts of the measured steps."""
+    """Return the relative standard error of the mean step time, from the parts of the measured steps."""
     parts_s = (trial.report or {}).get("parts_s")
     parts = [part for part in parts_s if isinstance(part, float) and part > 0] if isinstance(parts_s, list) else []
     if len(parts) < 3:
@@ -61,7 +61,7 @@ def gain(trial: Rates, reference: Rates) -> float:
 
 
 def steadier(now: Sequence[TuneTrial], before: Sequence[TuneTrial]) -> float:
-    """By how much steps vary less now than they did in other trials: 1 for as much or more, a quarter at least.
+    """Return the factor by which steps vary less than in other trials: 1 for as much or more, at least a quarter.
 
     A script that waits for too few workers gives 10 to 15 % in each trial; with enough of them it gives 2 %.
     """
@@ -73,7 +73,7 @@ def steadier(now: Sequence[TuneTrial], before: Sequence[TuneTrial]) -> float:
 
 
 def deviation(groups: Sequence[Sequence[TuneTrial]], scales: Optional[Sequence[float]] = None) -> float:
-    """Relative standard deviation from one trial of the same to the next, from the ranges of groups of the same.
+    """Return the relative standard deviation between trials of the same, from the ranges of groups of the same.
 
     The range of two trials shows little, so that ``noise`` is large after two that differ.
 
@@ -91,7 +91,7 @@ def deviation(groups: Sequence[Sequence[TuneTrial]], scales: Optional[Sequence[f
 
 
 def noise(trial: Rates, reference: Rates, sigma: float) -> float:
-    """A gain must be above this, and a loss of speed below it: trials differ, and so do the parts of each."""
+    """Return the least share by which trials must differ to count: trials differ, and so do the parts of each."""
     squares = [max(sigma, each.spread if each.trials == 1 else 0.0) ** 2 / each.trials for each in (trial, reference)]
     return max(LEAST_GAIN, _SIGMAS * math.sqrt(sum(squares)))
 
@@ -110,14 +110,14 @@ _SIGMAS = 2.5
 
 
 def smoothed(losses: Sequence[Optional[float]]) -> List[float]:
-    """Means over windows of steps, half a window apart; steps without a loss are passed over."""
+    """Return means over windows of steps, half a window apart; steps without a loss are left out."""
     known = [loss for loss in losses if loss is not None]
     size = min(_SMOOTH, max(1, len(known) // 3))
     return [sum(known[at : at + size]) / size for at in range(0, len(known) - size + 1, max(1, size // 2))]
 
 
 def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]]) -> Optional[float]:
-    """The largest difference of two smoothed loss curves over the steps that both have; None without losses."""
+    """Return the largest difference of two smoothed loss curves over the steps that both have; None without losses."""
     shared = min(len(one), len(other))
     first, second = smoothed(one[:shared]), smoothed(other[:shared])
     pairs = list(zip(first, second))
@@ -125,7 +125,7 @@ def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]])
 
 
 class Band:
-    """Hold how much the baseline's own losses differ from one seed to the next: the first ones set the margin."""
+    """The difference of the baseline's own losses from one seed to the next: the first ones set the margin."""
 
     def __init__(self) -> None:
         self.curves: List[Sequence[Optional[float]]] = []
@@ -136,19 +136,19 @@ class Band:
 
     @property
     def width(self) -> float:
-        """The difference of the baselines, and never less than what rounding makes."""
+        """Return the difference of the baselines, and at least the one that rounding makes."""
         apart = (difference(self.curves[0], self.curves[-1]) or 0.0) if self.curves else 0.0
         levels = [abs(value) for curve in self.curves for value in smoothed(curve)]
         return max(apart, _ROUNDING * max(levels, default=0.0))
 
     @property
     def level(self) -> Optional[float]:
-        """The size of the losses, half way through; None without any."""
+        """Return the size of the losses, half way through; None without any."""
         levels = sorted(abs(value) for value in smoothed(self.curves[0])) if self.curves else []
         return levels[len(levels) // 2] if levels else None
 
     def distance(self, trial: TuneTrial) -> Optional[float]:
-        """From the baseline under the same seed; None where either has no losses."""
+        """Return the difference from the baseline under the same seed; None if either has no losses."""
         return difference(self.curves[0], trial.losses) if self.curves and trial.losses else None
 
     def agrees(self, trial: TuneTrial) -> Optional[bool]:
@@ -184,13 +184,13 @@ class TuneState:
         self.band.add(made)
 
     def keep(self, name: str, changes: Dict[str, Any], made: List[TuneTrial]) -> None:
-        """A change of this name went in; its trials are what the next one is compared with."""
+        """Keep a change under this name; its trials are what the next one is compared with."""
         self.kept = {**self.kept, **changes}
         self.kept_order.append((name, changes, made))
         self.reference = made
 
     def remove_last(self) -> Tuple[str, Dict[str, Any]]:
-        """The change that went in last goes out: its name, and what it changed."""
+        """Remove the change that was kept last and return its name and what it changed."""
         name, applied, _ = self.kept_order.pop()
         self.kept = {}
         for _, changes, _ in self.kept_order:
@@ -200,7 +200,7 @@ class TuneState:
 
     @staticmethod
     def warm(trials: List[TuneTrial]) -> List[TuneTrial]:
-        """Without the very first, where a later one is faster: its files came from the disk."""
+        """Return the trials without the very first if all later ones are faster: its files came from the disk."""
         if len(trials) > 1 and trials[0].number == 1:
             later = trials[1:]
             if (trials[0].steps_per_s or 0.0) < min(each.steps_per_s or 0.0 for each in later):
@@ -214,7 +214,7 @@ class TuneState:
         return deviation(groups, [steadier(self.reference, group) for group in groups])
 
     def why_different(self, name: str, made: TuneTrial) -> Optional[str]:
-        """None where it trains the same, as far as losses show."""
+        """Return why a change does not train the same; None if it does, as far as losses show."""
         if made.not_finite:
             return "its losses are not finite"
         batches = [_examples(each) for each in (self.baselines[0], made)]
@@ -230,5 +230,5 @@ class TuneState:
 
 
 def _examples(made: TuneTrial) -> float:
-    """In a step; the last batch of a pass may be smaller, and fall into one trial only."""
+    """Return the mean examples per step; the last batch of a pass may be smaller, and fall into one trial only."""
     return (made.examples_per_s or 0.0) / (made.steps_per_s or 1.0)

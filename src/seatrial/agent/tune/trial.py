@@ -20,7 +20,7 @@ _MOST_BYTES = 8 << 20
 
 
 def read(path: str) -> List[Dict[str, Any]]:
-    """The objects in it, without lines that were cut off; none without such a file."""
+    """Return the objects in a file of JSON lines, without lines that were cut off; none without such a file."""
     lines = []
     try:
         with open(path, "rb") as file:
@@ -42,7 +42,7 @@ _UNWANTED_PARTS = ("tfevents",)
 
 
 def restore(events: str) -> Dict[str, Any]:
-    """``{"restored": number of files, "removed": number, "new": [paths left]}``."""
+    """Restore files after a trial; return ``{"restored": number, "removed": number, "new": [paths left]}``."""
 
     def unwanted(name: str) -> bool:
         return name.endswith(_UNWANTED) or any(part in name for part in _UNWANTED_PARTS)
@@ -76,7 +76,7 @@ def restore(events: str) -> Dict[str, Any]:
 
 
 def _put_back(copy: str, path: str) -> None:
-    """In place: the file may be mounted, or have other names."""
+    """Restore a file in place: it may be mounted, or have other names."""
     if os.path.isfile(path):
         shutil.copyfile(copy, path)
         shutil.copystat(copy, path)
@@ -85,7 +85,7 @@ def _put_back(copy: str, path: str) -> None:
 
 
 def _same(path: str, copy: str) -> bool:
-    """One file under two names, or the same bytes."""
+    """Return True for one file under two names, or the same bytes."""
     if os.path.samefile(path, copy):
         return True
     if os.path.getsize(path) != os.path.getsize(copy):
@@ -116,7 +116,7 @@ LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
 #: Of the budget, a trial's steps take no more: its start may take three times as long within the first one's limit.
 _MEASURED = 0.15
 
-#: Of a script's output, kept for the one who asks why a trial failed.
+#: Bytes of a script's output that are kept to explain a failed trial.
 _MOST_OUTPUT_BYTES = 64 << 10
 
 
@@ -314,7 +314,7 @@ _WHOLE = re.compile(rb'"ended":"(steps|seconds|refused)"')
 
 
 def _last_of_each(lines: List[Dict[str, Any]], key: str) -> List[Dict[str, Any]]:
-    """By rank, the report with the most steps: helpers that import torch are at their end without any."""
+    """Return each rank's report with the most steps: helpers that import torch end without any."""
     best: Dict[int, Dict[str, Any]] = {}
     for line in lines:
         value = line.get(key)

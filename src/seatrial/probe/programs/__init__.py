@@ -4,7 +4,7 @@ import pkgutil
 
 
 def read_program(name: str) -> str:
-    """The text of a program of this folder, ``torch_check.py`` for example. Raises OSError."""
+    """Return the text of a program of this folder, ``torch_check.py`` for example. Raises OSError."""
     data = pkgutil.get_data(__name__, name)
     if data is None:
         raise OSError(2, "not in the archive: " + name)

@@ -29,7 +29,7 @@ def main(argv: List[str]) -> None:
 
 
 def attempt(env: Dict[str, str], timeout_s: float) -> Dict[str, Any]:
-    """``{"ok", "hung", "seconds", "error"}`` of one all-reduce between two processes."""
+    """Run one all-reduce between two processes; return ``{"ok", "hung", "seconds", "error"}``."""
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         meeting = os.path.join(folder, "store")

@@ -20,7 +20,7 @@ OF_THE_TARGET = (
 
 
 def check() -> Dict[str, Any]:
-    """``{"framework": {name, version, cuda} or None, "kernels": [...], "error": sentence or None}``."""
+    """Return ``{"framework": {name, version, cuda} or None, "kernels": [...], "error": sentence or None}``."""
     result: Dict[str, Any] = {"framework": None, "kernels": [], "error": None, "lacks": []}
     for name in OF_THE_TARGET:
         os.environ.pop(name, None)
@@ -47,7 +47,7 @@ def check() -> Dict[str, Any]:
 
 
 def cuda() -> Optional[str]:
-    """Which CUDA is installed for JAX, ``13`` of jax-cuda13-plugin or ``12`` of a jaxlib with its own; or None."""
+    """Return the CUDA installed for JAX, ``13`` of jax-cuda13-plugin or ``12`` of a jaxlib with its own; or None."""
     metadata = importlib.import_module("importlib.metadata")
     for found in metadata.distributions():
         name = "%s==%s" % (found.metadata["Name"], found.version)
@@ -58,7 +58,7 @@ def cuda() -> Optional[str]:
 
 
 def try_jit(jax: Any, index: int, device: Any) -> Dict[str, Any]:
-    """A matrix product and what follows one, compiled for the device, compared with NumPy's."""
+    """Run a matrix product and what follows one, compiled for the device, and compare it with NumPy's."""
     numpy = importlib.import_module("numpy")
     start_s = time.monotonic()
     error: Optional[str] = None
@@ -77,7 +77,7 @@ def try_jit(jax: Any, index: int, device: Any) -> Dict[str, Any]:
 
 
 def lacking(jax: Any, device: Any) -> List[str]:
-    """Return what fails on the device that only some scripts need: a convolution (cuDNN)."""
+    """Return the failures on the device of parts that only some scripts need: a convolution (cuDNN)."""
     try:
         images_NCHW = jax.device_put(jax.numpy.ones((1, 4, 8, 8)), device)
         filters_OIHW = jax.device_put(jax.numpy.ones((4, 4, 3, 3)), device)
@@ -88,7 +88,7 @@ def lacking(jax: Any, device: Any) -> List[str]:
 
 
 def first_lines(error: Exception) -> str:
-    """The first two lines: of several missing parts of CUDA the first line only has that some are missing."""
+    """Return the first two lines: of several missing parts of CUDA the first line only has that some are missing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2]) or type(error).__name__
 

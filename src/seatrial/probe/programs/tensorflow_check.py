@@ -18,7 +18,7 @@ OF_THE_TARGET = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_GPU_ALLOCATOR", "TF_FO
 
 
 def check() -> Dict[str, Any]:
-    """``{"framework": {name, version, cuda, cudnn, arch_list} or None, "kernels": [...], "error": … or None}``."""
+    """Return ``{"framework": {name, version, cuda, cudnn, arch_list} or None, "kernels": […], "error": … or None}``."""
     result: Dict[str, Any] = {"framework": None, "kernels": [], "error": None, "lacks": []}
     for name in OF_THE_TARGET:
         os.environ.pop(name, None)
@@ -55,7 +55,7 @@ def check() -> Dict[str, Any]:
 
 
 def missing() -> List[str]:
-    """Libraries that TensorFlow opens before it lists a GPU, and that are in no place where it looks.
+    """Return the libraries that TensorFlow opens before it lists a GPU and that are in no place where it looks.
 
     It prints "Could not find cuda drivers" where libcudart is not found (2.21: tsl/cuda/cudart_stub.cc), or nothing.
     """
@@ -75,7 +75,7 @@ def missing() -> List[str]:
 
 
 def try_graph(tf: Any, index: int, kind: str = "GPU") -> Dict[str, Any]:
-    """A matrix product and what follows one, as a graph on the device, compared with NumPy's."""
+    """Run a matrix product and what follows one, as a graph on the device, and compare it with NumPy's."""
     numpy = importlib.import_module("numpy")
     start_s = time.monotonic()
     error: Optional[str] = None
@@ -99,8 +99,8 @@ def try_graph(tf: Any, index: int, kind: str = "GPU") -> Dict[str, Any]:
 
 
 def lacking(tf: Any, kind: str = "GPU") -> List[str]:
-    """Return what fails on the first device that only some scripts need: a convolution (cuDNN), XLA (ptxas,
-    libdevice)."""
+    """Return the failures on the first device of parts that only some scripts need: a convolution (cuDNN), XLA
+    (ptxas, libdevice)."""
 
     def convolution() -> Any:
         return tf.nn.conv2d(tf.ones((1, 8, 8, 4)), tf.ones((3, 3, 4, 4)), 1, "SAME")
@@ -119,7 +119,7 @@ def lacking(tf: Any, kind: str = "GPU") -> List[str]:
 
 
 def first_line(error: Exception) -> str:
-    """TensorFlow puts the graph's nodes before, and stacks behind what failed."""
+    """Return an error's plain line: TensorFlow puts the graph's nodes before it, and stacks behind it."""
     lines = [line.strip() for line in str(error).splitlines()]
     plain = [line for line in lines if line and not line.startswith(("{{", "[[", "Detected at node"))]
     return (plain or lines or [type(error).__name__])[0] or type(error).__name__

@@ -16,7 +16,7 @@ TYPES = (("float32", (3, 0)), ("float64", (3, 0)), ("float16", (5, 3)), ("bfloat
 
 
 def check() -> Dict[str, Any]:
-    """``{"torch": {version, cuda, arch_list} or None, "kernels": [...], "error": sentence or None}``."""
+    """Return ``{"torch": {version, cuda, arch_list} or None, "kernels": [...], "error": sentence or None}``."""
     result: Dict[str, Any] = {"torch": None, "kernels": [], "error": None}
     try:
         torch = importlib.import_module("torch")
@@ -42,7 +42,7 @@ def check() -> Dict[str, Any]:
 
 
 def try_matmul(torch: Any, index: int) -> Dict[str, Any]:
-    """A matrix product on the device, compared with the CPU's."""
+    """Run a matrix product on the device and compare it with the CPU's."""
     start_s = time.monotonic()
     error: Optional[str] = None
     try:
@@ -89,7 +89,7 @@ def check_types() -> Dict[str, Any]:
 
 
 def try_type(torch: Any, index: int, name: str) -> Dict[str, Any]:
-    """A matrix product in one type on one device, compared with the CPU's in float32."""
+    """Run a matrix product in one type on one device and compare it with the CPU's in float32."""
     error: Optional[str] = None
     try:
         # Whole numbers whose products stay below 256: exact in every type, bfloat16 included.
@@ -105,7 +105,7 @@ def try_type(torch: Any, index: int, name: str) -> Dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """torch explains CUDA errors at length; the first line has which."""
+    """Return the first line, which names the CUDA error that torch explains at length."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

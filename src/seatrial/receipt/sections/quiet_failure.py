@@ -27,7 +27,7 @@ MOST_S, MOST_LINES, MOST_LINES_OF_SKIPPING = 60.0, 20, 5
 #: A script that only starts another process is done by then.
 MOST_S_OF_STARTING = 5.0
 
-#: Characters of a line that only announces the exit; the reason stands in the line before.
+#: Characters of a line that only announces the exit; the reason is in the line before.
 _SHORT = 40
 
 _LEAVES = re.compile(

@@ -197,7 +197,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _diagnosis(run: RunEvidence) -> Diagnosis | None:
-    """Return what bounded the run.
+    """Return the diagnosis of the run's bound.
 
     None without GPUs, of a server, of a tune, with too few samples in the window, or beside another process's work.
     """

@@ -62,7 +62,7 @@ def pages(options: Options, link: ModelLink, counters: Counters) -> Starlette:
         return answer
 
     def about(known: Description) -> Any:
-        """Return what the page needs to offer the right inputs."""
+        """Return the data with which the page offers the right inputs."""
         shape = list(known.inputs[0].shape) if known.inputs else []
         return {"name": name, "kind": known.kind, "labels": known.labels, "shape": shape}
 

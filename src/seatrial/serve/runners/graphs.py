@@ -36,7 +36,7 @@ class EagerRunner:
         self._forward, self._device = forward, device
 
     def prepare(self) -> None:
-        """Nothing to capture."""
+        """Prepare nothing, since nothing is captured."""
 
     def __call__(self, columns: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
         """Compute [N, …] of each output from rows of each input. Raises DeviceLostError."""

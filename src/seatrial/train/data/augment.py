@@ -35,7 +35,7 @@ def crop(images_BCHW: Tensor, pixels: int, *, reflect: bool = True) -> Tensor:
 
 
 def _reflected(places: Tensor, size: int) -> Tensor:
-    """Places beyond an edge, counted back from it."""
+    """Return the places, those beyond an edge counted back from it."""
     return (size - 1) - ((size - 1) - places.abs()).abs()
 
 

@@ -99,7 +99,7 @@ class ResidentBatches:
         self._rows_SB.copy_(self._order.draw(epoch)[self._places_SB])
 
     def before_step(self) -> None:
-        """Nothing to do on the host."""
+        """Do nothing on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
         """Return rows ``first`` to ``first + count`` of step ``position`` ([1] on the device)."""

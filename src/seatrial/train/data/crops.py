@@ -90,7 +90,7 @@ class AlternatingCrops:
         self._rows_SB.copy_(order_N[self._places_SB])
 
     def before_step(self) -> None:
-        """Nothing to do on the host."""
+        """Do nothing on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Return rows ``first`` to ``first + count`` of step ``position``: images_BCHW channels last, labels_B."""

@@ -96,7 +96,7 @@ class Texts:
         self._rows_SB.copy_(order_N[places(self.spans, self._rows_SB.shape[1])])
 
     def before_step(self) -> None:
-        """Nothing to do on the host."""
+        """Do nothing on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return rows ``first`` to ``first + count`` of step ``position``: (tokens_BL, real_BL), labels_B."""

@@ -38,7 +38,7 @@ def fits(norm: nn.Module) -> bool:
 
 
 def blocks_over(places: int, channels: int) -> int:
-    """Blocks for sums over so many places: four of them for a thread of eight channels where there are many."""
+    """Return the blocks for sums over so many places: four for a thread of eight channels if there are many."""
     return max(1, min(MAX_BLOCKS, cdiv(places * channels, 32 * THREADS)))
 
 
@@ -48,7 +48,7 @@ def adds_atomically(dtype: torch.dtype, channels: int) -> bool:
 
 
 def norm_act_module(dtype: torch.dtype, channels: int, activation: str) -> KernelModule:
-    """The kernels for one format, width and activation."""
+    """Return the kernels for one format, width and activation."""
     constants = {"C": channels, "ACT": ACTIVATIONS[activation], "EACH": EACH}
     return module("norm_act.cu", dtype, **constants, ATOMIC=adds_atomically(dtype, channels))
 
@@ -64,7 +64,7 @@ class Totals:
         self.zeros, self.current = zeros_22C, True
 
     def back(self) -> Tensor:
-        """For the backward pass, the first time; later others, for a graph can be gone through twice."""
+        """Return these zeros for the first backward pass; later new ones, for a graph can be gone through twice."""
         found = self.zeros[1] if self.current else torch.zeros_like(self.zeros[1])
         self.current = False
         return found
@@ -111,7 +111,7 @@ norm_act = differentiable(_norm_act, _norm_act_back)
 
 
 def _parts(x: Tensor, blocks: int) -> Tensor | None:
-    """Room for the sums of each block, [R, 2, C]; None where blocks add to the totals."""
+    """Allocate the sums of each block, [R, 2, C]; None if blocks add to the totals."""
     return None if adds_atomically(x.dtype, x.shape[1]) else torch.empty(blocks, 2, x.shape[1], device=x.device)
 
 
@@ -121,7 +121,7 @@ def _total(kernels: KernelModule, parts: Tensor | None, totals: Tensor) -> None:
 
 
 def pooled_modules(dtype: torch.dtype, channels: int, activation: str) -> tuple[KernelModule, KernelModule]:
-    """The kernels for one format, width and activation, and those that make its table."""
+    """Return the kernels for one format, width and activation, and those that make its table."""
     constants = {"C": channels, "ACT": ACTIVATIONS[activation], "EACH": EACH}
     return module("pooled_norm.cu", dtype, **constants), module("norm_table.cu", dtype, C=channels)
 
@@ -173,7 +173,7 @@ _pooled_norm_act = differentiable(_pooled, _pooled_back)
 
 
 def pooled_norm_act(x: Tensor, norm: nn.BatchNorm2d, activation: str, *, pools: bool = False) -> Tensor:
-    """activation(norm(x)), of its 2×2 max-pool where it ``pools``: by these kernels on a GPU, else by torch's."""
+    """Compute activation(norm(x)), of its 2×2 max-pool if it ``pools``: by these kernels on a GPU, else by torch's."""
     known = x.dtype in FORMATS and x.numel() < 2**31 and min(x.shape[2:]) >= 2
     known = known and x.is_contiguous(memory_format=torch.channels_last)
     if runtime.usable(x.device) and known and fits(norm):
@@ -186,7 +186,7 @@ def pooled_norm_act(x: Tensor, norm: nn.BatchNorm2d, activation: str, *, pools: 
 
 
 def _evaluated(x: Tensor, norm: nn.BatchNorm2d, activation: str, *, pools: bool) -> Tensor:
-    """The same with running statistics, by one kernel."""
+    """Compute the same with running statistics, by one kernel."""
     rows, channels, height, width = x.shape
     size = (rows, channels, height // 2, width // 2) if pools else (rows, channels, height, width)
     out = channels_last(size, x, x.dtype)

@@ -26,7 +26,7 @@ _WORD = 0xFFFFFFFF
 
 
 def dropout_constants(share: float) -> dict[str, float]:
-    """The kernels' constants for a share to drop: the halves of a hash that drop, and the factor of the others."""
+    """Return the kernels' constants for a share to drop: the halves of a hash that drop, and the others' factor."""
     bound = _bound(share)
     return {"DROP": bound, "RAISE": 1 / (1 - bound / 2**16)}
 
@@ -36,7 +36,7 @@ def _bound(share: float) -> int:
 
 
 def dropout_keys(places: int, device: torch.device) -> Tensor:
-    """[places, 2] fresh keys, from torch's generator of the device: a captured step draws new ones at each replay."""
+    """Draw [places, 2] keys from torch's generator of the device: a captured step draws new ones at each replay."""
     return torch.empty(places, 2, dtype=torch.int32, device=device).random_()
 
 
@@ -71,12 +71,12 @@ BACK_BYTES = (4 * LONGEST * (HEAD + SPARE) + LONGEST * (LONGEST + SPARE)) * 2 + 
 
 
 def attention_module(share: float) -> KernelModule:
-    """The kernels for a share of the weights to drop."""
+    """Return the kernels for a share of the weights to drop."""
     return module("attention.cu", torch.bfloat16, **dropout_constants(share))
 
 
 def attention_blocks(rows: int, texts: int, heads: int) -> int:
-    """Blocks that texts of together ``rows`` tokens take at most, and some that clear what is behind them.
+    """Return the blocks that texts of together ``rows`` tokens take at most, and some that clear what is behind them.
 
     A text takes a block for eight heads at least, and for each of its tokens at most a 65th of what one of 65 tokens
     takes beyond that: a block for each head.
@@ -94,7 +94,7 @@ def takes_attention(inputs: Tensor, heads: int, longest: int) -> bool:
 def attention(
     inputs: Tensor, starts: Tensor, heads: int, longest: int, keys: Tensor, place: int, share: float
 ) -> tuple[Tensor, Tensor]:
-    """[T, 3 H D] → [T, H D], and what goes to ``attention_back``.
+    """Compute [T, 3 H D] → [T, H D], and what goes to ``attention_back``.
 
     Args:
         starts: [N + 1], int32: where each text begins, and where the last one ends; zeros come behind it.
@@ -133,7 +133,7 @@ def attention_back(
 
 
 def _padded_attention(inputs: Tensor, starts: Tensor, heads: int, longest: int, key: Tensor, share: float) -> Tensor:
-    """The same by torch, each text padded to the longest: other number formats and heads, longer texts."""
+    """Compute the same by torch, each text padded to the longest: other number formats and heads, longer texts."""
     texts, rows, device = len(starts) - 1, len(inputs), inputs.device
     begins, lengths = starts[:-1].long(), (starts[1:] - starts[:-1]).long()
     columns = torch.arange(longest, device=device)
@@ -164,7 +164,7 @@ MOST_PARTS = 264
 
 
 def norm_module(dtype: torch.dtype, width: int, share: float) -> KernelModule:
-    """The kernels for rows of so many columns and a share to drop."""
+    """Return the kernels for rows of so many columns and a share to drop."""
     return module("norm_residual.cu", dtype, H=width, TILE=TILE, **dropout_constants(share))
 
 
@@ -172,7 +172,7 @@ def norm_residual(
     x_TW: Tensor, bias_W: Tensor, residual_TW: Tensor, gain_W: Tensor, shift_W: Tensor,
     keys: Tensor, place: int, share: float, epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y [T, W], the normalised rows [T, W] and 1 / deviation [T]. ``bias``, ``gain`` and ``shift`` are fp32."""
+    """Return y [T, W], the normalised rows [T, W] and 1 / deviation [T]. ``bias``, ``gain`` and ``shift`` are fp32."""
     rows, width = x_TW.shape
     y, hat, scale = torch.empty_like(x_TW), torch.empty_like(x_TW), torch.empty(rows, device=x_TW.device)
     given = (x_TW, bias_W, residual_TW, gain_W, shift_W, keys, place, float(epsilon), y, hat, scale, rows)
@@ -184,7 +184,7 @@ def norm_embedded(
     tokens_T: Tensor, positions_T: Tensor, tables: tuple[Tensor, Tensor, Tensor], gain_W: Tensor, shift_W: Tensor,
     keys: Tensor, place: int, share: float, epsilon: float, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The same for dropout(norm(words[token] + places[position] + kinds[0])), of three tables; numbers are int32."""
+    """Do the same for dropout(norm(words[token] + places[position] + kinds[0])), of three tables; numbers: int32."""
     words, places, kinds = tables
     rows, width = len(tokens_T), words.shape[1]
     y = torch.empty(rows, width, dtype=dtype, device=words.device)
@@ -198,7 +198,7 @@ def norm_back(
     dy_TW: Tensor, normed: Sequence[Tensor], gain_W: Tensor, keys: Tensor, place: int, share: float,
     *, after: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dz [T, W], dx [T, W] and parts [R, 3 W] of the gradients of bias, gain and shift.
+    """Return dz [T, W], dx [T, W] and parts [R, 3 W] of the gradients of bias, gain and shift.
 
     Args:
         normed: what the forward pass gave in addition to y.
@@ -227,12 +227,12 @@ SOURCES = 4
 
 
 def gelu_module(dtype: torch.dtype) -> KernelModule:
-    """The kernels for one format."""
+    """Return the kernels for one format."""
     return module("gelu_bias.cu", dtype)
 
 
 def gelu(x_TW: Tensor, bias_W: Tensor) -> Tensor:
-    """gelu(x + bias), by the error function; ``bias`` is fp32."""
+    """Compute gelu(x + bias), by the error function; ``bias`` is fp32."""
     y = torch.empty_like(x_TW)
     gelu_module(x_TW.dtype).launch("gelu_forward", _gelu_grid(x_TW), x_TW, bias_W, y, *x_TW.shape)
     return y
@@ -247,14 +247,14 @@ def gelu_back(dy_TW: Tensor, x_TW: Tensor, bias_W: Tensor) -> tuple[Tensor, Tens
 
 
 def _gelu_grid(rows_TW: Tensor) -> tuple[int, int]:
-    """Groups of columns, and blocks that share their rows."""
+    """Return the groups of columns, and the blocks that share their rows."""
     rows, columns = rows_TW.shape
     groups = cdiv(columns, COLUMNS)
     return groups, max(1, min(MOST_BLOCKS // groups, cdiv(rows, 8)))
 
 
 def sum_parts(parts: list[Tensor], sums: Tensor, *, add: bool) -> None:
-    """The parts' sums over rows, side by side, into ``sums``: added, or written over what is there."""
+    """Sum the parts over rows, side by side, into ``sums``: added, or written over what is there."""
     filled = [*parts, *parts[:1] * (SOURCES - len(parts))]
     columns = [each.shape[1] for each in parts] + [0] * (SOURCES - len(parts))
     given: tuple[Any, ...] = (*filled, *(len(each) for each in filled), *columns, sums, int(add))
@@ -265,7 +265,7 @@ def sum_parts(parts: list[Tensor], sums: Tensor, *, add: bool) -> None:
 
 
 def token_sums_module(dtype: torch.dtype, width: int) -> KernelModule:
-    """The kernel for rows of so many columns."""
+    """Return the kernel for rows of so many columns."""
     return module("embedding_grad.cu", dtype, H=width)
 
 

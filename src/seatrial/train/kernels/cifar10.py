@@ -33,7 +33,7 @@ MAX_CLASSES, BY_FEATURES, MAX_FEATURES, MAX_PLACES = 32, 256, 1024, 256
 
 
 def whitening_module(dtype: torch.dtype, inputs: int, filters: int, size: int) -> KernelModule:
-    """The kernels of one whitening layer."""
+    """Return the kernels of one whitening layer."""
     return module("whitening.cu", dtype, I=inputs, C=filters, K=size, OUT=filled_up(filters))
 
 
@@ -64,7 +64,7 @@ _whitened = differentiable(_whiten, _whiten_back)
 
 
 def whitened_gelu(images: Tensor, layer: nn.Conv2d) -> Tensor:
-    """gelu(layer(images)): by these kernels on a GPU, else by torch's layers.
+    """Compute gelu(layer(images)): by these kernels on a GPU, else by torch's layers.
 
     The kernels fill the channels up with zeros to the next 32, for which cuDNN has faster convolutions.
     """
@@ -74,12 +74,12 @@ def whitened_gelu(images: Tensor, layer: nn.Conv2d) -> Tensor:
 
 
 def filled_up(filters: int) -> int:
-    """Channels of the result for so many filters."""
+    """Return the channels of the result for so many filters."""
     return cdiv(filters, BY_CHANNELS) * BY_CHANNELS
 
 
 def convolved(x: Tensor, layer: nn.Conv2d) -> Tensor:
-    """The layer, whose input may have been filled up with channels of zeros."""
+    """Apply the layer to an input that may be filled up with channels of zeros."""
     more = x.shape[1] - layer.in_channels
     weight = F.pad(layer.weight, (0, 0, 0, 0, 0, more)) if more else layer.weight
     result: Tensor = layer._conv_forward(x, weight, layer.bias)
@@ -97,7 +97,7 @@ def fits(layer: nn.Conv2d, images: Tensor) -> bool:
 
 
 def head_module(dtype: torch.dtype, features: int, classes: int) -> KernelModule:
-    """The kernels of one last layer."""
+    """Return the kernels of one last layer."""
     return module("pooled_head.cu", dtype, F=features, K=classes, ROWS=ROWS)
 
 
@@ -151,7 +151,7 @@ def cropped(
     first: int,
     count: int,
 ) -> tuple[Tensor, Tensor]:
-    """Rows ``first`` and on of step ``position``: images [B, C, h, w] channels last in ``dtype``, and their labels.
+    """Return rows from ``first`` of step ``position``: images [B, C, h, w], channels last in ``dtype``, and labels.
 
     Args:
         moves: of each image of the set: True if it is mirrored, and how far down and right of the place ``pixels``

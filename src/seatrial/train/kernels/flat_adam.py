@@ -1,7 +1,7 @@
 """AdamW over all parameters of a large model in one launch, with what comes before and after it.
 
-Rows of an embedding are updated when somebody looks at them: a batch has a thousand tokens of thirty thousand, and what
-the others miss (their moments fade, they decay) is made up for later, step by step, with the same numbers.
+Rows of an embedding are updated when they are read: a batch has a thousand tokens of thirty thousand. The steps that
+the others miss (their moments fade, they decay) are computed later, one by one, with the same numbers.
 
 Everything lies in flat arrays of n elements: parameters and moments in fp32, gradients in the type of the products. The
 gradient's norm is taken before (two launches), its clipping is done in the update, and so is the copy of the weights in
@@ -35,7 +35,7 @@ class Rule:
     decay: float
 
     def constants(self) -> dict[str, float]:
-        """The kernels' constants."""
+        """Return the kernels' constants."""
         return {
             "SHARE1": 1 - self.betas[0], "SHARE2": 1 - self.betas[1], "BETA2": self.betas[1], "EPSILON": self.epsilon,
             "DECAY": self.decay, "LOG1": math.log(self.betas[0]), "LOG2": math.log(self.betas[1]),
@@ -43,12 +43,12 @@ class Rule:
 
 
 def kernels(dtype: torch.dtype, rule: Rule) -> KernelModule:
-    """The kernels for gradients of this type."""
+    """Return the kernels for gradients of this type."""
     return module("adam_flat.cu", dtype, **rule.constants(), EACH=EACH)
 
 
 def clip_factor(gradients: Tensor, most: float, norm: Tensor, rule: Rule) -> None:
-    """``norm`` [2]: the gradients' norm, and the factor that brings it down to ``most``, at most 1."""
+    """Fill ``norm`` [2]: the gradients' norm, and the factor that brings it down to ``most``, at most 1."""
     eights, made = gradients.numel() // 8, kernels(gradients.dtype, rule)
     parts = torch.empty(min(PARTS, cdiv(eights, THREADS)), device=gradients.device)
     made.launch("square_parts", len(parts), gradients, parts, eights)
@@ -59,7 +59,7 @@ def update(
     flat: Sequence[Tensor], decayed: int, copied: int, norm: Tensor | None, done: Tensor,
     rate: Tensor, rule: Rule, rules: Tensor | None = None, applied: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """One step of AdamW.
+    """Run one step of AdamW.
 
     Args:
         flat: parameters, first and second moments (fp32), gradients, and the copy (in the type of the products).
@@ -77,7 +77,7 @@ def update_rows(
     table: tuple[Tensor, Tensor, Tensor], gradients_SH: Tensor | None, targets_S: Tensor | None, seen: Tensor,
     norm: Tensor | None, done: Tensor, rules: Tensor, rule: Rule, dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    """Bring rows of a table to step ``done``: first through the steps that they have missed, whose gradients were zero.
+    """Update rows of a table to step ``done``: first by the steps that they have missed, whose gradients were zero.
 
     What a dense AdamW does with them, element by element in the same order, but only when somebody looks.
 

@@ -33,7 +33,7 @@ MAX_ROWS = 256
 
 @dataclass(frozen=True)
 class LenetShape:
-    """Bytes of shared memory for images and for classes."""
+    """The pixels of an image, the number of classes, and the sizes that follow from them."""
 
     height: int
     width: int
@@ -41,17 +41,17 @@ class LenetShape:
 
     @property
     def pooled(self) -> tuple[int, int]:
-        """After the first pool."""
+        """Return height and width after the first pool."""
         return (self.height - 2) // 2, (self.width - 2) // 2
 
     @property
     def area(self) -> int:
-        """Places after the first pool."""
+        """Return the number of places after the first pool."""
         return self.pooled[0] * self.pooled[1]
 
     @property
     def places(self) -> int:
-        """After the second pool; 0 or less: the images are too small."""
+        """Return the number of places after the second pool; 0: the images are too small."""
         high, wide = ((pixels - 2) // 2 for pixels in self.pooled)
         return high * wide if min(high, wide) > 0 else 0
 
@@ -62,12 +62,12 @@ class LenetShape:
 
     @property
     def splits(self) -> int:
-        """Parts of equal length, by the 32, of the features."""
+        """Return the number of parts of equal length, by the 32, of the features."""
         return max(n for n in range(1, MAX_SPLITS + 1) if self.features // 32 % n == 0)
 
     @property
     def shared_bytes(self) -> tuple[int, int, int]:
-        """Shared memory of second_layer, hidden and layers_back."""
+        """Return the shared memory, in bytes, of second_layer, hidden and layers_back."""
         first, second = (channels + 8 for channels in CHANNELS)
         depth = self.features // self.splits + 8
         high, wide = self.pooled
@@ -78,7 +78,7 @@ class LenetShape:
 
 
 def modules(shape: LenetShape) -> tuple[KernelModule, KernelModule, KernelModule]:
-    """The kernels of the forward pass, of the loss with the linear layers, and of the convolutions' backward pass."""
+    """Return the kernels of the forward pass, of loss and linear layers, and of the convolutions' gradients."""
     tiles = cdiv(cdiv(cdiv(shape.area, 16), SHARES), 8)
     sizes = {"H": shape.height, "W": shape.width, "N": shape.classes, "SHARES": SHARES}
     parts = {"SPLITS": shape.splits, "DEPTH": shape.features // shape.splits, "TILES": tiles}
@@ -89,7 +89,7 @@ def modules(shape: LenetShape) -> tuple[KernelModule, KernelModule, KernelModule
 
 
 def shape_of(layers: list[nn.Module], height: int, width: int) -> LenetShape | None:
-    """The sizes of such a network for images of this size; None: the layers are others."""
+    """Return the sizes of such a network for images of this size; None: the layers are others."""
     kinds = [nn.Conv2d, nn.ReLU, nn.MaxPool2d] * 2 + [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear]
     if len(layers) != len(kinds) or not all(isinstance(*pair) for pair in zip(layers, kinds, strict=True)):
         return None
@@ -137,7 +137,7 @@ def prepare(model: nn.Sequential, precision: Precision, size: tuple[int, int]) -
 
 
 def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-    """Mean cross-entropy of ``model(images)``, a ``step.Loss``: by kernels in bf16 on a GPU, else by torch's layers."""
+    """Return the mean cross-entropy, a ``step.Loss``: by kernels in bf16 on a GPU, else by torch's layers."""
     layers = list(model) if isinstance(model, nn.Sequential) else []
     shape = _known(layers, images_BCHW) if model.training and torch.is_grad_enabled() else None
     if shape is None:
@@ -146,7 +146,7 @@ def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Te
 
 
 def logits(model: nn.Module, images_BCHW: Tensor) -> Tensor:
-    """[B, classes] of such a network in fp32: by the kernels of its step where these fit."""
+    """Return logits [B, classes] of such a network in fp32: by the kernels of its step where these fit."""
     layers = list(model) if isinstance(model, nn.Sequential) else []
     shape = None if torch.is_grad_enabled() else _known(layers, images_BCHW)
     if shape is None:
@@ -159,7 +159,7 @@ def logits(model: nn.Module, images_BCHW: Tensor) -> Tensor:
 
 
 def _known(layers: list[nn.Module], images_BCHW: Tensor) -> LenetShape | None:
-    """The sizes of a network that autocast runs in bf16 and the kernels fit, or None."""
+    """Return the sizes of a network that autocast runs in bf16 and the kernels fit, or None."""
     kind = images_BCHW.device.type
     if not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != torch.bfloat16:
         return None
@@ -168,7 +168,7 @@ def _known(layers: list[nn.Module], images_BCHW: Tensor) -> LenetShape | None:
 
 
 def _hidden_parts(shape: LenetShape, images: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The forward pass up to the hidden layer's sums, one for each part of its features.
+    """Run the forward pass up to the hidden layer's sums, one for each part of its features.
 
     Returns:
         The first pool's results and choices, the second layer's filters in bf16, the second pool's results and
@@ -240,7 +240,7 @@ lenet_step = differentiable(_step, _step_back)
 
 
 def _parameters(layers: list[nn.Module]) -> list[Tensor]:
-    """Weight and bias of the four layers that have them."""
+    """Return weight and bias of the four layers that have them."""
     return [cast(Tensor, parameter) for at in (0, 3, 7, 9) for parameter in (layers[at].weight, layers[at].bias)]
 
 

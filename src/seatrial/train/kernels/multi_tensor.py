@@ -83,20 +83,20 @@ def adam(groups: list[Group], done: Tensor, *, decoupled: bool) -> None:
 
 @lru_cache
 def adam_module(pieces: tuple[tuple[int, float], ...]) -> KernelModule:
-    """The kernel for tensors of these sizes and weight decays."""
+    """Return the kernel for tensors of these sizes and weight decays."""
     types = {"p": "float*", "g": "const float*", "m": "float*", "v": "float*"}
     picked = ((blocks_of(size), f"n = {size}, decay = {decay!r}, first = {{first}}") for size, decay in pieces)
     return _filled_in(module("adam.cu"), types, picked)
 
 
 def blocks_of(size: int) -> int:
-    """Blocks that a tensor of so many elements takes."""
+    """Return the blocks that a tensor of so many elements takes."""
     return cdiv(size, THREADS * EACH)
 
 
 @dataclass
 class Matrices:
-    """Where the updates of one group of filters lie while they are worked on.
+    """Memory for the updates of one group of filters during a step.
 
     Attributes:
         updates_TML: bf16, zeros beyond each matrix.
@@ -110,7 +110,7 @@ class Matrices:
 
     @classmethod
     def from_sizes(cls, sizes: tuple[tuple[int, int], ...], device: torch.device, first: float) -> Matrices:
-        """Room for matrices of these sizes."""
+        """Allocate matrices of these sizes."""
         most, longest = max(rows for rows, _ in sizes), max(columns for _, columns in sizes)
         updates = torch.zeros(len(sizes), most, longest, dtype=torch.bfloat16, device=device)
         squares = torch.zeros(len(sizes), 2, most, device=device)
@@ -125,7 +125,7 @@ def takes(parameters: Sequence[Tensor]) -> bool:
 
 
 def takes_matrices(parameters: Sequence[Tensor]) -> bool:
-    """The same for filters, none of which has more outputs than inputs times taps."""
+    """Return True if kernels can update these filters, none of which has more outputs than inputs times taps."""
     wide = all(parameter.ndim > 1 and len(parameter) ** 2 <= parameter.numel() for parameter in parameters)
     return wide and takes(parameters)
 
@@ -136,12 +136,12 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def size_of(parameter: Tensor) -> tuple[int, int]:
-    """Rows and columns of a parameter as a matrix."""
+    """Return rows and columns of a parameter as a matrix."""
     return len(parameter), parameter.numel() // len(parameter)
 
 
 def orthogonal(room: Matrices, coefficients: tuple[float, float, float], iterations: int) -> Tensor:
-    """The quintic iteration, four products and sums each: [T, M, L]."""
+    """Run the quintic iteration, four products and sums each: [T, M, L]."""
     x_TML, (_, b, c) = room.updates_TML, coefficients
     for _ in range(iterations):
         gram_TMM = torch.bmm(x_TML, x_TML.mT)
@@ -170,7 +170,7 @@ def muon(
 
 @lru_cache
 def muon_module(sizes: tuple[tuple[int, int], ...]) -> KernelModule:
-    """The kernels for matrices of these sizes."""
+    """Return the kernels for matrices of these sizes."""
     most, longest = max(rows for rows, _ in sizes), max(columns for _, columns in sizes)
     types = {"p": "float*", "g": "const float*", "m": "float*"}
     place = "rows = {}, columns = {}, tensor = {{n}}, row = {{first}}"
@@ -188,7 +188,7 @@ def nesterov(tensors: list[tuple[Tensor, Tensor, Tensor, Tensor]], decays: list[
 
 @lru_cache
 def nesterov_module(sizes: tuple[tuple[int, float], ...]) -> KernelModule:
-    """The kernel for tensors of these sizes and weight decays."""
+    """Return the kernel for tensors of these sizes and weight decays."""
     types = {"p": "float*", "g": "const float*", "m": "float*", "rate": "const float*"}
     picked = ((blocks_of(size), f"n = {size}, decay = (float){decay!r}, first = {{first}}") for size, decay in sizes)
     return _filled_in(module("nesterov.cu"), types, picked)

@@ -34,7 +34,7 @@ class KernelModule(NamedTuple):
 
 @lru_cache(1024)
 def module(file: str, dtype: torch.dtype | None = None, **constants: int | float) -> KernelModule:
-    """A file of cuda/ behind its constants; ``Real`` is ``dtype`` there."""
+    """Return a file of cuda/ behind its constants; ``Real`` is ``dtype`` there."""
     real = f"#define REAL {FORMATS[dtype]}\n" if dtype else ""
     return KernelModule(real + "".join(map(_constant, constants, constants.values())) + _expanded(file))
 
@@ -46,7 +46,7 @@ def _constant(name: str, value: float) -> str:
 
 @cache
 def _expanded(file: str) -> str:
-    """The text of a file with its headers in it."""
+    """Return the text of a file with its headers in it."""
     return _INCLUDE.sub(lambda header: _expanded(header[1]), (FOLDER / file).read_text(encoding="utf-8"))
 
 
@@ -82,12 +82,12 @@ def refuse_second_derivatives() -> None:
 
 
 def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up."""
+    """Divide a / b, rounded up."""
     return -(-a // b)
 
 
 def sum_rows(matrix_RN: Tensor) -> Tensor:
-    """[R, N] fp32 → [N], always in the same order."""
+    """Sum [R, N] fp32 → [N], always in the same order."""
     rows, columns = matrix_RN.shape
     sums_N = matrix_RN.new_empty(columns)
     module("sums.cu").launch("sum_rows", cdiv(columns, 32), matrix_RN, sums_N, rows, columns)
@@ -95,5 +95,5 @@ def sum_rows(matrix_RN: Tensor) -> Tensor:
 
 
 def channels_last(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
-    """[B, C, H, W], channels last, on the device of ``like``."""
+    """Allocate [B, C, H, W], channels last, on the device of ``like``."""
     return torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)

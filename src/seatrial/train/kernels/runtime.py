@@ -45,7 +45,7 @@ class Compiled(NamedTuple):
 
 
 def compiled(source: str, device: int) -> dict[str, Kernel]:
-    """The kernels of a source by name. Raises RuntimeError, OSError or AttributeError without NVRTC."""
+    """Return the kernels of a source by name. Raises RuntimeError, OSError or AttributeError without NVRTC."""
     return build(source, device).result()
 
 
@@ -82,7 +82,7 @@ def machine_code(source: str, architecture: str) -> bytes:
 
 @cache
 def load_nvrtc(major: int) -> ctypes.CDLL:
-    """NVRTC of this CUDA version, of torch or the system, else of NVIDIA's wheel. Raises OSError."""
+    """Load NVRTC of this CUDA version, of torch or the system, else of NVIDIA's wheel. Raises OSError."""
     name = f"libnvrtc.so.{major}"
     try:
         return ctypes.CDLL(name)
@@ -153,7 +153,7 @@ def _enter_context(device: int) -> None:
 
 @cache
 def unavailable() -> str | None:
-    """Why no kernel can be compiled here, or None."""
+    """Return why no kernel can be compiled here, or None."""
     try:
         device = torch.cuda.current_device()
         compiled('extern "C" __global__ void nothing(int zero) {}\n', device)
@@ -186,7 +186,7 @@ def launch(
 
 
 def _allow(kernel: Any, shared_bytes: int) -> None:
-    """Let a kernel have so much shared memory; torch 2.9 and later have a method for it."""
+    """Allow a kernel so many bytes of shared memory; torch 2.9 and later have a method for it."""
     if shared_bytes <= getattr(kernel, "allowed_shared_bytes", 0):
         return
     if hasattr(kernel, "set_shared_memory_config"):
@@ -197,7 +197,7 @@ def _allow(kernel: Any, shared_bytes: int) -> None:
 
 
 def max_shared_bytes(device: torch.device) -> int:
-    """Shared memory that a kernel can ask for."""
+    """Return the shared memory, in bytes, that a kernel can request."""
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", PLAIN_SHARED_BYTES))
 
@@ -207,7 +207,7 @@ def max_shared_bytes(device: torch.device) -> int:
 
 
 def cache_folder() -> Path | None:
-    """``$XDG_CACHE_HOME/seatrial/kernels``, else under ``~/.cache``; None if it cannot be trusted or made.
+    """Return ``$XDG_CACHE_HOME/seatrial/kernels``, else under ``~/.cache``; None if it cannot be trusted or made.
 
     Anyone who can write there could run code on the GPU: a folder that another user owns or may write is not used.
     """
@@ -225,13 +225,13 @@ def cache_folder() -> Path | None:
 
 
 def cache_name(source: str, architecture: str, driver: int) -> str:
-    """The file of a source: every byte of it and the versions of its compiler and driver are in the name."""
+    """Return the file of a source: every byte of it and the versions of compiler and driver are in the name."""
     key = "\0".join((source, architecture, str(driver), torch.__version__, str(torch.version.cuda)))
     return f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
 
 
 def read_cached(file: str) -> bytes | None:
-    """A binary that was kept whole, or None."""
+    """Return a binary that was kept whole, or None."""
     place = cache_folder()
     if place is None:
         return None

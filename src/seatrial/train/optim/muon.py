@@ -48,7 +48,7 @@ class MuonSgd(Optimizer):
             self._move_together([group for group in others if group["momentum"] == momentum], momentum)
 
     def _move_matrices(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        """Filters, by kernels of this library."""
+        """Update filters, by kernels of this library."""
         sizes = tuple(map(multi_tensor.size_of, parameters))
         if sizes not in self._matrices:
             self._matrices[sizes] = multi_tensor.Matrices.from_sizes(sizes, parameters[0].device, QUINTIC[0])
@@ -62,7 +62,7 @@ class MuonSgd(Optimizer):
         )
 
     def _move_together(self, groups: list[dict[str, Any]], momentum: float) -> None:
-        """All other parameters of one momentum, by one kernel."""
+        """Update all other parameters of one momentum, by one kernel."""
         tensors, decays = [], []
         for group in groups:
             for parameter in group["params"]:
@@ -78,7 +78,7 @@ class MuonSgd(Optimizer):
     def _move(
         self, group: dict[str, Any], parameters: list[Tensor], scale: Tensor | None, overflow: Tensor | None
     ) -> None:
-        """One group, by torch's own kernels."""
+        """Update one group, by torch's own kernels."""
         gradients = [
             _unscaled(parameter.grad, scale, overflow) for parameter in parameters if parameter.grad is not None
         ]
@@ -100,7 +100,7 @@ class MuonSgd(Optimizer):
 
 
 def orthogonalised(updates: list[Tensor]) -> list[Tensor]:
-    """Each [outputs, …] tensor, as a matrix of outputs rows, with its singular values brought close to 1."""
+    """Return each [outputs, …] tensor, as a matrix of outputs rows, with its singular values brought close to 1."""
     result: dict[int, Tensor] = {}
     for shape in {update.shape for update in updates}:
         numbers = [number for number, update in enumerate(updates) if update.shape == shape]
@@ -111,7 +111,7 @@ def orthogonalised(updates: list[Tensor]) -> list[Tensor]:
 
 
 def newton_schulz(matrices_BMN: Tensor) -> Tensor:
-    """Quintic Newton-Schulz iteration on a batch of matrices, in bf16 on a GPU: only the direction is needed."""
+    """Run the quintic Newton-Schulz iteration on matrices, in bf16 on a GPU: only the direction is needed."""
     a, b, c = QUINTIC
     x: Tensor = matrices_BMN.bfloat16() if matrices_BMN.is_cuda else matrices_BMN
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)

@@ -167,17 +167,17 @@ def like(parameter: Tensor, gradient: Tensor) -> Tensor:
 
 
 def adam(model: nn.Module, learning_rate: float) -> Optimizer:
-    """Adam as in Kingma and Ba 2015, torch's defaults."""
+    """Return Adam as in Kingma and Ba 2015, with torch's defaults."""
     return Adam(model.parameters(), _rate(model, learning_rate))
 
 
 def adamw(model: nn.Module, learning_rate: float, weight_decay: float) -> Optimizer:
-    """AdamW; weights that multiply decay, biases and normalisation (one dimension or none) do not."""
+    """Return AdamW; weights that multiply decay, biases and normalisation (one dimension or none) do not."""
     return Adam(decay_groups(model, weight_decay), _rate(model, learning_rate), decoupled=True)
 
 
 def sgd(model: nn.Module, learning_rate: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
-    """SGD with Nesterov momentum."""
+    """Return SGD with Nesterov momentum."""
     rate = _rate(model, learning_rate)
     groups = decay_groups(model, weight_decay)
     return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True)

@@ -1,6 +1,6 @@
 """A BERT classifier over packed texts: the loss, and every gradient written by hand into flat arrays.
 
-What BertForSequenceClassification computes, dropout included, over tokens that are there. Its layers and names stay:
+It computes the same as BertForSequenceClassification, dropout included, over real tokens alone. Layers and names stay:
 evaluation, saving and everything else go on using the model. Products are cuBLAS', the rest are kernels of this
 library, but for attention that these do not take; a step has 21 kernels a layer.
 Shapes: T tokens of all texts, B texts, E numbers a token, F in between, H heads, K classes.
@@ -80,12 +80,12 @@ class PackedBert:
         self._anchor = torch.zeros((), device=self.weights.flat.device, requires_grad=True)
 
     def loss(self, model: nn.Module, batch: Packed, labels_B: Tensor) -> Tensor:
-        """Mean cross-entropy: a ``step.Loss``. ``model`` is the one that this was made of."""
+        """Return the mean cross-entropy: a ``step.Loss``. ``model`` is the one that this was made of."""
         result: Tensor = _Loss.apply(self._anchor, self, batch, labels_B)  # type: ignore[no-untyped-call]
         return result
 
     def _modules(self) -> list[KernelModule]:
-        """The kernels, with dropout and without."""
+        """Return the kernels, with dropout and without."""
         dtype, width = self.weights.dtype, self.weights.words.shape[1]
         found = [bert.gelu_module(dtype), bert.token_sums_module(dtype, width)]
         found.append(flat_adam.kernels(dtype, self.weights.rule))
@@ -96,7 +96,7 @@ class PackedBert:
 
     @torch.no_grad()
     def logits(self, model: nn.Module, batch: Packed) -> Tensor:
-        """[B, K] of ``model``, the one that this was made of, without dropout."""
+        """Return logits [B, K] of ``model``, the one that this was made of, without dropout."""
         keys = torch.zeros(3 * len(self.layers) + 1, 2, dtype=torch.int32, device=self.weights.flat.device)
         x, _, _ = self._encoded(batch, keys, 0.0, 0.0)
         value = self.weights.value
@@ -105,7 +105,7 @@ class PackedBert:
         return torch.addmm(value(self.classifier.bias), pooled, value(self.classifier.weight).t()).float()
 
     def forward(self, batch: Packed, labels_B: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """The loss, and what the backward pass needs."""
+        """Return the loss, and what the backward pass needs."""
         keys = bert.dropout_keys(3 * len(self.layers) + 1, labels_B.device)
         self.weights.begin(batch.there_S)
         x, first, kept = self._encoded(batch, keys, self.hidden_share, self.attention_share)
@@ -115,7 +115,7 @@ class PackedBert:
     def _encoded(
         self, batch: Packed, keys: Tensor, hidden_share: float, attention_share: float
     ) -> tuple[Tensor, list[Tensor], list[tuple[Any, ...]]]:
-        """The last layer's result [T, E], and what the backward pass needs of the embeddings and of each layer."""
+        """Return the last layer's result [T, E], and the backward pass's needs of the embeddings and of each layer."""
         value, dtype = self.weights.value, self.weights.dtype
         norm = self.embeddings.LayerNorm
         x, *first = bert.norm_embedded(
@@ -187,7 +187,7 @@ class PackedBert:
         return dx
 
     def _product(self, left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
-        """A gradient of a matrix, on the second stream: nothing reads it before the backward pass ends."""
+        """Compute a matrix's gradient on the second stream: nothing reads it before the backward pass ends."""
         with self.weights.side_stream.running(left, right):
             product(left, right, to, add=add)
 
@@ -231,7 +231,7 @@ class PackedBert:
 
 
 def takes(model: Any, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why this model's loss cannot be computed here, or None."""
+    """Return why this model's loss cannot be computed here, or None."""
     config = model.config
     if device.type != "cuda":
         return "packed ones need a GPU"
@@ -267,7 +267,7 @@ class _Loss(torch.autograd.Function):
 
 
 def product(left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
-    """leftᵀ right, written to where it belongs or added."""
+    """Multiply leftᵀ right, written to ``to`` or added."""
     if add:
         to.addmm_(left.t(), right)
     else:
@@ -275,7 +275,7 @@ def product(left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
 
 
 def _sum(base: Tensor, left: Tensor, right: Tensor, *, in_place: bool) -> Tensor:
-    """base + left right; in place of ``base`` where nothing else holds it."""
+    """Return base + left right; in place of ``base`` if nothing else holds it."""
     return base.addmm_(left, right) if in_place else torch.addmm(base, left, right)
 
 
@@ -311,7 +311,7 @@ def _layer(layer: Any) -> BertLayer:
 
 
 def _vectors(layer: BertLayer) -> tuple[nn.Parameter, ...]:
-    """A layer's parameters of one dimension, as they lie."""
+    """Return a layer's parameters of one dimension, as they lie."""
     return (
         *layer.input_biases, layer.mixed_bias, layer.first_norm.weight, layer.first_norm.bias, layer.wide_bias,
         layer.back_bias, layer.second_norm.weight, layer.second_norm.bias,

@@ -97,15 +97,15 @@ class PackedTexts:
         self._next = (epoch + 1, self._pool.submit(self._drawn, epoch + 1))
 
     def _drawn(self, epoch: int) -> Any:
-        """An epoch in numbers."""
+        """Draw an epoch in numbers."""
         rows = [span.shape.rows for span in self._all_spans]
         return self._table(sample_epoch(self._lengths_N, rows, self._capacity, self._seed, epoch) or self._fitting)
 
     def before_step(self) -> None:
-        """Nothing to do on the host."""
+        """Do nothing on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Packed, Tensor]:
-        """Texts ``first`` to ``first + count`` of step ``position``, and their labels_B (int64)."""
+        """Return texts ``first`` to ``first + count`` of step ``position``, and their labels_B (int64)."""
         row = self._table_SW.index_select(0, position).view(-1)
         parts = dict(zip(self._parts(), torch.split(row, list(self._parts().values())), strict=True))
         capacity, rows = shape.length, shape.rows
@@ -123,7 +123,7 @@ class PackedTexts:
         return packed, parts["labels"][:rows].long()
 
     def _some(self, parts: dict[str, Tensor], shape: Shape, first: int, count: int) -> tuple[Packed, Tensor]:
-        """A micro-batch: its texts lie in a row within the batch's; what its sums are of is found on the device."""
+        """Return a micro-batch, whose texts lie in a row within the batch's; find its sums' orders on the device."""
         capacity = min(shape.length, -(-count * self.longest // STEP) * STEP)
         starts = parts["starts"][first : first + count + 1]
         begin, end = starts[:1].long(), starts[-1:].long()
@@ -140,7 +140,7 @@ class PackedTexts:
         return packed, parts["labels"][first : first + count].long()
 
     def _parts(self) -> dict[str, int]:
-        """The parts of a row of the table."""
+        """Return the parts of a row of the table and their lengths."""
         tokens = self._widest
         return {
             "tokens": tokens, "positions": tokens, "starts": self._most + 1, "labels": self._most, "there": self.slots,
@@ -149,7 +149,7 @@ class PackedTexts:
         }  # fmt: skip
 
     def _tokens_of(self, batches: list[Tensor]) -> Any:
-        """All tokens of some batches, one after the other."""
+        """Return all tokens of some batches, one after the other."""
         texts = torch.cat(batches).numpy()
         lengths = self._lengths_N.numpy()[texts]
         begins = lengths.cumsum() - lengths
@@ -157,7 +157,7 @@ class PackedTexts:
         return self._flat[np.repeat(self._offsets[texts], lengths) + places]
 
     def _table(self, everyone: list[Tensor]) -> Any:
-        """An epoch in numbers, [S, W] int32: what ``_parts`` names, of each batch of this rank."""
+        """Return an epoch in numbers, [S, W] int32: what ``_parts`` names, of each batch of this rank."""
         parts, batches = self._parts(), everyone[self._mine]
         table = np.zeros((len(batches), sum(parts.values())), dtype=np.int32)
         texts = torch.cat(batches).numpy()
@@ -213,7 +213,7 @@ class PackedTests:
 
 
 def _tested(data: TextSet, texts: Tensor, device: torch.device) -> tuple[Packed, Tensor]:
-    """These texts, with nothing for gradients."""
+    """Return these texts, with nothing for gradients."""
     lengths = data.lengths_N.cpu()[texts]
     real = torch.arange(data.tokens_NL.shape[1]) < lengths[:, None]
     tokens, positions = data.tokens_NL.cpu()[texts][real], real.nonzero()[:, 1]
@@ -227,7 +227,7 @@ def _tested(data: TextSet, texts: Tensor, device: torch.device) -> tuple[Packed,
 
 
 def dealt(examples: int, batch: int, rank: int, world: int) -> list[Span]:
-    """Deal so that every rank has an example: the last two batches share theirs. Raises InputError."""
+    """Deal examples so that every rank has one: the last two batches share theirs. Raises InputError."""
     spans, left = deal(examples, batch, rank, world), examples % (batch * world)
     if not 0 < left < world:
         return spans
@@ -243,7 +243,7 @@ def dealt(examples: int, batch: int, rank: int, world: int) -> list[Span]:
 
 
 def _sums(names_T: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Rows in the order of their names (0 to ``count``, which is none's), and where each begins; on the device."""
+    """Sort rows by their names (0 to ``count``, which is none's); return the order and each name's first place."""
     ordered, order = names_T.sort(stable=True)
     wanted = torch.arange(count + 1, device=names_T.device, dtype=ordered.dtype)
     return order.int(), torch.searchsorted(ordered, wanted).int()
@@ -254,7 +254,7 @@ def _by(batches: list[Tensor], count: int) -> list[list[Tensor]]:
 
 
 def layers(lengths_N: Tensor, rows: list[int], order_N: Tensor) -> list[tuple[Tensor, list[int]]]:
-    """Texts, sorted by length, in as many layers as the largest batch has rows; of each, the batches that take one.
+    """Sort texts by length into as many layers as the largest batch has rows; return each and the batches it serves.
 
     A batch with fewer rows takes from layers that are spread evenly.
     """
@@ -269,7 +269,7 @@ def layers(lengths_N: Tensor, rows: list[int], order_N: Tensor) -> list[tuple[Te
 
 
 def balanced(lengths_N: Tensor, rows: list[int]) -> list[Tensor]:
-    """Batches of these sizes with about as many tokens each: the longest texts first, each to the emptiest batch."""
+    """Return batches of these sizes with about equal tokens: the longest texts first, each to the emptiest batch."""
     batches: list[list[int]] = [[] for _ in rows]
     totals = [0.0] * len(rows)
     for texts, takers in reversed(layers(lengths_N, rows, torch.arange(len(lengths_N)))):
@@ -292,7 +292,7 @@ def capacities(lengths_N: Tensor, rows: list[int], fitting: list[Tensor]) -> dic
 def sample_epoch(
     lengths_N: Tensor, rows: list[int], capacity: dict[int, int], seed: int, epoch: int
 ) -> list[Tensor] | None:
-    """An epoch's batches at random, none larger than its capacity; None where too many changes were needed."""
+    """Draw an epoch's batches, none larger than its capacity; None if too many changes were needed."""
     cpu = torch.device("cpu")
     order_N = shuffled(len(lengths_N), seed, epoch, cpu)
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch + 2**32) % 2**63)
@@ -335,7 +335,7 @@ def _change(
 
 
 def _mixed(batches: list[list[int]], rows: list[int], steps: list[int]) -> list[Tensor]:
-    """Batches of a size in random order among their places."""
+    """Return the batches of each size in random order among their places."""
     places: dict[int, list[int]] = {}
     for number in steps:
         places.setdefault(rows[number], []).append(number)

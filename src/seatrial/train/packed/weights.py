@@ -3,7 +3,7 @@
 The model keeps its layers and names: its parameters become views. Gradients and the copy are in the type of the
 products; nothing is cast in a step but by the update, which writes the copy.
 
-An update moves bytes and leaves the arithmetic idle, and a forward pass the other way round, so they run side by side:
+An update moves bytes and leaves the arithmetic idle, a forward pass the reverse, so they run at the same time:
 ``update`` changes the first layer's matrices and all that is small; those of later layers are changed on a second
 stream when the next step begins, a layer at a time, and the forward pass waits for each where it comes to it. Other
 readers call ``settle`` first.
@@ -106,35 +106,35 @@ class FlatWeights:
         return flat[begin : begin + count].view(shape)
 
     def value(self, *parameters: nn.Parameter) -> Tensor:
-        """The copy for the products of one, or of several that lie side by side."""
+        """Return the copy for the products of one, or of several that lie side by side."""
         return self._view(self.values, *parameters)
 
     def gradient(self, *parameters: nn.Parameter) -> Tensor:
-        """Where their gradient goes."""
+        """Return the place of their gradient."""
         return self._view(self.gradients, *parameters)
 
     def state_of(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor]:
-        """Its moments."""
+        """Return its moments."""
         if parameter is self.words:
             return self.word_moments
         first, second = (self._view(each, parameter) for each in self.moments)
         return first, second
 
     def begin(self, there_S: Tensor) -> None:
-        """A step begins that reads these words (-1: none): bring them up to date, and begin to update the matrices."""
+        """Begin a step that reads these words (-1: none): bring them up to date, and begin to update the matrices."""
         self._there = there_S
         self._update_rows(None, there_S)
         if self.fresh and self._rate is not None:
             self._update_later(self._rate)
 
     def wait_for(self, matrix: nn.Parameter) -> None:
-        """A forward pass has come to this matrix."""
+        """Wait for the update of this matrix, to which a forward pass has come."""
         if event := self._updated.pop(matrix, None):
             event.wait()
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Bring everything up to date: somebody else is going to read it."""
+        """Update everything that a step left for later: something other than a step is about to read it."""
         self._update_rows(None, None)
         if self._rate is not None:
             self._update_later(self._rate)
@@ -143,13 +143,13 @@ class FlatWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Something other than a step has changed the parameters, which are all of step ``done`` now."""
+        """Copy the parameters anew, which something other than a step has changed; all are of step ``done`` now."""
         self.values[self.copied :].copy_(self.flat[self.copied :])
         self._seen.copy_(self.done.expand(len(self._seen)))
         self._applied.copy_(self.done)
 
     def update(self, rate: Tensor) -> None:
-        """One step of AdamW, of which the later matrices' share comes when the next step begins."""
+        """Run one step of AdamW, of which the later matrices' share comes when the next step begins."""
         self._rate = rate
         for begin, end in self._at_once:
             self._update(begin, end, rate, rules=self._rules if begin == 0 else None)
@@ -172,7 +172,7 @@ class FlatWeights:
     def _update(
         self, begin: int, end: int, rate: Tensor, *, rules: Tensor | None = None, applied: Tensor | None = None
     ) -> None:
-        """AdamW for some elements."""
+        """Run AdamW for some elements."""
         means, squares = self.moments
         every = (self.flat, means, squares, self.gradients, self.values)
         decayed, copied = (min(max(bound - begin, 0), end - begin) for bound in (self.decayed, self.copied))
@@ -185,13 +185,13 @@ class FlatWeights:
         flat_adam.update_rows(table, gradients, there, self._seen, *numbers)
 
     def clear(self) -> None:
-        """The next backward pass writes the gradients."""
+        """Forget the last step, so that the next backward pass writes the gradients."""
         self.fresh, self._updated = True, {}
         self.side_stream.forget()
         self._waiting, self._sent = [], self.decayed
 
     def finished(self, first: nn.Parameter) -> None:
-        """The backward pass has written the gradients of this matrix and of all that lie behind it: send enough ones.
+        """Send gradients if enough are ready: the backward pass has written this matrix's and all that lie behind it.
 
         They lie in the order of the model, so that a backward pass finishes them from the end on.
         """

@@ -41,7 +41,7 @@ class Arena:
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         os.close(self.descriptor)
         del self.bytes, self.memory
 
@@ -138,7 +138,7 @@ PIECE_BYTES = 16 * 2**20
 
 @dataclass
 class _Piece:
-    """Page-locked bytes, and what is in them: (where it belongs, it), whole when the events have happened."""
+    """Page-locked bytes, and their parts: (destination, part), complete once the events have happened."""
 
     memory: Tensor
     parts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -146,7 +146,7 @@ class _Piece:
     events: list[torch.cuda.Event] = field(default_factory=list)
 
     def empty(self) -> None:
-        """Bring everything to where it belongs."""
+        """Copy all parts to their destinations, once they are complete."""
         for event in self.events:
             event.synchronize()
         for to, part in self.parts:
@@ -190,7 +190,7 @@ class Staging:
         self._streams.clear()
 
     def _turn(self) -> None:
-        """Go on in the other piece."""
+        """Continue in the other piece."""
         for stream in self._streams:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(stream)

@@ -50,7 +50,7 @@ def remove_abandoned(aside: Path) -> None:
 
 
 def link_file(path: Path, name: Path) -> bool:
-    """Give a whole file a second name, in place of what had it; False where the file system has no hard links."""
+    """Link a whole file under a second name, in place of its file; False if the file system has no hard links."""
     aside = name.with_name(f".{name.name}.{os.getpid()}.part")
     try:
         aside.unlink(missing_ok=True)

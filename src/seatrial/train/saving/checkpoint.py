@@ -100,7 +100,7 @@ class CheckpointWriter:
             self._changed.notify_all()
 
     def _drop(self) -> None:
-        """Leave out those with ``keep`` behind them: once these are written they would be deleted.
+        """Drop the waiting ones with ``keep`` behind them: once these are written they would be deleted.
 
         Not the best, unless a better one is behind it.
         """

@@ -262,5 +262,5 @@ def test_a_guess_that_does_not_fit_is_not_installed(plan: Any, needs: str | None
 def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
     plan.index.needs["plain-1.0"] = ("plain-runtime",)
     plan.index.has("plain-runtime", "plain_runtime-1.0-py3-none-any.whl")
-    [missing] = plan("plain\n", imports=("plain_runtime", "strange")).warnings
+    [missing] = plan("plain\n", ScriptFacts(imports=("plain_runtime", "strange"))).warnings
     assert "imports strange, which is not installed" in missing

@@ -98,7 +98,7 @@ def reported(steps: Any, seconds: float, **keys: Any) -> dict[str, Any]:
 
 
 def test_the_position_is_the_one_that_was_printed_last(run: Run, clock: Clock) -> None:
-    run.folder.mkdir()
+    run.folder.mkdir(exist_ok=True)
     now, out, err = Progress(run), run.folder / "stdout.log", run.folder / "stderr.log"
     out.write_text("epoch 1/4 loss 0.5\n")
     assert now.words() == "epoch 1/4"

@@ -316,7 +316,7 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
     """Normalise over the batches of all ranks: torch's layer on GPUs; on a CPU, where it does not run, the same."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """``input`` (N, C, …)."""
+        """Normalise ``input`` (N, C, …) over the batches of all ranks."""
         of_batch = self.training or not self.track_running_stats
         if size() > 1 and of_batch and input.is_cuda:
             self.process_group = world().group(input)

@@ -106,7 +106,7 @@ class Bucket:
 
 
 def _copy(there: List[torch.Tensor], here: List[torch.Tensor]) -> None:
-    """Many small copies as few kernels, where torch has that."""
+    """Copy many small tensors by few kernels, where torch has that."""
     if hasattr(torch, "_foreach_copy_"):
         torch._foreach_copy_(there, here)
     else:

@@ -103,7 +103,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """Leave the others."""
+    """End the process groups with the other ranks."""
     global _world, _left
     if _world is not None and _world.owns_process_group and dist.is_initialized():
         dist.destroy_process_group()
@@ -113,7 +113,7 @@ def shutdown() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Leave, unless this rank failed: the others' operations would keep it waiting."""
+    """End the process groups, unless this rank failed: the others' operations would keep it waiting."""
     if getattr(sys, "last_type", None) is None:
         shutdown()
 
