@@ -160,9 +160,7 @@ class Step:
         self._blocks: CompiledBlocks | None = None
         #: This step is tried out before it is captured: what it changes is put back.
         self.rehearsing = False
-        self._module_kernels = module_kernels(model, precision, ranks) if kernels else None
-        if self._module_kernels and self._module_kernels.products and isinstance(self.reducer, GradientReducer):
-            self.reducer.before_sending = self._module_kernels.products.second_stream.wait
+        self._module_kernels = module_kernels(model, precision, ranks, self.reducer) if kernels else None
         self._frozen_after = frozen_after or []
         #: The numbers of epochs after which parameters are frozen.
         self._ends = sorted({epochs for _, epochs in self._frozen_after})
@@ -419,11 +417,16 @@ def place(model: nn.Module, device: torch.device) -> None:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def module_kernels(model: nn.Module, precision: Precision, ranks: Ranks) -> ModuleKernels | None:
-    """Return the kernels inside of the model, compiled, or None if there are none. The first rank prints which."""
+def module_kernels(model: nn.Module, precision: Precision, ranks: Ranks, reducer: Gradients) -> ModuleKernels | None:
+    """Return the kernels inside of the model, compiled, or None if there are none. The first rank prints which.
+
+    The reducer waits for gradients that they compute on a second stream.
+    """
     from seatrial.train.module_patches import prepare  # torch.fx takes a quarter of a second to import
 
     described, found = prepare(model, precision)
+    if found and found.products and isinstance(reducer, GradientReducer):
+        reducer.before_sending = found.products.second_stream.wait
     if ranks.first:
         print(described, flush=True)
     return found
