@@ -136,7 +136,7 @@ def test_both_sides_agree() -> None:
     from seatrial.models.recipe_models import WEIGHTS
     from seatrial.runs import model_jobs, models
 
-    assert {name: form.suffix for name, form in FORMATS.items()} == model_jobs.SUFFIXES
+    assert {name: f".{name}" for name in FORMATS} == model_jobs.SUFFIXES
     assert WEIGHTS == models.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
 
 
