@@ -1,4 +1,4 @@
-"""Group and Member: the services that one ``seatrial up`` started, as a record in the store of the project's runs.
+"""Keep Group and Member: the services that one ``seatrial up`` started, in the store of the project's runs.
 
 A group owns no process. Its file is its whole state, changed under a lock and replaced whole, so that a killed command
 line loses nothing: a later ``up`` or ``runs ls`` reads it and goes on. A member that computes is a run with its own
@@ -40,7 +40,7 @@ GroupState = Literal["running", "done", "failed", "stopped", "interrupted"]
 #: In a project: chained receipts, for people.
 PAGES = (".seatrial", "pipelines")
 
-#: Of the records; groups of kinds that earlier versions had are not read, their runs stand for themselves.
+#: Kind of the records. Groups of other kinds, which earlier versions had, are not read; their runs stand alone.
 KIND = "compose"
 
 _FILE = "group.json"
@@ -99,13 +99,13 @@ class Group:
 
     @property
     def followed(self) -> bool:
-        """Its command line lives."""
+        """Return True while the process that follows the group lives."""
         process = processes.read(self.launcher[0]) if self.launcher else None
         return process is not None and (process.pid, process.started_ticks) == self.launcher and process.state != "Z"
 
     @property
     def state(self) -> GroupState:
-        """Derived from the members' states, as far as they have been written down."""
+        """Derive the state from the members' states, as far as they have been written down."""
         states = {member.state for member in self.members}
         if states <= {"done"}:
             return "done"
@@ -123,7 +123,7 @@ class Group:
         return bool(names - {None})
 
     def changed(self, name: str, **changes: Any) -> Group:
-        """Return it with other values of one member."""
+        """Return the group with other values of one member."""
         return replace(
             self, members=tuple(replace(each, **changes) if each.name == name else each for each in self.members)
         )
@@ -269,7 +269,7 @@ def refresh(store: GroupStore, group: Group, host: Host) -> Group:
 
 
 def _from_json(loaded: Any) -> Group:
-    """Raises KeyError, TypeError or ValueError for anything but a group of this version."""
+    """Parse a group. Raises KeyError, TypeError or ValueError for anything but one of this version."""
     if loaded["schema_version"] != _SCHEMA_VERSION or loaded["kind"] != KIND:
         raise ValueError(loaded["kind"])
     group = typed(Group, loaded)

@@ -46,7 +46,7 @@ class Place:
 
     @property
     def show(self) -> str:
-        """The command that prints the line."""
+        """Return the command that prints the line."""
         return f"sed -n {self.line}p {as_typed(self.file)}"
 
 
