@@ -116,7 +116,7 @@ class Group:
         return "failed" if "failed" in states else "stopped"
 
     def is_in_the_way_of(self, other: Group) -> bool:
-        """Return whether it is prepared or started, has not ended, and has the other's name or Compose project."""
+        """Return True if it was prepared or started, has not ended, and has the other's name or project."""
         if all(member.ended for member in self.members) or not (self.followed or self.details.get("compose")):
             return False
         names = {self.name, self.details.get("project")} & {other.name, other.details.get("project")}
@@ -214,11 +214,11 @@ class GroupStore:
         return partial[0] if partial else None
 
     def change(self, group: Group, name: str, **changes: Any) -> Group:
-        """Write down other values of one member; safe from several threads and processes."""
+        """Record other values of one member; safe from several threads and processes."""
         return self._changed(group, lambda now: now.changed(name, **changes))
 
     def change_group(self, group: Group, **changes: Any) -> Group:
-        """Write down other values of the group itself."""
+        """Record other values of the group itself."""
         return self._changed(group, lambda now: replace(now, **changes))
 
     def _changed(self, group: Group, change: Callable[[Group], Group]) -> Group:
@@ -255,7 +255,7 @@ def ended(summary: Summary) -> dict[str, Any]:
 
 
 def refresh(store: GroupStore, group: Group, host: Host) -> Group:
-    """Finalise members' runs that have ended while nobody followed them, and write down how."""
+    """Finalise members' runs that have ended while nobody followed them, and record how they ended."""
     from seatrial.runs.finish import finalise
 
     for member in group.members:

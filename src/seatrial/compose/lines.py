@@ -106,7 +106,7 @@ def _refuse_depth(text: str, path: Path) -> None:
 
 
 def _deepest(node: yaml.Node | None, path: Sequence[str]) -> tuple[int, int]:
-    """Return (line, how many steps of the path there are)."""
+    """Return (line, number of the path's steps that are there)."""
     line, steps = 1, 0
     for step in path:
         found = _step(node, step)

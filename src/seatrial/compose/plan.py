@@ -146,7 +146,7 @@ def _in_words(request: GpuRequest) -> str:
 
 
 def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
-    """Return whether it is measured: every service that requests GPUs, and tasks that an agent can accompany.
+    """Return True for a measured service: all that request GPUs, and tasks that an agent can accompany.
 
     One on another maker's accelerator is neither: its receipt would show a run on the CPU.
     """

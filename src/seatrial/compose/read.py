@@ -162,7 +162,7 @@ class ComposeFile:
 
 
 def _hands_over(writer: Service, reader: Service) -> bool:
-    """Return whether the reader mounts a volume or folder that the writer can write."""
+    """Return True if the reader mounts a volume or folder that the writer can write."""
     return any(
         volume.shared and not volume.read_only and volume.kind == other.kind and _same(volume, other)
         for volume in writer.volumes
@@ -171,7 +171,7 @@ def _hands_over(writer: Service, reader: Service) -> bool:
 
 
 def _same(one: ServiceMount, other: ServiceMount) -> bool:
-    """Return whether both are one volume, or folders of which one holds the other."""
+    """Return True if both are one volume, or folders of which one holds the other."""
     if one.kind == "volume":
         return one.source == other.source
     return Path(one.source).is_relative_to(other.source) or Path(other.source).is_relative_to(one.source)

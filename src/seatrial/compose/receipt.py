@@ -118,7 +118,7 @@ class ServiceChain:
         return {**asdict(self), "passed": self.passed}
 
     def without_names(self, names: Names) -> ServiceChain:
-        """Return it without names of people and machines in what a target, a person or a path contains."""
+        """Return the chain without names of people and machines in what a target, a person or a path contains."""
         links = tuple(
             replace(
                 link,

@@ -107,7 +107,7 @@ def _no_compute(file: ComposeFile) -> Iterator[ComposeWarning]:
 
 
 def _counted_from_outside(file: ComposeFile) -> Iterator[ComposeWarning]:
-    """Find CUDA_VISIBLE_DEVICES=1 with one reserved GPU, which hides it: a container counts from 0 again."""
+    """Find a CUDA_VISIBLE_DEVICES that hides reserved GPUs, which a container counts from 0 again."""
     for name, ask in _asks(file).items():
         if ask.ways[0] == "runtime":
             continue

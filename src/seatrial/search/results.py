@@ -181,7 +181,7 @@ def write(search: Search, names: Names) -> Path:
 
 
 def _clean(trial: Trial, names: Names) -> Trial:
-    """Return it without names of people and machines in what a script or a person wrote."""
+    """Return the trial without names of people and machines in what a script or a person wrote."""
     end = trial.ending
     clean = {**vars(trial), "settings": {key: names.text(value) for key, value in trial.settings.items()}}
     if end is not None:
@@ -191,7 +191,7 @@ def _clean(trial: Trial, names: Names) -> Trial:
 
 
 def page(search: Search, trials: Sequence[Trial], names: Names, links: RunLinks = BESIDE) -> str:
-    """Return the HTML. It runs no script and loads nothing, as a receipt."""
+    """Return the HTML page, which runs no script and loads nothing, as a receipt."""
     from seatrial.receipt.render.pages import STATES, render_page
 
     definition, objective = search.study.definition, search.objective

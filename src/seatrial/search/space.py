@@ -261,7 +261,7 @@ def as_value(dimension: Dimension, text: str) -> Any:
 
 
 def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, direction: Any) -> Settings:
-    """Return what a sampler names after these trials, as the script gets it."""
+    """Return the settings that a sampler chooses after these trials, as the script gets them."""
     import optuna
 
     with warnings.catch_warnings():

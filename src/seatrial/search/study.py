@@ -99,7 +99,7 @@ class Study:
         return Definition(**{**kept, "space": tuple(kept["space"])})
 
     def trials(self) -> list[Trial]:
-        """Return all of them, by number."""
+        """Return all trials, by number."""
         with self._errors():
             return [trial_of(each) for each in self._visible()]
 
@@ -114,7 +114,7 @@ class Study:
         return [replace(each, state="not followed") if each.number in lost else each for each in self.trials()]
 
     def standing(self) -> Standing:
-        """Return whether it is searched now; else how its search ended."""
+        """Return ``running`` while it is searched; else how its search ended."""
         with self._errors():
             attributes = self._optuna.user_attrs
         for key, works in attributes.items():
@@ -165,7 +165,7 @@ class Study:
             return bool(optuna.trial.Trial(self._optuna, identity).should_prune())
 
     def tell(self, number: int, ending: Ending) -> None:
-        """End a trial. Of two that do, the first counts."""
+        """End a trial. Of two ends, the first counts."""
         from optuna.trial import TrialState
 
         states = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}

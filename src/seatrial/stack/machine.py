@@ -1,4 +1,4 @@
-"""Machine: what a stack has to run on: this one, one described (``driver=535.129,gpu=A4000``) or a class (``h100``)."""
+"""Describe what a stack has to run on: this machine, one by ``driver=535.129,gpu=A4000``, or a class (``h100``)."""
 
 from __future__ import annotations
 

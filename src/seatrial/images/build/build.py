@@ -131,7 +131,7 @@ def context_of(image: ImagePlan) -> dict[str, bytes | Path]:
 
 
 def write_context(image: ImagePlan, context: Path) -> None:
-    """Write them; what was no link when the plan was made, and is one by now, is not followed.
+    """Write the context; what was no link when the plan was made, and is one by now, is not followed.
 
     Raises OSError; UntrustedPathError, DiskError; ImageError: wheels have changed.
     """

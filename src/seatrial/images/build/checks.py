@@ -26,7 +26,7 @@ _TIMEOUT_S = 120.0
 
 
 def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
-    """Look into the image under this name.
+    """Compare what is installed in the image under this name with the plan.
 
     Raises ImageError: another build of the framework than was planned, or packages that do not belong together.
     """

@@ -56,7 +56,7 @@ def slimming_for(
     multi_gpu: bool,
     requirements: Sequence[str] = (),
 ) -> Slimming:
-    """Return what ``image.slim`` means for this job, whose packages are ``requirements``.
+    """Return the slimming of ``image.slim`` for this job, whose packages are ``requirements``.
 
     Raises ConfigError if the level cannot apply: no framework, or an unknown GPU.
     """
