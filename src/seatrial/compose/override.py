@@ -102,7 +102,7 @@ def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
 
 
 def _agent(service: Service, own: Mapping[str, Any]) -> Entry:
-    """Return the agent's log, which has the evidence and must not be cut, without init, terminal and input."""
+    """Return log settings that keep the agent's evidence uncut, and no init, terminal or standard input."""
     options = dict(option.split("=", 1) for option in own["log_options"])
     entry: Entry = {"logging": _ReplacedKeys(driver=own["log_driver"], options=options)}
     entry |= {key: False for key in ("init", "tty", "stdin_open") if service.config.get(key)}

@@ -153,7 +153,7 @@ def minimum_driver(cuda: str) -> str:
 
 
 def cuda_of_driver(driver: str) -> str | None:
-    """Return the newest CUDA whose full toolkit this driver supports, as nvidia-smi prints it; None if unknown."""
+    """Return the newest CUDA whose full toolkit this driver supports, as nvidia-smi prints it; None without one."""
     fitting = [
         row["cuda"] for row in table("cuda")["toolkits"] if driver_branch(driver) >= driver_branch(row["driver"])
     ]

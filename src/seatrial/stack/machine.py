@@ -46,7 +46,7 @@ class TargetMachine:
 
 
 def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> TargetMachine:
-    """Describe this machine by NVML's (name, compute capability) of each GPU; the table completes the latter."""
+    """Describe this machine by NVML's (name, compute capability) a GPU; a table has the latter if NVML lacks it."""
     found = []
     for name, cc in gpus:
         model = _model_of(name)
