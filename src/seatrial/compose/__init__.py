@@ -1,1 +1,1 @@
-"""up: the services of a Compose file as a group of runs."""
+"""Run the services of a Compose file as a group of runs, for ``seatrial up``."""

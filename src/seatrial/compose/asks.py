@@ -1,4 +1,4 @@
-"""Asks of a Compose file: each key of the rendered configuration that reaches beyond its folder and its containers.
+"""Find the asks of a Compose file: each key of the rendered configuration that reaches beyond folder and containers.
 
 A key stays inside where ``_INSIDE`` has it. Any other key becomes a line, so that a key of a later Compose does too.
 """
@@ -19,7 +19,7 @@ from seatrial.job.asks import Ask, digest_text, mounted, outside, plain
 from seatrial.planning.container.plan import GPU_DEVICE
 from seatrial.system.host import Host
 
-#: Keys and their meaning, where neither the key nor its value shows it.
+#: Key → its meaning, where neither the key nor its value shows that.
 _MEANINGS = {
     "privileged": ": root on this machine",
     "pid": ": sees and ends every process there",
@@ -31,7 +31,7 @@ _MEANINGS = {
     "tags": ": another project's image may have the name",
 }
 
-#: Of a value in a line; the answer is remembered for the whole.
+#: Characters of a value that a line shows; the answer is remembered for the whole value.
 _MOST_SHOWN = 120
 
 #: Variables that steer Compose itself, and none of which a container gets.
@@ -113,7 +113,7 @@ def _beyond(value: Mapping[str, Any], inside: Inside, where: Keys, file: Compose
 
 
 def _is_gpu(request: Any, path: Keys, file: ComposeFile) -> bool:
-    """A device node, or a request for devices, which ``gpus:`` has without the capability."""
+    """Return True for a GPU's device node, or a request for GPUs; ``gpus:`` has those without the capability."""
     if len(path) == 3 and path[-1] == "devices":
         return bool(GPU_DEVICE.match(str(request["source"]))) and request.keys() <= _DEVICE
     more = ["gpu"] if path[-1] == "gpus" else []
@@ -121,7 +121,7 @@ def _is_gpu(request: Any, path: Keys, file: ComposeFile) -> bool:
 
 
 def _is_inside(value: Any, path: Keys, file: ComposeFile) -> bool:
-    """A file or folder of the project, or what another service's build gives. Compose makes local paths absolute."""
+    """Return True for a path in the project, or another service's build. Compose makes local paths absolute."""
     here = Path(file.config["services"][path[1]]["build"]["context"]) if path[-1] == "dockerfile" else Path()
     return str(value).startswith("service:") or (
         (here / value).is_absolute() and "://" not in value and outside(here / value, file.root) is None
@@ -133,12 +133,12 @@ def _is_own_namespace(value: Any, path: Keys, file: ComposeFile) -> bool:
 
 
 def _is_own_name(value: Any, path: Keys, file: ComposeFile) -> bool:
-    """The name that Compose gives a volume or network: no other project has it."""
+    """Return True for the name that Compose gives a volume or network: no other project has it."""
     return bool(value == f"{file.name}_{path[1]}")
 
 
 def _names(words: str) -> dict[str, Any]:
-    """Keys of which any value stays inside."""
+    """Return the rules of keys of which any value stays inside."""
     return dict.fromkeys(words.split(), True)
 
 

@@ -26,7 +26,7 @@ from seatrial.errors import EngineUnavailableError
 from seatrial.system import command
 from seatrial.system.host import Host
 
-#: For questions and for what takes things down: containers get their grace time first.
+#: Limits of queries, and of commands that stop or remove: containers get their grace time first.
 ANSWER_TIMEOUT_S = 60.0
 
 #: Where Docker's packages put its plug-ins. Source: docker/cli, cli-plugins/manager/manager_unix.go.
@@ -76,7 +76,7 @@ class Compose:
     wake: Callable[[], None] = lambda: None
 
     def argv(self, *words: str) -> list[str]:
-        """A command line, to be run now. Raises EngineUnavailableError: the engine cannot be made to listen."""
+        """Return a command line, to be run now. Raises EngineUnavailableError: the engine cannot be made to listen."""
         self.wake()
         own = [self.rendered] if self.rendered else [f"{self._copied}{file}" for file in self.files]
         files = [*own, *([self.override] if self.override else [])]
@@ -115,7 +115,7 @@ def unescaped(value: Any) -> Any:
 
 
 def escaped(words: Sequence[str]) -> list[str]:
-    """For a file that Compose reads: a dollar that is one."""
+    """Double the dollars of words for a file that Compose reads, where one dollar begins a variable."""
     return [word.replace("$", "$$") for word in words]
 
 
@@ -138,7 +138,7 @@ def compose_of(backend: ContainerEngine, host: Host) -> Compose:
 
 
 def docker_compose(host: Host) -> str | None:
-    """The program of Compose v2, which is a plug-in of Docker's command line and runs without it."""
+    """Find the program of Compose v2, a plug-in of Docker's command line that runs without it; None without one."""
     home = host.env.get("HOME")
     folders = [f"{home}/.docker/cli-plugins"] if home else []
     for folder in [*folders, *PLUGIN_FOLDERS]:
@@ -178,7 +178,7 @@ def _listens(address: Path) -> bool:
 
 @dataclass(frozen=True)
 class Container:
-    """One of them.
+    """Holds the state of one container of the project.
 
     Attributes:
         status: ``created``, ``running`` or ``exited``. exit_code: of one that has ended.
@@ -191,7 +191,7 @@ class Container:
 
 
 def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
-    """Service → its container, the last that was made. Raises EngineUnavailableError."""
+    """Return service → its container, the last that was made. Raises EngineUnavailableError."""
     labels = "\t".join(backend.dialect.label_form % label for label in (_SERVICE_LABEL, _ONE_OFF_LABEL))
     form = "{{.ID}}\t" + labels + "\t{{.State}}\t{{.Status}}"
     words = ("--all", "--no-trunc", "--filter", f"label={COMPOSE_LABEL}={project}", "--format", form)

@@ -185,7 +185,7 @@ def _job(project: Path, notify: tuple[str, ...], target: str | None = None) -> J
 
 
 def _refuse(context: ComposeContext, warnings: list[ComposeWarning]) -> None:
-    """End it before anything starts if it cannot work. Raises UsageError."""
+    """Refuse a file that cannot work before anything starts. Raises UsageError."""
     on_cpu = context.gpus is not None and context.gpus.kind == "none"
     for warning in warnings:
         if warning.severity == "error" and not (on_cpu and warning.id in _OF_GPUS):
@@ -217,7 +217,7 @@ def _compose(store: GroupStore, group: Group, host: Host) -> Compose:
 
 
 def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> int:
-    """Leave a process that follows it, so that receipts are made without this one."""
+    """Start a process that follows the group, so that receipts are made without this one."""
     backend = str(group.details.get("backend", "docker"))
     argv = own_program("up", "-C", str(request.project), "--on", backend)
     argv += [word for file in request.files for word in ("-f", str(file))]

@@ -1,4 +1,4 @@
-"""The GPUs that a service requests, in each of the ways that Compose files have for it."""
+"""Read the GPUs that a service requests, in each of the ways that Compose files have for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FOREIGN_RUNTIMES = ("amd", "habana", "ascend")
 
 @dataclass(frozen=True)
 class GpuAsk:
-    """GPUs that a service asks for.
+    """Holds the GPUs that a service requests.
 
     Attributes:
         ways: the file's ways to request them; the first counts.
@@ -51,7 +51,7 @@ class GpuAsk:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The key of the request, within the service."""
+        """Return the key of the request, within the service."""
         return _PATHS[self.ways[0]]
 
 
@@ -99,7 +99,7 @@ def value_at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def foreign_ask(service: Service) -> tuple[str, ...] | None:
-    """The key with which a service asks for an accelerator that is not NVIDIA's: it stays Compose's whole."""
+    """Return the key that requests another maker's accelerator, which stays Compose's whole; None without one."""
     if any(not is_nvidias(each) for each in value_at(service.config, RESERVED)):
         return RESERVED
     if any(not is_nvidias(each) for each in _short(service)):
@@ -112,18 +112,18 @@ def foreign_ask(service: Service) -> tuple[str, ...] | None:
 
 
 def _short(service: Service) -> list[Mapping[str, Any]]:
-    """The requests of the key ``gpus:``, to each of which Compose adds that it is for GPUs."""
+    """Return the requests of the key ``gpus:``, each with the capability that Compose adds: it is for GPUs."""
     requests = service.config.get("gpus") or ()
     return [{**each, "capabilities": [*(each.get("capabilities") or ()), "gpu"]} for each in requests]
 
 
 def _nvidia(requests: Any) -> list[Mapping[str, Any]]:
-    """Requests for devices that are NVIDIA's GPUs; others stay Compose's."""
+    """Return the requests for NVIDIA's GPUs; others stay Compose's."""
     return [each for each in requests if is_nvidias(each)]
 
 
 def is_nvidias(request: Mapping[str, Any]) -> bool:
-    """A device request is for NVIDIA's GPUs."""
+    """Return True if a device request is for NVIDIA's GPUs."""
     driver = request.get("driver") or ""
     wants = {"gpu", "nvidia", *CAPABILITIES} & set(request.get("capabilities") or ())
     names = [str(name) for name in request.get("device_ids") or ()]
@@ -133,7 +133,7 @@ def is_nvidias(request: Mapping[str, Any]) -> bool:
 
 
 def _of_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
-    """(request in our words, capabilities). Several requests add up; without a count or names one means all."""
+    """Return (request in our words, capabilities). Requests add up; without a count or names one means all."""
     names = [_plain(str(name)) for each in requests for name in each.get("device_ids") or ()]
     capabilities = tuple(str(name) for each in requests for name in each.get("capabilities") or ())
     if "all" in names:
@@ -158,7 +158,7 @@ def _of_variable(service: Service) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _of_devices(devices: Sequence[Any]) -> str | None:
-    """GPUs among ``devices:``, as CDI names or device nodes."""
+    """Return the request for the GPUs among ``devices:``, CDI names or device nodes; None if there are none."""
     sources = [str(each.get("source")) if isinstance(each, dict) else str(each).partition(":")[0] for each in devices]
     names = [_plain(source) for source in sources if GPU_DEVICE.match(source) and "=" in source]
     names += [match[1] for source in sources if (match := _NODE.match(source))]
@@ -168,5 +168,5 @@ def _of_devices(devices: Sequence[Any]) -> str | None:
 
 
 def _plain(name: str) -> str:
-    """``nvidia.com/gpu=0`` → ``0``."""
+    """Return ``0`` of ``nvidia.com/gpu=0``."""
     return name.rpartition("=")[2]

@@ -1,4 +1,4 @@
-"""Group and Member: the services that one ``seatrial up`` started, as a record in the store of the project's runs.
+"""Keep Group and Member: the services that one ``seatrial up`` started, in the store of the project's runs.
 
 A group owns no process. Its file is its whole state, changed under a lock and replaced whole, so that a killed command
 line loses nothing: a later ``up`` or ``runs ls`` reads it and goes on. A member that computes is a run with its own
@@ -40,7 +40,7 @@ GroupState = Literal["running", "done", "failed", "stopped", "interrupted"]
 #: In a project: chained receipts, for people.
 PAGES = (".seatrial", "pipelines")
 
-#: Of the records; groups of kinds that earlier versions had are not read, their runs stand for themselves.
+#: Kind of the records. Groups of other kinds, which earlier versions had, are not read; their runs stand alone.
 KIND = "compose"
 
 _FILE = "group.json"
@@ -99,13 +99,13 @@ class Group:
 
     @property
     def followed(self) -> bool:
-        """Its command line lives."""
+        """Return True while the process that follows the group lives."""
         process = processes.read(self.launcher[0]) if self.launcher else None
         return process is not None and (process.pid, process.started_ticks) == self.launcher and process.state != "Z"
 
     @property
     def state(self) -> GroupState:
-        """Derived from the members' states, as far as they have been written down."""
+        """Derive the state from the members' states, as far as they have been written down."""
         states = {member.state for member in self.members}
         if states <= {"done"}:
             return "done"
@@ -116,14 +116,14 @@ class Group:
         return "failed" if "failed" in states else "stopped"
 
     def is_in_the_way_of(self, other: Group) -> bool:
-        """Return whether it is prepared or started, has not ended, and has the other's name or Compose project."""
+        """Return True if it was prepared or started, has not ended, and has the other's name or project."""
         if all(member.ended for member in self.members) or not (self.followed or self.details.get("compose")):
             return False
         names = {self.name, self.details.get("project")} & {other.name, other.details.get("project")}
         return bool(names - {None})
 
     def changed(self, name: str, **changes: Any) -> Group:
-        """Return it with other values of one member."""
+        """Return the group with other values of one member."""
         return replace(
             self, members=tuple(replace(each, **changes) if each.name == name else each for each in self.members)
         )
@@ -214,11 +214,11 @@ class GroupStore:
         return partial[0] if partial else None
 
     def change(self, group: Group, name: str, **changes: Any) -> Group:
-        """Write down other values of one member; safe from several threads and processes."""
+        """Record other values of one member; safe from several threads and processes."""
         return self._changed(group, lambda now: now.changed(name, **changes))
 
     def change_group(self, group: Group, **changes: Any) -> Group:
-        """Write down other values of the group itself."""
+        """Record other values of the group itself."""
         return self._changed(group, lambda now: replace(now, **changes))
 
     def _changed(self, group: Group, change: Callable[[Group], Group]) -> Group:
@@ -255,7 +255,7 @@ def ended(summary: Summary) -> dict[str, Any]:
 
 
 def refresh(store: GroupStore, group: Group, host: Host) -> Group:
-    """Finalise members' runs that have ended while nobody followed them, and write down how."""
+    """Finalise members' runs that have ended while nobody followed them, and record how they ended."""
     from seatrial.runs.finish import finalise
 
     for member in group.members:
@@ -269,7 +269,7 @@ def refresh(store: GroupStore, group: Group, host: Host) -> Group:
 
 
 def _from_json(loaded: Any) -> Group:
-    """Raises KeyError, TypeError or ValueError for anything but a group of this version."""
+    """Parse a group. Raises KeyError, TypeError or ValueError for anything but one of this version."""
     if loaded["schema_version"] != _SCHEMA_VERSION or loaded["kind"] != KIND:
         raise ValueError(loaded["kind"])
     group = typed(Group, loaded)

@@ -46,7 +46,7 @@ class Place:
 
     @property
     def show(self) -> str:
-        """The command that prints the line."""
+        """Return the command that prints the line."""
         return f"sed -n {self.line}p {as_typed(self.file)}"
 
 
@@ -106,7 +106,7 @@ def _refuse_depth(text: str, path: Path) -> None:
 
 
 def _deepest(node: yaml.Node | None, path: Sequence[str]) -> tuple[int, int]:
-    """Return (line, how many steps of the path there are)."""
+    """Return (line, number of the path's steps that are there)."""
     line, steps = 1, 0
     for step in path:
         found = _step(node, step)

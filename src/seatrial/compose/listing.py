@@ -1,4 +1,4 @@
-"""Groups in ``runs ls``: runs, newest first; members under their group, trials under their sweep."""
+"""List groups in ``runs ls``: runs, newest first; members under their group, trials under their sweep."""
 
 from __future__ import annotations
 

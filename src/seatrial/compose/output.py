@@ -1,4 +1,4 @@
-"""The outputs of a group's members on one terminal, and a member's run by its name."""
+"""Show the outputs of a group's members on one terminal, and find a member's run by its name."""
 
 from __future__ import annotations
 

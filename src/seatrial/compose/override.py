@@ -1,4 +1,4 @@
-"""The override file: what the plans add to the user's services, in Compose's words. Pure.
+"""Write the override file: what the plans add to the user's services, in Compose's words. Pure.
 
 ``!reset`` takes a key of the user's file away, ``!override`` replaces a list instead of adding to it
 (Compose 2.24 and later; docs.docker.com/reference/compose-file/merge).
@@ -23,15 +23,15 @@ Entry = dict[str, Any]
 
 
 class _Replaced(list[Any]):
-    """A list that takes the place of the user's."""
+    """A list that takes the place of the user's list."""
 
 
 class _ReplacedKeys(dict[str, Any]):
-    """A mapping that does."""
+    """A mapping that takes the place of the user's mapping."""
 
 
 class _Gone:
-    """A key of the user's that is taken away."""
+    """The mark of a key of the user's file that is removed."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -54,7 +54,7 @@ def override(
     builds: Mapping[str, Entry] = {},
     secrets: Mapping[str, Entry] = {},
 ) -> str:
-    """The file's text.
+    """Write the text of the override file.
 
     Args:
         plans: of the services that become runs. others: what those get that do not.
@@ -89,7 +89,7 @@ def service_entry(service: Service, plan: Plan) -> Entry:
 
 
 def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
-    """The agent is PID 1, compares the mounts and runs what the service would run."""
+    """Return the mounts, and the agent as PID 1, which compares them and runs what the service would run."""
     own = {each.target for each in service.by_path}
     lists = {
         "volumes": [_mount(each) for each in container.mounts if each.target not in own],
@@ -102,7 +102,7 @@ def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
 
 
 def _agent(service: Service, own: Mapping[str, Any]) -> Entry:
-    """Its log carries the evidence, so that it is not cut."""
+    """Return log settings that keep the agent's evidence uncut, and no init, terminal or standard input."""
     options = dict(option.split("=", 1) for option in own["log_options"])
     entry: Entry = {"logging": _ReplacedKeys(driver=own["log_driver"], options=options)}
     entry |= {key: False for key in ("init", "tty", "stdin_open") if service.config.get(key)}
@@ -110,7 +110,7 @@ def _agent(service: Service, own: Mapping[str, Any]) -> Entry:
 
 
 def _gpus(service: Service, container: ContainerPlan) -> Entry:
-    """The GPUs by this host's way in, in place of every way that the file asks for them."""
+    """Return the GPUs by this host's way in, in place of every way in which the file requests them."""
     entry: Entry = {}
     config = service.config
     reserved = value_at(config, RESERVED)
@@ -134,7 +134,7 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
 
 
 def _requests(container: ContainerPlan) -> list[dict[str, Any]]:
-    """``--gpus`` and CDI names as device requests."""
+    """Return ``--gpus`` and CDI names as device requests."""
     requests: list[dict[str, Any]] = []
     if container.gpus_flag == "all":
         requests.append({"driver": "nvidia", "count": "all", "capabilities": ["gpu"]})

@@ -1,4 +1,4 @@
-"""Services → Plans: which of them become runs, on which GPUs, with what around their command."""
+"""Plan services: which of them become runs, on which GPUs, with what around their command."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def with_images(
 
 
 def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Selection]:
-    """GPUs for each service: those that may run at once get different ones, as far as they ask for a count.
+    """Select GPUs for each service: those that may run at once get different ones, if they request a count.
 
     Args:
         leased: UUID → run, of others.
@@ -146,7 +146,7 @@ def _in_words(request: GpuRequest) -> str:
 
 
 def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
-    """Return whether it is measured: every service that requests GPUs, and tasks that an agent can accompany.
+    """Return True for a measured service: all that request GPUs, and tasks that an agent can accompany.
 
     One on another maker's accelerator is neither: its receipt would show a run on the CPU.
     """
@@ -164,7 +164,7 @@ def plan_service(
     image: ImageFacts | None,
     ask: GpuAsk | None,
 ) -> Plan:
-    """The plan of one service as a run.
+    """Plan one service as a run.
 
     Args:
         image: None where it is not here yet, and nobody may build or pull it: the plan then has its name alone.
@@ -203,7 +203,7 @@ def compare_service(
 
 
 def _site(context: ComposeContext, service: Service, run: Run, image: ImageFacts | None) -> Site:
-    """Raises UsageError: a mount leads out of the project through a link."""
+    """Return the site of the service's run. Raises UsageError: a mount leads out of the project through a link."""
     project, state = context.job.project, context.host.state_folder
     own = ServiceSite(
         name=service.name,
@@ -239,7 +239,7 @@ def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
 
 
 def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:
-    """The framework of the script that it runs, where that lies in the folder it is built from: decides the check."""
+    """Find the framework of the service's script in the folder that it is built from; it decides the check."""
     if service.context is None:
         return ScriptFacts()
     words = list(argv)
@@ -257,7 +257,7 @@ def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:
 
 
 def checked_gpus(text: str | None) -> GpuRequest | None:
-    """``--gpus`` of the command line; None where it was not given. Raises ConfigError for ``auto``."""
+    """Parse ``--gpus`` of the command line; None if it was not given. Raises ConfigError for ``auto``."""
     request = GpuRequest.parse(text) if text is not None else None
     if request is not None and request.kind == "auto":
         raise ConfigError("--gpus auto means nothing here: the Compose file has the request", run="seatrial up")

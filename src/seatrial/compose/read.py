@@ -72,7 +72,7 @@ def with_profiles(host: Host, names: Sequence[str]) -> Host:
 
 @dataclass(frozen=True)
 class ComposeFile:
-    """A Compose file as the user has it and as Compose resolves it.
+    """Holds a Compose file as the user has it and as Compose resolves it.
 
     Attributes:
         name: Compose's project, which its containers and volumes are named after.
@@ -97,7 +97,7 @@ class ComposeFile:
 
     @property
     def root(self) -> Path:
-        """The folder that the project brings, links resolved."""
+        """Return the folder that the project brings, links resolved."""
         return Path(os.path.realpath(self.path.parent))
 
     @property
@@ -106,7 +106,7 @@ class ComposeFile:
 
     @property
     def command(self) -> str:
-        """The command line that brings it up, as typed here."""
+        """Return the command line that brings the file up, as typed here."""
         return up_command(self.compose.files, self.compose.host, self.names)
 
     def place(self, service: str, *path: str) -> Place:
@@ -118,7 +118,7 @@ class ComposeFile:
 
     @cached_property
     def short_waits(self) -> tuple[tuple[str, str], ...]:
-        """(task, reader) where the reader depends on the task in the short form and mounts what the task writes.
+        """Find (task, reader) where the reader depends on the task in the short form and mounts what the task writes.
 
         Compose starts such a reader as soon as the task has started, on an empty volume; the override waits for its
         end. One that shows what is being written (TensorBoard) has to be there before.
@@ -137,7 +137,7 @@ class ComposeFile:
 
     @cached_property
     def needs(self) -> dict[str, tuple[str, ...]]:
-        """Service → those whose successful end it waits for."""
+        """Return service → the services whose successful end it waits for."""
         return {
             name: tuple(
                 other
@@ -162,7 +162,7 @@ class ComposeFile:
 
 
 def _hands_over(writer: Service, reader: Service) -> bool:
-    """Return whether the reader mounts a volume or folder that the writer can write."""
+    """Return True if the reader mounts a volume or folder that the writer can write."""
     return any(
         volume.shared and not volume.read_only and volume.kind == other.kind and _same(volume, other)
         for volume in writer.volumes
@@ -171,7 +171,7 @@ def _hands_over(writer: Service, reader: Service) -> bool:
 
 
 def _same(one: ServiceMount, other: ServiceMount) -> bool:
-    """Return whether both are one volume, or folders of which one holds the other."""
+    """Return True if both are one volume, or folders of which one holds the other."""
     if one.kind == "volume":
         return one.source == other.source
     return Path(one.source).is_relative_to(other.source) or Path(other.source).is_relative_to(one.source)

@@ -1,4 +1,4 @@
-"""The chained receipt: each member of a group with its run's verdict, and the time it took; HTML, Markdown and JSON."""
+"""Write the chained receipt: each member's verdict, and the group's time; HTML, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MARKS = {"done": "[✓]", "failed": "[✗]", "stopped": "[✗]"}
 
 @dataclass(frozen=True)
 class Link:
-    """One member.
+    """Holds one member of the chain.
 
     Attributes:
         verdict: of its run's receipt in a few words; or why there is none.
@@ -60,7 +60,7 @@ class Link:
 
     @property
     def missed_criteria(self) -> bool:
-        """It ended well and missed what its run requires."""
+        """Return True if the member ended well and missed what its run requires."""
         return self.state == "done" and self.level == "bad"
 
     @property
@@ -89,18 +89,18 @@ class ServiceChain:
 
     @property
     def passed(self) -> bool:
-        """Every member ended well and met its criteria."""
+        """Return True if every member ended well and met its criteria."""
         return self.state == "done" and not any(link.missed_criteria for link in self.links)
 
     @property
     def headline(self) -> str:
-        """``churn: 3 services``."""
+        """Return ``churn: 3 services``."""
         count = len(self.links)
         return f"{self.name or self.project}: {count} service{'s' * (count != 1)}"
 
     @property
     def counts(self) -> str:
-        """``3 done; criteria not met: train``."""
+        """Return ``3 done; criteria not met: train``."""
         states = [link.state for link in self.links]
         counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
         unmet = [link.name for link in self.links if link.missed_criteria]
@@ -108,17 +108,17 @@ class ServiceChain:
 
     @property
     def summary(self) -> str:
-        """``done in 15.7 s; 3 done``."""
+        """Return ``done in 15.7 s; 3 done``."""
         took = f" in {format_seconds(self.wall_s)}" if self.wall_s is not None else ""
         gpu = f", {format_seconds(self.gpu_s)} of GPU time" if self.gpu_s else ""
         return f"{self.state}{took}{gpu}; {self.counts}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the object that JSON has."""
+        """Return the receipt as the object that JSON has."""
         return {**asdict(self), "passed": self.passed}
 
     def without_names(self, names: Names) -> ServiceChain:
-        """Return it without names of people and machines in what a target, a person or a path contains."""
+        """Return the chain without names of people and machines in what a target, a person or a path contains."""
         links = tuple(
             replace(
                 link,
@@ -236,7 +236,7 @@ def markdown(chain: ServiceChain) -> str:
 
 
 def html(chain: ServiceChain) -> str:
-    """Return the page."""
+    """Return the receipt as a page."""
     from seatrial.receipt.render.pages import render_page
 
     tiles = [("wall time", format_seconds(chain.wall_s))] if chain.wall_s is not None else []

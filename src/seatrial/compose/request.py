@@ -1,4 +1,4 @@
-"""The command line of ``seatrial up``, and the person in console of it."""
+"""Hold the command line of ``seatrial up``, and its console."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seatrial.runs.following.streams import Stream
 
 @dataclass(frozen=True)
 class UpRequest:
-    """The command line of ``seatrial up``.
+    """Holds the command line of ``seatrial up``.
 
     Attributes:
         names: services; () for all.
@@ -41,7 +41,7 @@ class UpRequest:
 
 @dataclass(frozen=True)
 class Console:
-    """The person in console of the command line.
+    """Holds the functions by which the command line prints to the user and gets consent.
 
     Attributes:
         note: prints a line of ours. write: prints a target's output.

@@ -23,7 +23,7 @@ COMPLETED = "service_completed_successfully"
 
 _SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
 
-#: Look at what others write while they write it, so that waiting for the end would defeat them.
+#: Programs that show what others write while they write it: after the end they would have no use.
 _WATCHERS = re.compile(
     r"tensorboard|mlflow|grafana|prometheus|jupyter|aim|wandb|visdom|filebrowser|code-server|nginx|caddy|traefik|httpd"
 )
@@ -44,7 +44,7 @@ class ServiceMount:
 
     @property
     def shared(self) -> bool:
-        """It can be another service's as well."""
+        """Return True if the mount can be another service's as well."""
         return self.kind in ("volume", "bind") and bool(self.source)
 
 
@@ -88,7 +88,7 @@ class Service:
 
     @property
     def context(self) -> Path | None:
-        """The folder that its image is built from."""
+        """Return the local folder that the image is built from; None if there is none."""
         context = (self.build or {}).get("context")
         return Path(context) if context and "://" not in context and not context.startswith("git@") else None
 
@@ -98,7 +98,7 @@ class Service:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """Service → condition."""
+        """Return service → the condition on which this one waits for it."""
         return {name: str(each.get("condition")) for name, each in self._mapping("depends_on").items()}
 
     @cached_property
@@ -115,7 +115,7 @@ class Service:
 
     @property
     def user(self) -> str:
-        """Name or number, without the group; "root" where nothing is config."""
+        """Return the user's name or number, without the group; "root" if neither file nor image has one."""
         user = self.image_config.user if self.image_config else ""
         return str(self.config.get("user") or user).partition(":")[0] or "root"
 
@@ -131,7 +131,7 @@ class Service:
 
     @property
     def words(self) -> str:
-        """Image and command in one text, for guesses."""
+        """Return image and command in one text, for guesses."""
         image = self.image_config or ImageConfig()
         entrypoint = self.config.get("entrypoint")
         command = self.config.get("command")
@@ -141,12 +141,12 @@ class Service:
 
     @property
     def watches(self) -> bool:
-        """It shows what others are writing."""
+        """Return True if the service shows what others are writing, by the words of its image and command."""
         return _WATCHERS.search(self.words.lower()) is not None
 
     @property
     def why_service(self) -> str | None:
-        """Why it does not end by itself; None: it is a task."""
+        """Return why the service does not end by itself; None for a task."""
         if self.awaited:
             return None
         restart = self.config.get("restart") or ""
@@ -170,7 +170,7 @@ class Service:
 
     @property
     def _keeps_a_terminal(self) -> bool:
-        """A shell to attach to; people set tty on training as well, for its colours."""
+        """Return True for a shell to attach to; people set tty on training as well, for its colours."""
         if not (self.config.get("tty") or self.config.get("stdin_open")):
             return False
         words = self.config.get("command") or self.config.get("entrypoint") or ()
@@ -178,7 +178,7 @@ class Service:
 
     @property
     def is_task(self) -> bool:
-        """It ends by itself."""
+        """Return True if the service ends by itself."""
         return self.why_service is None
 
     def _mapping(self, key: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Bringing a Compose file up: build, plan, lease, write the override, and hand over to Compose."""
+"""Bring a Compose file up: build, plan, lease, write the override, and hand over to Compose."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COPIES = "copies"
 
 @dataclass(frozen=True)
 class Planned:
-    """The services that are about to start.
+    """Holds the services that are about to start.
 
     Attributes:
         plans: of the services that become runs. others: what those get that do not, and what the command gets back of
@@ -78,7 +78,7 @@ def plan_only(context: ComposeContext, store: RunStore) -> Planned:
 
 
 def start(context: ComposeContext, request: UpRequest, store: GroupStore, console: Console) -> Group:
-    """Everything up to the moment when Compose has taken over; the group, with its runs planned.
+    """Do everything until Compose has taken over; return the group, with its runs planned.
 
     Raises SeatrialError: nothing has started, and nothing is left behind.
     """
@@ -126,7 +126,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
 
 
 def _refuse_taken_ports(context: ComposeContext) -> None:
-    """Raises UsageError: another program has a port that a service publishes on this machine."""
+    """Refuse a port that another program on this machine has and a service publishes. Raises UsageError."""
     address = context.engine.address
     if address is None or not address.endpoint.startswith(("unix:", "/")):
         return
@@ -154,7 +154,7 @@ def _selected(context: ComposeContext) -> dict[str, Selection]:
 def _planned(
     context: ComposeContext, selections: Mapping[str, Selection], *, make: Callable[[str], Run], folder: Path
 ) -> Planned:
-    """Args: folder: of the group, where a service that becomes no run has its orders."""
+    """Plan the services; ``folder`` is the group's, where a service that becomes no run has its orders."""
     file, asks, plans = context.file, context.asks(), dict[str, Plan]()
     others: dict[str, tuple[ContainerPlan, dict[str, str]]] = {}
     none = Selection((), ())
@@ -191,7 +191,7 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
 
 
 def _new_run(store: RunStore, name: str, host: Host) -> Run:
-    """Named as its service; a run of the name that has ended unwatched does not hold it."""
+    """Create a run named as its service, after finalising one that has the name and has ended unwatched."""
     if (earlier := store.unfinalised(name)) is not None:
         from seatrial.runs.finish import finalise  # rare, and it loads all that judges
 
@@ -249,7 +249,7 @@ def _copied(context: ComposeContext, name: str, folder: Path) -> dict[str, Any]:
 
 
 def _copied_dockerfile(context: ComposeContext, dockerfile: Path, folder: Path) -> dict[str, Any]:
-    """Copy one that is elsewhere than at the top of what is built."""
+    """Copy a Dockerfile that is elsewhere than at the top of what is built."""
     (into := folder / "dockerfile").mkdir(parents=True)
     for place in filter(is_there, (dockerfile, Path(f"{dockerfile}.dockerignore"))):
         data = read_bytes(_source(context, place), inside=None, refusal=UsageError)
@@ -285,7 +285,7 @@ def _source(context: ComposeContext, place: str | Path) -> Path:
 
 
 def _build(compose: Compose, file: ComposeFile, built: list[str], console: Console) -> None:
-    """Raises EngineError."""
+    """Build the images of these services. Raises EngineError."""
     console.note(f"building {', '.join(built)}")
     argv = compose.argv("--progress", "plain", "build", *built)
     began_s = time.monotonic()
@@ -340,7 +340,7 @@ def _print_runs(planned: Planned, console: Console) -> None:
 
 
 def _check_override(context: ComposeContext, path: Path, planned: Planned) -> None:
-    """Compose reads both together before anything starts."""
+    """Check that Compose can read both files together before anything starts. Raises EngineError."""
     compose = context.file.compose.with_override(path)
     ended = compose.ask("config", "--quiet", *planned.file.services)
     if ended.exit_code != 0:
@@ -367,7 +367,7 @@ def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[
 
 
 def launch(compose: Compose, folder: Path, *words: str) -> Process:
-    """``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
+    """Start ``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
 
     Args:
         compose: with the override. folder: the group's record. words: further options, and services.
@@ -383,7 +383,7 @@ def launch(compose: Compose, folder: Path, *words: str) -> Process:
 
 
 def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: Process, host: Host) -> Group:
-    """Runs and leases that wait for their start belong to Compose's process from now on, not to this one."""
+    """Give runs and leases that wait for their start to Compose's process, no longer to this one."""
     for run in runs:
         run.hand_over(process)
         leases(host).hand_over(run.id, process)
@@ -415,6 +415,6 @@ def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], asks: Sequen
 
 
 def _one_line(argv: Sequence[str]) -> str:
-    """A command as it would be typed, in one line: what is shown is YAML, in which this is a comment."""
+    """Return a command as typed, in one line: it is shown as a comment in YAML."""
     words = [shlex.quote(word) for word in argv] if len(argv) > 1 else argv  # one may be a sentence in its place
     return " ".join(words).replace("\n", "\\n")

@@ -81,7 +81,7 @@ def _asks(file: ComposeFile) -> dict[str, GpuAsk]:
 
 
 def _reserved_twice(file: ComposeFile) -> Iterator[ComposeWarning]:
-    """Compose gives one GPU to as many services as name it, without a warning."""
+    """Find one GPU that several services name, since Compose gives it to all of them without a warning."""
     asks = _asks(file)
     for one, other in combinations(asks, 2):
         both = [name for name in asks[other].request.devices if name in asks[one].request.devices]
@@ -107,7 +107,7 @@ def _no_compute(file: ComposeFile) -> Iterator[ComposeWarning]:
 
 
 def _counted_from_outside(file: ComposeFile) -> Iterator[ComposeWarning]:
-    """In a container GPUs count from 0 again: CUDA_VISIBLE_DEVICES=1 and one reserved GPU hide it."""
+    """Find a CUDA_VISIBLE_DEVICES that hides reserved GPUs, which a container counts from 0 again."""
     for name, ask in _asks(file).items():
         if ask.ways[0] == "runtime":
             continue
@@ -141,7 +141,7 @@ def _replicas_share(file: ComposeFile) -> Iterator[ComposeWarning]:
 
 
 def _no_gpu_comes(file: ComposeFile) -> Iterator[ComposeWarning]:
-    """Requests that give no GPU, or one that is not NVIDIA's."""
+    """Find requests that give no GPU, or one that is not NVIDIA's."""
     asks, swarm = _asks(file), (*RESERVED[:-1], "generic_resources")
     for name, service in file.services.items():
         if (path := foreign_ask(service)) is not None:
@@ -153,7 +153,7 @@ def _no_gpu_comes(file: ComposeFile) -> Iterator[ComposeWarning]:
 
 
 def _small_shared_memory(file: ComposeFile) -> Iterator[ComposeWarning]:
-    """An engine gives /dev/shm 64 MB; batches of DataLoader workers pass through it, and end in "Bus error"."""
+    """Find DataLoader workers whose batches pass through an engine's 64 MB of /dev/shm, to end in "Bus error"."""
     for name, service in file.services.items():
         if service.config.get("shm_size") or service.config.get("ipc") or _mounts_shm(service):
             continue

@@ -1,4 +1,4 @@
-"""Following a group that Compose has been given: its runs adopted as they start, until nothing of it is left."""
+"""Follow a group that Compose has been given: adopt its runs as they start, until nothing of it is left."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DOWN_TIMEOUT_S = 120.0
 
 
 class Watch:
-    """One group, while somebody looks on.
+    """Follows one group, while somebody looks on.
 
     Args:
         compose: with the override.
@@ -72,7 +72,7 @@ class Watch:
         self._next_check_s: dict[str, float] = {}
 
     def to_the_end(self) -> Group:
-        """Until every member has ended; Ctrl-C stops them all, a second one kills them."""
+        """Follow until every member has ended; Ctrl-C stops them all, a second one kills them."""
         with handled((signal.SIGINT, signal.SIGTERM), self._on_interrupt):
             while not all(member.ended for member in self._group.members):
                 self._look()
@@ -125,7 +125,7 @@ class Watch:
             self._next_check_s[each] = now_s + max(check.get("Interval") or 0, 10**9) / 1e9
 
     def _is_cut_off(self, member: Member, container: Container) -> bool:
-        """Its container ended with its engine, and is to be started again."""
+        """Return True if the container ended with its engine and is to be started again."""
         name = member.name
         if name not in self._cut_off:
             ended = container.status == "exited" and name not in self._threads and member.run is not None
@@ -152,12 +152,12 @@ class Watch:
             self._change(member.name, state=state, why=why, exit_code=container.exit_code, ended_at=time.time())
 
     def is_starting(self) -> bool:
-        """``docker compose up`` goes on."""
+        """Return True while ``docker compose up`` goes on."""
         pid, ticks = self._group.details.get("compose") or (0, 0)
         return bool(pid) and Process(pid=pid, started_ticks=ticks).is_alive()
 
     def _adopt(self, member: Member, run: Run) -> None:
-        """Its container has been started: write down that it runs, and follow it in a thread of its own."""
+        """Record that the member's container runs, and follow it in a thread of its own."""
         if member.name in self._threads:
             return
         handle = run.handle() or self._backend.find(run.id, run.folder)
@@ -217,7 +217,7 @@ class Watch:
             self._console.note(f"{before}{names} still serve{'s' * (len(left) == 1)}: Ctrl-C stops what is left")
 
     def _without_compose(self, waiting: list[Member], found: Mapping[str, Container]) -> None:
-        """Compose has ended, and has not started these."""
+        """Launch members again, or end them, that Compose had not started when it ended."""
         doomed = [member for member in waiting if self._failed_needs(member)]
         if self._again and not self._stopping and len(doomed) < len(waiting):
             others = [member for member in self._group.members if not member.ended and member not in waiting]
@@ -232,7 +232,7 @@ class Watch:
                 self._never_started(member)  # its reason is known
 
     def _launch_again(self, members: list[Member]) -> None:
-        """Those that run stay; what has ended well is not waited for, nor done again."""
+        """Start Compose again; what runs stays, and what has ended well is not waited for, nor done again."""
         self._again = False
         cut_off = [member.name for member in members if self._cut_off.get(member.name)]
         if cut_off:
@@ -252,7 +252,7 @@ class Watch:
     # ------------------------------------------------------------------- ending
 
     def _never_started(self, member: Member) -> None:
-        """Compose has ended without it."""
+        """Record that Compose has ended without starting this member, and why."""
         printed = last_compose_line(self._store.folder(self._group.id))
         failed = self._failed_needs(member)
         if self._stopping:
@@ -296,7 +296,7 @@ class Watch:
             self._compose.ask("kill", timeout_s=_DOWN_TIMEOUT_S)
 
     def _take_down(self) -> None:
-        """Containers and networks; volumes hold what the tasks have made, and stay."""
+        """Remove containers and networks; volumes hold what the tasks have made, and stay."""
         with contextlib.suppress(SeatrialError):
             self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
 
@@ -334,7 +334,7 @@ def stop_members(
     *,
     end_task: Callable[..., None] = request_stop,
 ) -> None:
-    """SIGTERM to all that runs, with time to save, or ``end_task`` for a task; returns at once."""
+    """Send SIGTERM to all that runs, with time to save, or call ``end_task`` for a task; return at once."""
     for member in group.members:
         run = store.runs.run(member.run) if member.run and member.state not in ENDED else None
         handle = run.handle() if run else None
@@ -358,7 +358,7 @@ def _quietly(act: Callable[..., object]) -> Callable[..., None]:
 
 
 def last_compose_line(folder: Path) -> str | None:
-    """The last line of what ``docker compose up`` printed, where it is about a failure."""
+    """Return the last line on a failure that ``docker compose up`` printed; None without one."""
     try:
         lines = Folder(folder).load(LOG).decode(errors="replace").splitlines()
     except (OSError, SeatrialError):

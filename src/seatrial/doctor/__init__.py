@@ -1,4 +1,4 @@
-"""The GPU-container chain, looked at link by link: what is broken first, why, and the command that fixes it."""
+"""Examine the GPU-container chain link by link: what is broken first, why, and the command that fixes it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A CDI spec of this machine's GPUs, for hosts that have a driver and no toolkit. Pure: facts in, spec out.
+"""Make a CDI spec of this machine's GPUs, for hosts that have a driver and no toolkit. Pure: facts in, spec out.
 
 A driver alone brings no nvidia-cdi-hook, so nothing can refresh the container's linker cache or make links in it:
 each library is mounted under the names that programs ask for, in the folders that linkers search by themselves.
@@ -93,7 +93,7 @@ def _devices(
 
 
 def _wsl_devices(driver: DriverFiles) -> list[dict[str, Any]]:
-    """Under WSL 2 one node stands for all GPUs."""
+    """Return the device of WSL 2, where one node stands for all GPUs."""
     return [{"name": "all", "containerEdits": {"deviceNodes": [{"path": node.path} for node in driver.control]}}]
 
 

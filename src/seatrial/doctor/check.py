@@ -36,7 +36,7 @@ Look = Callable[["Machine"], Verdict]
 
 @dataclass(frozen=True)
 class Check:
-    """One link.
+    """Holds one link of the chain.
 
     Attributes:
         id: ``layer.name``, stable.
@@ -105,7 +105,7 @@ def skipped(line: str) -> Verdict:
 
 
 def unknown(line: str) -> Verdict:
-    """``line``: what could not be examined, and what that leaves open."""
+    """Return a verdict with ``line``: what could not be examined, and what that leaves open."""
     return Verdict("unknown", line)
 
 

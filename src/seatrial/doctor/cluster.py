@@ -1,4 +1,4 @@
-"""Facts of a Kubernetes cluster's GPUs, read once (extra ``k8s``), as plain objects."""
+"""Read the facts of a Kubernetes cluster's GPUs once (extra ``k8s``), as plain objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
 from seatrial.job.in_container import CONTAINER_MODELS
 from seatrial.system.host import Host
 
-#: For the first answer; a cluster that is well gives each in 0.1 s. All others get together what kr8s needs, which
+#: Seconds for the first answer; a healthy cluster gives each in 0.1 s. All others get together what kr8s needs, which
 #: signs in three times more after a refusal.
 ANSWER_S, ANSWERS_S = 6.0, 18.0
 
@@ -117,7 +117,7 @@ def kubeconfig(host: Host, root: str = "") -> str | None:
 
 
 def read(path: str) -> ClusterObjects:
-    """Ask the cluster of a kubeconfig. What it lacks, or this user may not read, is empty. Raises ClusterError."""
+    """Read the cluster of a kubeconfig. What it lacks, or this user may not read, is empty. Raises ClusterError."""
     door, deadline = client.Cluster(Host({"KUBECONFIG": path})), time.monotonic() + ANSWER_S
     unread: list[str] = []
 
@@ -156,10 +156,10 @@ def read(path: str) -> ClusterObjects:
     )
 
 
-#: For a pod to be scheduled, to pull an image that a node lacks, and to end.
+#: Seconds for a pod to be scheduled, to pull an image that a node lacks, and to end.
 TRY_S = 30.0
 
-#: Read from the mounted file, written to the volume, and ended with a code that no shell has by itself.
+#: Reads the mounted file, writes to the volume, and ends with a code that no shell has by itself.
 _FILE = f"{CONTAINER_MODELS}/.seatrial-try"
 _PROGRAM = f"cat {POD_CONFIG}/plan.json && echo x > {_FILE} && rm {_FILE} && exit 43"
 _EXIT_CODE = 43
@@ -215,7 +215,7 @@ async def _log(door: client.Cluster, path: str) -> bytes:
 
 
 def _server(path: str) -> str:
-    """The address in the kubeconfig, for the report."""
+    """Return the address in the kubeconfig, for the report; the file's path if it has none."""
     try:
         config = read_kubeconfig(Path(path))
         server = config["clusters"][0]["cluster"]["server"]

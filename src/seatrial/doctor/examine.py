@@ -1,4 +1,4 @@
-"""The chain from the PCI bus to the cluster, and its runner: each layer's checks in parallel, with time-outs.
+"""Examine the chain from the PCI bus to the cluster: each layer's checks in parallel, with time-outs.
 
 A check behind a broken link is not run. To add one: a function in its layer's file. Other packages add theirs through
 the entry point group ``seatrial.checks`` (a Check, or a sequence of them); they run after ours and replace none.
@@ -31,7 +31,7 @@ from seatrial.system.host import Host
 
 ENTRY_POINTS = "seatrial.checks"
 
-#: In the order in which a GPU needs them.
+#: The layers, in the order in which a GPU needs them.
 CHAIN = (HARDWARE, DRIVER, USERSPACE, ENGINE, TOOLKIT, CDI, IMAGE, CONTAINER, FRAMEWORK, KUBERNETES)
 
 #: Layers that need no container, examined in under 1.5 s; ``seatrial run`` examines them when a contract is broken.

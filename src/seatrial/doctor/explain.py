@@ -57,7 +57,7 @@ _TIMESTAMP = re.compile(r"^\s*[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\S*\s+
 #: A receipt has some kilobytes; a file above this is read as a log, line by line.
 _MOST_RECEIPT_BYTES = 4 << 20
 
-#: In the folder of a run, the first that is there.
+#: Files to explain in the folder of a run; the first that is there counts.
 _IN_A_RUN = ("receipt.json", "stderr.log", "stdout.log")
 
 #: What looks like the name of a file: one word that ends like one, or has a folder in it.

@@ -26,10 +26,10 @@ from seatrial.probe import nvml
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 
-#: Of all folders that engines read specs from, the one that wins, and the toolkit's own choice.
+#: The spec, in the folder that wins among those that engines read, which is the toolkit's own choice.
 SPEC = "/var/run/cdi/nvidia.yaml"
 
-#: For containers that ask for no size of their own.
+#: Size of /dev/shm for containers that request none of their own.
 DEFAULT_SHM = "2g"
 
 #: As nvidia-ctk registers it. Source: nvidia-container-toolkit, pkg/config/engine/docker.
@@ -212,7 +212,7 @@ def _wants_shm(machine: Machine, found: set[str]) -> bool:
     return machine.docker is not None and bool(found & {"shared-memory-too-small", "nccl-shared-memory"})
 
 
-#: When it applies, what is merged into daemon.json, why.
+#: (condition, table to merge into daemon.json, reason) of each change.
 DAEMON_SETTINGS: tuple[tuple[Callable[[Machine, set[str]], bool], dict[str, Any], str], ...] = (
     (_wants_runtime, NVIDIA_RUNTIME, "register the nvidia runtime"),
     (

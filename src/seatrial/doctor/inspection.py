@@ -74,7 +74,7 @@ class LookError(Exception):
 
 
 class Inspection:
-    """Read lazily, each way once."""
+    """Reads the facts inside a container, lazily and each way once."""
 
     def __init__(self, host: Machine, request: InspectionRequest) -> None:
         self._host = host
@@ -82,7 +82,7 @@ class Inspection:
 
     @cached_property
     def is_process(self) -> bool:
-        """True without a container: a plain process of this host."""
+        """Return True without a container: a plain process of this host."""
         return not table.isolates(self._host.on)
 
     @cached_property
@@ -98,7 +98,7 @@ class Inspection:
 
     @cached_property
     def reference(self) -> str | None:
-        """The image's name; None if none was named and the usual base is not in the store."""
+        """Return the image's name; None if none was named and the usual base is not in the store."""
         if self.inspected is not None:
             return str(self.inspected["Image"])
         if self.request.image is not None:
@@ -114,7 +114,7 @@ class Inspection:
 
     @cached_property
     def python(self) -> str | None:
-        """An interpreter >= 3.8 inside; None if there is none."""
+        """Return an interpreter >= 3.8 inside; None if there is none."""
         if self.request.python is not None:
             return self.request.python
         if self.is_process:
@@ -134,7 +134,7 @@ class Inspection:
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """GPUs that it should see: all of the machine, or those that the running container was given."""
+        """Return the GPUs that it should see: all of the machine, or those that the running container was given."""
         whole_or_slices = (gpu for gpu in self._host.inventory.gpus if not gpu.mig_enabled)
         every = tuple(Gpu.model_validate(gpu, from_attributes=True) for gpu in whole_or_slices)
         if self.inspected is None:
@@ -149,22 +149,22 @@ class Inspection:
 
     @cached_property
     def still(self) -> dict[str, Any]:
-        """probe.inside's facts without GPUs: the image alone. Raises LookError."""
+        """Return probe.inside's facts without GPUs: the image alone. Raises LookError."""
         return self._look(gpus=False)
 
     @cached_property
     def live(self) -> dict[str, Any]:
-        """probe.inside's facts with the GPUs. Raises LookError."""
+        """Return probe.inside's facts with the GPUs. Raises LookError."""
         return self._look(gpus=True)
 
     @cached_property
     def types(self) -> dict[str, Any]:
-        """probe/programs/torch_check.py's result of each type. Raises LookError."""
+        """Run probe/programs/torch_check.py; return its result of each type. Raises LookError."""
         return self._program("torch_check.py", ["types"], TORCH_S)
 
     @cached_property
     def collective(self) -> dict[str, Any]:
-        """probe/programs/collective_check.py's result. Raises LookError."""
+        """Run probe/programs/collective_check.py; return its result. Raises LookError."""
         return self._program("collective_check.py", [str(COLLECTIVE_S)], 2 * COLLECTIVE_S + TORCH_S)
 
     def _look(self, *, gpus: bool) -> dict[str, Any]:

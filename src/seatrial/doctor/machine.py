@@ -28,7 +28,7 @@ from seatrial.system import command
 from seatrial.system.command import Completed
 from seatrial.system.host import Host
 
-#: Of a question to a program of the host. modinfo and mokutil answer in milliseconds; a healthy engine in 0.3 s.
+#: Seconds for an answer of a host's program. modinfo and mokutil answer in milliseconds; a healthy engine in 0.3 s.
 ANSWER_S = 3.0
 
 #: Source: the PCI ID repository, https://pci-ids.ucw.cz: vendor 10de is NVIDIA, class 03 a display controller
@@ -97,7 +97,7 @@ class Machine:
 
     @property
     def unseen(self) -> list[str]:
-        """Paths that this thread might not read, since it last emptied the list."""
+        """Return the paths that this thread might not read, since it last emptied the list."""
         if not hasattr(self._thread, "unseen"):
             self._thread.unseen = []
         unseen: list[str] = self._thread.unseen
@@ -151,18 +151,18 @@ class Machine:
 
     @cached_property
     def gpus_on_bus(self) -> tuple[PciDevice, ...]:
-        """NVIDIA's display controllers as the kernel lists them, in bus order: there before any driver is."""
+        """Return NVIDIA's display controllers as the kernel lists them, in bus order: there before any driver is."""
         return self._pci_devices(PCI_DISPLAY)
 
     @cached_property
     def nvswitches(self) -> bool:
-        """True if there are NVSwitch bridges: GPUs behind them need the fabric manager."""
+        """Return True if there are NVSwitch bridges: GPUs behind them need the fabric manager."""
         nodes = (name.startswith("nvidia-nvswitch") for name in self.names("/dev"))
         return bool(self._pci_devices(PCI_BRIDGE)) or any(nodes)
 
     @cached_property
     def shows_bus(self) -> bool:
-        """True if this system shows a PCI bus at all; sandboxes and WSL do not."""
+        """Return True if this system shows a PCI bus at all; sandboxes and WSL do not."""
         return bool(_entries(self.here(PCI_FOLDER)))
 
     def _pci_devices(self, kind: str) -> tuple[PciDevice, ...]:
@@ -190,7 +190,7 @@ class Machine:
 
     @cached_property
     def health(self) -> list[GpuHealth]:
-        """Modes and limits of each GPU; [] without NVML."""
+        """Return the modes and limits of each GPU; [] without NVML."""
         if self.inventory.error is not None:
             return []
         with self._nvml:
@@ -198,14 +198,14 @@ class Machine:
 
     @cached_property
     def os_release(self) -> dict[str, str]:
-        """ID, VERSION_ID, ID_LIKE … of /etc/os-release."""
+        """Return ID, VERSION_ID, ID_LIKE … of /etc/os-release."""
         lines = (self.read("/etc/os-release") or self.read("/usr/lib/os-release") or "").splitlines()
         pairs = (line.partition("=") for line in lines if "=" in line)
         return {key: value.strip("\"'") for key, _, value in pairs}
 
     @cached_property
     def family(self) -> str:
-        """The family of this machine's distribution: ubuntu, debian, fedora, suse, arch, or ""."""
+        """Return the family of this machine's distribution: ubuntu, debian, fedora, suse, arch, or ""."""
         words = f"{self.os_release.get('ID', '')} {self.os_release.get('ID_LIKE', '')}"
         if any(word in words for word in ("fedora", "rhel", "centos", "amzn", "rocky", "almalinux")):
             return "fedora"
@@ -217,7 +217,7 @@ class Machine:
 
     @property
     def has_char_links(self) -> bool:
-        """True if /dev/char has links of NVIDIA's nodes, by which systemd keeps their device rules."""
+        """Return True if /dev/char has links of NVIDIA's nodes, by which systemd keeps their device rules."""
         return any(name.startswith("195:") for name in self.names("/dev/char"))
 
     def backend(self, name: str) -> ContainerEngine:
@@ -229,7 +229,7 @@ class Machine:
 
     @cached_property
     def docker_info(self) -> dict[str, Any] | EngineUnavailableError | None:
-        """``docker info``; the error if the daemon does not answer; None if docker is not installed."""
+        """Return ``docker info``; the error if the daemon does not answer; None if docker is not installed."""
         return self._info("docker")
 
     @cached_property
@@ -269,7 +269,7 @@ class Machine:
 
     @cached_property
     def docker_client(self) -> Path | None:
-        """The program ``docker``, links resolved, as a path of the machine looked at."""
+        """Return the program ``docker``, links resolved, as a path of the machine looked at; None without one."""
         for folder in ("/usr/local/bin", "/usr/bin", "/bin", "/snap/bin"):
             if self.exists(f"{folder}/docker") or self.here(f"{folder}/docker").is_symlink():
                 real = os.path.realpath(self.here(f"{folder}/docker"))
@@ -278,7 +278,7 @@ class Machine:
 
     @cached_property
     def hook(self) -> str | None:
-        """The toolkit's hook, where dockerd looks for it."""
+        """Return the toolkit's hook, where dockerd looks for it; None without one."""
         folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
         names = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
         paths = (f"{folder}/{name}" for folder in folders for name in names)
@@ -286,14 +286,14 @@ class Machine:
 
     @cached_property
     def engine(self) -> EngineFacts | None:
-        """The engine whose containers are examined: the requested one, else the first that works."""
+        """Return the engine whose containers are examined: the requested one, else the first that works, or None."""
         readers = {"docker": lambda: self.docker, "podman": lambda: self.podman}
         facts = (readers[name]() for name in table.ENGINES if self.asks_for(name))
         return next((one for one in facts if one is not None and one.available), None)
 
     @cached_property
     def cluster(self) -> cluster.ClusterObjects | cluster.ClusterError | None:
-        """The cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
+        """Return the cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
         path = cluster.kubeconfig(self.host, self.root)
         try:
             return cluster.read(self.root + path) if path is not None else None

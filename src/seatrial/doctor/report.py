@@ -1,4 +1,4 @@
-"""The report: for a terminal, as data (``--json``, a stable schema) and as Markdown for an issue, secrets redacted."""
+"""Show the report: on a terminal, as data (``--json``, a stable schema), as Markdown for an issue; secrets redacted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that install the NVIDIA Container Toolkit on this distribution, and Docker's daemon.json.
+"""List commands that install the NVIDIA Container Toolkit on this distribution, and edit Docker's daemon.json.
 
 Source: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html, read in November
 2026: one repository for every distribution of a package format, its key in a keyring of its own.

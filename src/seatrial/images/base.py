@@ -1,4 +1,4 @@
-"""The base image by need: slim Python when the wheels bring CUDA, an nvidia/cuda image when something else needs it."""
+"""Choose the base image: slim Python where wheels bring CUDA, an nvidia/cuda image where something else needs it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def python_of_image(image: str) -> str | None:
 
 
 def python3_of_distribution(image: str) -> str | None:
-    """The version of the package python3 in the distribution that an image of this name is made from, or None.
+    """Return the version of the package python3 in the distribution that the image is made from; None if unknown.
 
     The distribution stands in the repository or in the tag: ``debian:12``, ``…-ubuntu22.04``, ``…-bookworm``.
     """
@@ -73,7 +73,7 @@ def python3_of_distribution(image: str) -> str | None:
 
 
 def needed_flavour(options: ImageOptions, project: Path, needs: Needs) -> tuple[Flavour | None, str]:
-    """(kind of nvidia/cuda image, why); None where slim Python does. Known before any framework is resolved."""
+    """Return (flavour of nvidia/cuda image, reason), (None, reason) for slim Python. No framework is resolved yet."""
     if options.flavour is not None:
         return options.flavour, "image.flavour names it"
     compiled = [line for line in needs.requirements.lines if canonical_name(line) in _COMPILED_BY_PIP]
@@ -88,7 +88,7 @@ def needed_flavour(options: ImageOptions, project: Path, needs: Needs) -> tuple[
 
 
 def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
-    """The official slim Python, or what the user names."""
+    """Return the official slim Python, or the base that the user names. Raises ConfigError for an Alpine image."""
     if options.base != DEFAULT_BASE:
         if "alpine" in options.base:
             raise ConfigError(
@@ -101,13 +101,13 @@ def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
 
 
 def ubuntu_pythons() -> dict[str, str]:
-    """Ubuntu release → its Python, for the releases of nvidia/cuda images, newest first."""
+    """Return Ubuntu release → its Python, for the releases of nvidia/cuda images, newest first."""
     pythons: dict[str, str] = table("nvidia_images")["python"]
     return dict(sorted(pythons.items(), reverse=True))
 
 
 def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str) -> Base | None:
-    """The nvidia/cuda image of the stack's CUDA on this Ubuntu; None where there is none.
+    """Return the nvidia/cuda image of the stack's CUDA on this Ubuntu; None if there is none.
 
     With ``devel`` the compiler stays in the builder stage and the final image is ``base``.
     """
@@ -134,7 +134,7 @@ def no_cuda_base(stack: Stack, flavour: Flavour) -> ConfigError:
 
 
 def _release(stack: Stack, ubuntu: str) -> CudaImage | None:
-    """The newest patch of the stack's CUDA; of the newest CUDA there is when the stack names none."""
+    """Return the newest patch of the stack's CUDA on this Ubuntu, of any CUDA if the stack names none; else None."""
     wanted = Version(stack.wheel.cuda).release[:2] if stack.wheel and not stack.cpu else None
     fitting = [
         image

@@ -1,4 +1,4 @@
-"""Job → ImagePlan: which base, which packages, which Dockerfile. Pure but for reading the project's own files."""
+"""Plan a job's image: its base, packages and Dockerfile. Pure but for reading the project's own files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def plan_image(
     multi_gpu: bool = False,
     resolver: PackageResolver | None = None,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """The image this job runs in, and why it is like that.
+    """Choose the image that the job runs in, with the reason for each choice.
 
     Args:
         script: what reading the target showed; without meaning for a ready image.
@@ -124,13 +124,13 @@ def plan_image(
 #: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
 _OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"]
 
-#: Module → how the packages begin with which it computes on GPUs; None: it never does.
+#: Module → beginning of the packages without which it does not compute on GPUs; None: it never does.
 _WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
 
-#: How packages begin that compute on NVIDIA's GPUs.
+#: Beginnings of the names of packages that compute on NVIDIA's GPUs.
 _FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
 
-#: Modules by which a script may start or load what is in no list.
+#: Modules by which a script may start or load programs and libraries that no list names.
 _OPEN_DOORS = {"ctypes", "subprocess"}
 
 _ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
@@ -212,7 +212,7 @@ def _with_packages(
 
 
 def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
-    """The job with the Debian packages that its packages need; on a base of the user's own they are only named."""
+    """Add the Debian packages that the job's packages need; on a base of the user's own, only warn about them."""
     needed = system_packages(resolved.requirements.lines)
     packages = sorted({each for few in needed.values() for each in few} - set(job.image.system_packages))
     if not packages:
@@ -238,7 +238,7 @@ def _to_build(
     *,
     compiles: bool,
 ) -> ImagePlan:
-    """The Dockerfile and all that goes in; the tag is the digest of it."""
+    """Render the Dockerfile and plan its build; the tag is a digest of all that goes in."""
     wheels, texts = wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
@@ -292,7 +292,7 @@ def plan_packages(
 
 
 def _frameworks(job: Job, needs: Needs, machine: TargetMachine | None, **how: Any) -> Resolved:
-    """Resolve from the job's own sources; ``how``: the Python, and those that are barred."""
+    """Resolve the frameworks with the job's own sources; ``how``: the Python, and those that are barred."""
     own, mirror = has_own_sources(job.image), job.image.torch_index
     return resolve_frameworks(needs, frozenset(needs.imports), machine=machine, own_sources=own, mirror=mirror, **how)
 
@@ -363,7 +363,7 @@ def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
 
 
 def _cuda_base(resolved_on: Callable[[str | None], Resolved], flavour: Flavour, reason: str) -> tuple[Base, Resolved]:
-    """The first Ubuntu, newest first, whose Python the stack has wheels for and that nvidia/cuda is built on."""
+    """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on."""
     failed: Exception | None = None
     for ubuntu, python in ubuntu_pythons().items():
         try:
@@ -411,7 +411,7 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
 
 
 def factory_of(target: Target, project: Path) -> Path | None:
-    """The project's file with the network of a model that is exported, relative to it; None where there is none."""
+    """Return the project's file, relative to it, that makes the network of an exported model; None without one."""
     if not (module := _factory(target).partition(":")[0].replace(".", "/")):
         return None
     places = (f"{folder}{module}{end}" for folder in ("", "src/") for end in (".py", "/__init__.py"))
@@ -419,7 +419,7 @@ def factory_of(target: Target, project: Path) -> Path | None:
 
 
 def factory_facts(job: Job) -> ScriptFacts | None:
-    """Read that file and the function in it; None without such a file."""
+    """Read the facts of the factory's file and of the function in it; None without such a file."""
     if (file := factory_of(job.target, job.project)) is None:
         return None
     calls = (_factory(job.target).partition(":")[2],)
@@ -427,7 +427,7 @@ def factory_facts(job: Job) -> ScriptFacts | None:
 
 
 def _factory(target: Target) -> str:
-    """``module:function``, or nothing."""
+    """Return the ``module:function`` that an export names with ``--model-factory``; "" without one."""
     named = [value for flag, value in pairwise(target.args) if flag == "--model-factory"]
     return named[-1] if named and target.kind == "recipe" and target.value == "export" else ""
 
@@ -439,13 +439,13 @@ def _compiler(compiles: bool) -> tuple[Choice, ...]:
 
 
 def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
-    """Folder of the build context → digest of all that its layer is made from."""
+    """Return folder of the build context → digest of all that its layer is made from."""
     folders = sorted({name.partition("/")[0] for name in texts})
     return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
 
 
 def _slug(job: Job) -> str:
-    """The name part of the tag. A recipe's image is the same from every project."""
+    """Return the name part of the tag. A recipe's image is the same from every project."""
     return slug(job.target.value if job.target.kind == "recipe" else job.project.name)
 
 

@@ -15,7 +15,7 @@ from seatrial.job.tables import Serving
 from seatrial.system.nofollow import files_below
 from seatrial.system.typed_path import from_here
 
-#: Files that are looked at for a recipe's data.
+#: No more files are searched for a recipe's data.
 _MOST_FILES = 10_000
 
 
@@ -88,7 +88,7 @@ TOOLS: dict[str, Recipe] = {
 
 
 def recipe(name: str) -> Recipe:
-    """A recipe or tool by name. Raises TargetError for a name that is none."""
+    """Return a recipe or tool by its name. Raises TargetError for an unknown name."""
     try:
         return {**RECIPES, **TOOLS}[name]
     except KeyError:
@@ -127,7 +127,7 @@ def require_data(target: Target, project: Path, *, folder: Path | None, mounted:
 
 
 def _holds(folder: Path, patterns: Sequence[str]) -> bool:
-    """One of the folder's first files has such a name. What cannot be read, or is not looked through, may hold it."""
+    """Return True if a file of the folder has such a name, or may have: unreadable, or among too many files."""
     for looked_at, entry in enumerate(files_below(folder, hidden=True, links=True), 1):
         if looked_at == _MOST_FILES or any(fnmatch(entry.name, pattern) for pattern in patterns):
             return True

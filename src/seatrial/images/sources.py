@@ -1,4 +1,4 @@
-"""Where packages come from: indexes of the project, of the user and of pip's configuration, find-links, authorities."""
+"""Find where packages come from: indexes of the project, the user and pip's configuration, find-links, authorities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_WHEEL_BYTES = 10_000_000_000
 _MAX_BUNDLE_BYTES = 20_000_000
 
 
-#: The index of pip's without any setting. Source: pip's --index-url.
+#: pip's index without any setting. Source: pip's --index-url.
 PYPI = "https://pypi.org/simple"
 
 #: Sections of a configuration file that `pip install` reads, the stronger one last.
@@ -34,7 +34,7 @@ _SECTIONS = ("global", "install")
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index")
 _LONG = {"-i": "index-url", "-f": "find-links"}
 
-#: Indexes of one project that are used.
+#: No more indexes of one project are used.
 _MOST_SOURCES = 8
 
 
@@ -52,7 +52,7 @@ class PackageSource:
 
 
 def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tuple[PackageSource, ...]:
-    """Where pip would look for a package, without repetition; () for nowhere.
+    """Return the indexes and pages of links where pip would look for packages, without repetition; () for nowhere.
 
     The machine's own pip configuration stands for what the project leaves open: a build does not see it, but where it
     names a mirror, that is the way to the same files.
@@ -100,7 +100,7 @@ def pip_configuration(host: Host) -> dict[str, list[str]]:
 
 
 def _files(host: Host) -> Iterator[Path]:
-    """pip's configuration files, the strongest last."""
+    """Yield pip's configuration files, the strongest last."""
     named = host.env.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return
@@ -116,7 +116,7 @@ def _files(host: Host) -> Iterator[Path]:
 
 
 def _of_lines(options: tuple[str, ...]) -> dict[str, list[str]]:
-    """Options of requirements files, ``--index-url URL``: key → values in their order; no folder of this machine."""
+    """Return option → its values in order, from the options of requirements files; local folders are left out."""
     found: dict[str, list[str]] = {}
     for line in options:
         name, _, value = line.replace("=", " ", 1).partition(" ")
@@ -138,12 +138,12 @@ def _is_address(url: str) -> bool:
 
 
 def has_own_sources(options: ImageOptions) -> bool:
-    """The user names an index or find-links."""
+    """Return True if the user names an index or find-links."""
     return bool(options.index_url or options.find_links)
 
 
 def pip_conf(options: ImageOptions) -> str | None:
-    """The pip configuration that goes into the build as a secret, or None when no source is named."""
+    """Return the pip configuration that goes into the build as a secret; None if no source is named."""
     lines = []
     if options.index_url:
         lines.append(f"index-url = {options.index_url}")
@@ -153,7 +153,7 @@ def pip_conf(options: ImageOptions) -> str | None:
 
 
 def wheels_of(job: Job) -> tuple[Path, ...]:
-    """Wheels of a ``find_links`` folder, by name; () when it is a URL or not given. Relative to the project."""
+    """Return the wheels of the folder ``find_links``, relative to the project, by name; () if it is a URL or unset."""
     if not job.image.find_links or _is_url(job.image.find_links):
         return ()
     folder = Path(os.path.realpath(job.project / job.image.find_links))
@@ -178,7 +178,7 @@ def wheels_of(job: Job) -> tuple[Path, ...]:
 
 
 def ca_bundle(job: Job) -> Path:
-    """The certificate bundle's path, links resolved; it is named relative to the project, which none leads out of."""
+    """Check that ``ca_bundle`` is a PEM file; return its real path. Inside the project no link may lead out of it."""
     path = job.project / (job.image.ca_bundle or "")
     inside = job.project if Path(os.path.normpath(path)).is_relative_to(job.project) else None
     try:

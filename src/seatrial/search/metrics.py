@@ -1,4 +1,4 @@
-"""The numbers that trials report, how trials end, and what several of them show about the script."""
+"""Read the numbers that trials report, how trials end, and what several of them show about the script."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from seatrial.search.request import Objective
 from seatrial.search.trial import Ending, State, Trial
 from seatrial.system.text import nearest
 
-#: Read at once: a script may report without end.
+#: Bytes that are read at once: a script may report without end.
 _MOST_BYTES = 4 << 20
 
-#: Kept of a line of output that has not ended; a longer one has no metric.
+#: Bytes that are kept of an unfinished line of output; a longer one has no metric.
 _MOST_LINE_BYTES = 64 * 1024
 
 _LINE_END = re.compile(rb"[\r\n]")
@@ -38,7 +38,7 @@ _OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time",
 
 
 class Reading:
-    """The values of one trial as they come.
+    """Reads the values of one trial as they come.
 
     Args:
         series: the objective's full name among what scripts report, where an earlier trial has shown it.
@@ -63,12 +63,12 @@ class Reading:
 
     @property
     def series(self) -> str | None:
-        """The name that came most often, by PHASES of equals; None: none came more than once."""
+        """Return the name that came most often, by PHASES of equals; None if none came more than once."""
         most = max(self.counts, key=lambda name: self.counts[name])
         return most if self.counts[most] > 1 else None
 
     def output(self, stream: Stream, data: bytes) -> None:
-        """More of the output."""
+        """Take more of the script's output."""
         if self._output is None:
             return
         *whole, rest = _LINE_END.split(self._unfinished.get(stream, b"") + data)
@@ -77,13 +77,13 @@ class Reading:
             self._match(line)
 
     def finish(self) -> None:
-        """Nothing more is printed."""
+        """Take the unfinished lines as they are, since nothing more is printed."""
         for rest in self._unfinished.values():
             self._match(rest)
         self._unfinished.clear()
 
     def new(self) -> list[tuple[int, float]]:
-        """(1, 2, 3 …, value) of those that have come since the last call; NaN and infinity do not count."""
+        """Return (1, 2, 3 …, value) of those that have come since the last call; NaN and infinity do not count."""
         values, self._printed = self._printed, []
         if self._output is None:
             values = self._reported()
@@ -116,7 +116,7 @@ class Reading:
         return found
 
     def _of(self, event: dict[str, object]) -> float | None:
-        """The objective of one line. The first name that was seen is the one from then on."""
+        """Return the objective of one line, or None. A name that was seen excludes those behind it from then on."""
         phase = text(event.get("phase")) or ""
         values = [(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}", event[key]) for key in event]
         for name in {name for name, raw in values if name in self.counts and number(raw) is not None}:
@@ -181,7 +181,7 @@ def ending_of(
 
 
 def series_of(objective: Objective, ending: Ending) -> str | None:
-    """The full name under which scripts report the objective, as an ended trial shows it.
+    """Return the full name under which scripts report the objective, as an ended trial shows it, or None.
 
     What came several times while it ran, else what it reported at all: a pruner has no use for a last evaluation.
     """
@@ -202,7 +202,7 @@ def _state(receipt: Receipt) -> State:
 
 
 def unreported(objective: Objective, trial: Trial, last_line: str = "") -> UsageError:
-    """The error of a search whose trials end well and never report the objective."""
+    """Return the error of a search whose trials end well and never report the objective."""
     reported = trial.ending.metrics if trial.ending else {}
     words = f"trial {trial.number} (run {trial.run_id})"
     if objective.pattern is not None:
@@ -265,7 +265,7 @@ def _numbers(trial: Trial) -> tuple[object, ...]:
 
 
 def without_effect(trials: Sequence[Trial]) -> list[str]:
-    """Settings that made no difference wherever two trials differed in nothing else; each seen twice at least."""
+    """Return settings that made no difference wherever trials differed in nothing else, twice at least."""
     done = [trial for trial in trials if trial.state == "done" and _numbers(trial)]
     found = []
     for name in done[0].settings if done else ():

@@ -1,4 +1,4 @@
-"""A Ray cluster: joining it, its nodes, what a trial takes of them, and whether each can run one."""
+"""Join a Ray cluster: find its nodes, what a trial takes of them, and whether each can run one."""
 
 from __future__ import annotations
 

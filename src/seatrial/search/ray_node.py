@@ -1,4 +1,4 @@
-"""One trial on a node of a Ray cluster: a process of its own, which exchanges lines of JSON with a Ray worker.
+"""Run one trial on a node of a Ray cluster: a process of its own, which exchanges lines of JSON with a Ray worker.
 
 It is not a child of the worker: when Ray kills that, or its searcher ends, the pipe closes, and the run is stopped as
 by ``seatrial runs stop``, with a receipt. So no GPU stays with a trial that nobody follows.
@@ -76,7 +76,7 @@ class NodeSearch(Search):
     stop: tuple[str, str | None] | None = None
 
     def job_of(self, trial: Trial) -> Job:
-        """Raises GpusHeldError: a run that Ray does not know holds a GPU that Ray gave to this trial."""
+        """Return the job. Raises GpusHeldError: a run unknown to Ray holds a GPU that Ray gave to this trial."""
         request = self.job.gpus
         held = leases(self.host).current(share=request.share or 1.0) if request.devices else {}
         for uuid in held.keys() & set(request.devices):

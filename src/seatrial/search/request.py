@@ -49,7 +49,7 @@ class Objective:
 
 
 def parse_objective(text: str, pattern: str | None = None) -> Objective:
-    """``NAME:max`` or ``NAME:min``. Raises UsageError."""
+    """Parse ``NAME:max`` or ``NAME:min``. Raises UsageError."""
     name, _, direction = text.rpartition(":")
     if not name.strip() or direction not in ("max", "min"):
         bare = (name or text).strip(": ") or "accuracy"
@@ -116,7 +116,7 @@ def make_request(table: SweepTable, settings: Sequence[str] = (), name: str | No
 
 
 def parse_parallel(value: str | int) -> int | None:
-    """A number of trials at once; None for ``auto``. Raises UsageError."""
+    """Return a number of trials at once; None for ``auto``. Raises UsageError."""
     if value == "auto":
         return None
     if not re.fullmatch("[0-9]{1,3}", str(value)) or not 1 <= int(str(value)) <= MAX_PARALLEL:
@@ -192,6 +192,6 @@ class Definition:
 
 
 def require_optuna() -> None:
-    """Raises UsageError: the extra is not installed."""
+    """Check that the extra ``search`` is installed. Raises UsageError."""
     if find_spec("optuna") is None:
         raise UsageError("seatrial sweep needs Optuna, which is not installed", run="pip install 'seatrial[search]'")

@@ -1,4 +1,4 @@
-"""The results of a study: columns, the line of its status, its page with a chart and a table, its notification."""
+"""Write the results of a study: columns, the line of its status, the page with a chart and a table, notifications."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def best_of(trials: Sequence[Trial], objective: Objective | None) -> Trial | Non
 
 
 def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int | None, left_s: float | None) -> str:
-    """``7 of 40 trials; best accuracy 0.981 (lr=0.003 batch=64); 2 running, 3 pruned, 1 failed; 4 min left``."""
+    """Return ``7 of 40 trials; best accuracy 0.981 (lr=0.003 batch=64); 2 running, 1 failed; 4 min left``."""
     counted = Counter(trial.state for trial in trials)
     ended = sum(trial.ending is not None for trial in trials)
     of = f" of {most}" if most is not None else ""
@@ -181,7 +181,7 @@ def write(search: Search, names: Names) -> Path:
 
 
 def _clean(trial: Trial, names: Names) -> Trial:
-    """Return it without names of people and machines in what a script or a person wrote."""
+    """Return the trial without names of people and machines in what a script or a person wrote."""
     end = trial.ending
     clean = {**vars(trial), "settings": {key: names.text(value) for key, value in trial.settings.items()}}
     if end is not None:
@@ -191,7 +191,7 @@ def _clean(trial: Trial, names: Names) -> Trial:
 
 
 def page(search: Search, trials: Sequence[Trial], names: Names, links: RunLinks = BESIDE) -> str:
-    """Return the HTML. It runs no script and loads nothing, as a receipt."""
+    """Return the HTML page, which runs no script and loads nothing, as a receipt."""
     from seatrial.receipt.render.pages import STATES, render_page
 
     definition, objective = search.study.definition, search.objective
@@ -321,7 +321,7 @@ def notify_end(
 
 
 def ended_sweep(search: Search, trials: Sequence[Trial], names: Names, exit_code: int, seconds: float) -> Ended:
-    """``sweep mnist-1b0af5: 12 trials, best accuracy 0.991 (trial 7), 2 failed``."""
+    """Return the notification ``sweep mnist-1b0af5: 12 trials, best accuracy 0.991 (trial 7), 2 failed``."""
     from seatrial.runs.notify import Ended
 
     name = search.study.path.parent.name
@@ -344,7 +344,7 @@ def ended_sweep(search: Search, trials: Sequence[Trial], names: Names, exit_code
 
 
 def _end_line(search: Search, trials: Sequence[Trial]) -> str:
-    """``12 trials, best accuracy 0.991 (trial 7), 2 failed``; if it ended early, why it did is first."""
+    """Return ``12 trials, best accuracy 0.991 (trial 7), 2 failed``; if it ended early, the reason is first."""
     counted = Counter(trial.state for trial in trials)
     ended = sum(trial.ending is not None and trial.state != "stopped" for trial in trials)
     of = f" of {search.expected}" if search.expected is not None and ended < search.expected else ""

@@ -85,7 +85,7 @@ class Search:
 
     @property
     def expected(self) -> int | None:
-        """Number of trials; None if the budget ends the search."""
+        """Return the number of trials; None if the budget ends the search."""
         if not self.space.is_finite:
             return self.most
         return self.space.size if self.most is None else min(self.most, self.space.size)
@@ -226,7 +226,7 @@ def resume_search(
 
 
 def find_study(store: RunStore, name: str) -> Study:
-    """Raises RunNotFoundError."""
+    """Return the project's study of this name. Raises RunNotFoundError."""
     path = _file(store, name) if re.fullmatch(NAME, name) else None
     if path is not None:
         _refuse_old(path)
@@ -317,7 +317,7 @@ def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool)
 
 
 def _refuse_old(path: Path) -> None:
-    """Raises UsageError for a study of 0.1, which kept it in SQLite."""
+    """Refuse a study of 0.1, which kept it in SQLite. Raises UsageError."""
     if (path.parent / OLD_FILE).is_file() and not path.is_file():
         name = path.parent.name
         raise UsageError(
@@ -357,7 +357,7 @@ def _search(
 
 
 def with_share(job: Job, host: Host) -> Job:
-    """A job that limits its GPU memory and names no GPUs, asking for that part of one."""
+    """Return a job that limits its GPU memory and names no GPUs with a request for that part of one GPU."""
     gpus = read_host(host).gpus if job.gpu_memory_bytes and job.gpus.kind == "auto" else ()
     if not gpus or job.gpu_memory_bytes is None:
         return job
@@ -366,9 +366,9 @@ def with_share(job: Job, host: Host) -> Job:
 
 
 def how_many(job: Job, host: Host) -> int:
-    """Trials at once.
+    """Return the number of trials at once.
 
-    On GPUs by what each asks for; on the CPU by --cpus, and one without it: a script takes all cores there are.
+    On GPUs by what each requests; on the CPU by --cpus, and one without it: a script takes all cores there are.
     """
     gpus = read_host(host).gpus
     wanted = job.gpus

@@ -1,4 +1,4 @@
-"""The way in which a setting reaches the target: a flag or a variable that its source shows."""
+"""Find the way in which a setting reaches the target: a flag or a variable that its source shows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def ways_in(job: Job, names: Sequence[str]) -> dict[str, str]:
-    """Name of a setting → ``--flag``, ``--flag=``, or the name of a variable. Raises UsageError."""
+    """Return name of a setting → ``--flag``, ``--flag=``, or the name of a variable. Raises UsageError."""
     source = None if job.target.kind == "recipe" else _sources(job)
     return {name: _way_in(job, name, source) for name in names}
 
@@ -91,7 +91,7 @@ def _switch(flag: str, behind: str) -> str:
 
 
 def _end_of_call(behind: str) -> int:
-    """Where the call ends whose arguments the text begins in, or the next option begins."""
+    """Return the place where the call ends in whose arguments the text begins, or the next option begins."""
     following = _NEXT_OPTION.search(behind)
     end, deep = following.start() if following else len(behind), 0
     for place, letter in enumerate(behind[:end]):
@@ -102,7 +102,7 @@ def _end_of_call(behind: str) -> int:
 
 
 def check_switches(ways: Mapping[str, str], values: Mapping[str, Sequence[str]]) -> None:
-    """Raises UsageError: an option that is there or not is to be something else."""
+    """Refuse a value other than true or false for an option that is there or not. Raises UsageError."""
     for name, way in ways.items():
         wrong = [value for value in values.get(name, ()) if value.lower() not in (*_TRUE, *_FALSE)]
         if "?" in way and wrong:
@@ -113,14 +113,14 @@ def check_switches(ways: Mapping[str, str], values: Mapping[str, Sequence[str]])
 
 
 def _sources(job: Job) -> str | None:
-    """The text of the target and of what it imports of the project; None for an image, or a module of no project."""
+    """Read the target and what it imports of the project; None for an image, or a module of no project."""
     files = source_facts(job).files
     texts = ((job.project / name).read_text(encoding="utf-8", errors="replace") for name in files)
     return "\n".join(texts) if files else None
 
 
 def varied(job: Job, chosen: Mapping[str, str], ways: Mapping[str, str]) -> Job:
-    """The job with these settings handed to its target, and in its name."""
+    """Return the job with these settings handed to its target, and in its name."""
     args, env = list(job.target.args), dict(job.env)
     for name, value in chosen.items():
         if ways[name].endswith("="):

@@ -1,4 +1,4 @@
-"""The space of a search: what each setting may be, as typed behind ``--set`` or in ``[sweep.set]``.
+"""Read the space of a search: what each setting may be, as typed behind ``--set`` or in ``[sweep.set]``.
 
     NAME=V1,V2,…                       a choice
     NAME=[log:]LOW..HIGH[:STEP]        real numbers; log: evenly over magnitudes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-#: Name → value, as the target gets it.
+#: Name of a setting → value, as the target gets it.
 Settings = dict[str, str]
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
@@ -83,12 +83,12 @@ class Range:
         return self.whole or self.step is not None
 
     def points(self) -> Sequence[str]:
-        """Every value. Only where it is finite."""
+        """Return every value. Only where the range is finite."""
         step = self.step or 1
         return [self.text(self.low + step * place) for place in range(int((self.high - self.low) / step + 1e-9) + 1)]
 
     def text(self, value: float) -> str:
-        """A number as the script gets it."""
+        """Return a number as the script gets it."""
         return str(round(value)) if self.whole else f"{value:.{_DIGITS}g}"
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ Dimension = OneOf | Range
 
 @dataclass(frozen=True)
 class Space:
-    """All that is searched over, in the order it was given."""
+    """Holds all that is searched over, in the order it was given."""
 
     dimensions: tuple[Dimension, ...]
 
@@ -114,28 +114,28 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Number of combinations, of a finite one."""
+        """Return the number of combinations, of a finite space."""
         return math.prod(len(dimension.points()) for dimension in self.dimensions)
 
     def values(self) -> dict[str, Sequence[str]]:
-        """Name → some of what it may be: all values of a choice, the ends of a range."""
+        """Return name → some of what it may be: all values of a choice, the ends of a range."""
         return {
             one.name: one.values if isinstance(one, OneOf) else (one.text(one.low), one.text(one.high))
             for one in self.dimensions
         }
 
     def combinations(self) -> Iterator[Settings]:
-        """Every one, the last setting changing fastest."""
+        """Yield every combination, the last setting changing fastest."""
         for values in itertools.product(*(dimension.points() for dimension in self.dimensions)):
             yield dict(zip(self.names, values, strict=True))
 
     def typed(self) -> list[str]:
-        """Return it as typed behind --set, for ``parse_space``."""
+        """Return the space as typed behind --set, for ``parse_space``."""
         return [str(dimension) for dimension in self.dimensions]
 
 
 def parse_space(texts: Sequence[str]) -> Space:
-    """Raises UsageError for none, for text that is not NAME=SPEC, and for a name that is given twice."""
+    """Parse ``--set``. Raises UsageError for none, for text that is not NAME=SPEC, and for a name given twice."""
     if not texts:
         raise UsageError("No settings to try: add --set NAME=V1,V2", run=_example(""))
     dimensions = [parse_dimension(text) for text in texts]
@@ -147,7 +147,7 @@ def parse_space(texts: Sequence[str]) -> Space:
 
 
 def from_table(table: Mapping[str, Any]) -> list[str]:
-    """``[sweep.set]`` of the project's file as it would be typed behind --set."""
+    """Return ``[sweep.set]`` of the project's file as it would be typed behind --set."""
     return [
         f"{name}={','.join(map(_toml_text, value)) if isinstance(value, list | tuple) else _toml_text(value)}"
         for name, value in table.items()
@@ -159,7 +159,7 @@ def _toml_text(value: Any) -> str:
 
 
 def parse_dimension(text: str) -> Dimension:
-    """Raises UsageError for text that is not NAME=SPEC, an empty range, and a logarithm of zero."""
+    """Parse NAME=SPEC. Raises UsageError for other text, an empty range, and a logarithm of zero."""
     name, equals, spec = text.partition("=")
     if text.startswith("--"):
         raise UsageError(f"--set has no value: the option {name} follows it", run="seatrial sweep --help")
@@ -261,7 +261,7 @@ def as_value(dimension: Dimension, text: str) -> Any:
 
 
 def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, direction: Any) -> Settings:
-    """Return what a sampler names after these trials, as the script gets it."""
+    """Return the settings that a sampler chooses after these trials, as the script gets them."""
     import optuna
 
     with warnings.catch_warnings():

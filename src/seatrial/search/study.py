@@ -1,4 +1,4 @@
-"""The study: Optuna's journal file with all that is known of a search; several processes of one machine may work on it.
+"""Keep a study: Optuna's journal with all that is known of a search; several processes of one machine may work on it.
 
 A trial is made (``ask``), gets a run (``begin``), reports values and ends (``tell``). Each change is a whole line of
 the journal, so that a killed process leaves whole trials behind. ``optuna-dashboard`` opens the same file.
@@ -61,7 +61,7 @@ class Study:
 
     @classmethod
     def create(cls, path: Path, definition: Definition) -> Study:
-        """Raises UsageError if there is one of that name; DiskError."""
+        """Create the study at ``path``. Raises UsageError if there is one of that name; DiskError."""
         require_optuna()
         import optuna
 
@@ -83,7 +83,7 @@ class Study:
 
     @property
     def is_made(self) -> bool:
-        """It is there and defined: its maker was not killed in between."""
+        """Return True if the study is there and defined: its maker was not killed in between."""
         if not self.path.is_file():
             return False
         require_optuna()
@@ -99,7 +99,7 @@ class Study:
         return Definition(**{**kept, "space": tuple(kept["space"])})
 
     def trials(self) -> list[Trial]:
-        """Return all of them, by number."""
+        """Return all trials, by number."""
         with self._errors():
             return [trial_of(each) for each in self._visible()]
 
@@ -114,7 +114,7 @@ class Study:
         return [replace(each, state="not followed") if each.number in lost else each for each in self.trials()]
 
     def standing(self) -> Standing:
-        """Return whether it is searched now; else how its search ended."""
+        """Return ``running`` while it is searched; else how its search ended."""
         with self._errors():
             attributes = self._optuna.user_attrs
         for key, works in attributes.items():
@@ -149,7 +149,7 @@ class Study:
             return trial_of(self._frozen(self._add(chosen, owner=_this_owner())))
 
     def begin(self, number: int, run_id: str) -> None:
-        """Write down that its run has been made."""
+        """Record that the trial's run has been made."""
         with self._errors():
             self._set(self._frozen(number), run=run_id, begun_at=time.time())
 
@@ -165,7 +165,7 @@ class Study:
             return bool(optuna.trial.Trial(self._optuna, identity).should_prune())
 
     def tell(self, number: int, ending: Ending) -> None:
-        """End a trial. Of two that do, the first counts."""
+        """End a trial. Of two ends, the first counts."""
         from optuna.trial import TrialState
 
         states = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
@@ -212,12 +212,12 @@ class Study:
             return [trial_of(each) for each in lost]
 
     def go_on(self) -> None:
-        """It has not ended: more of it is searched now."""
+        """Forget that the study ended, and its problem: more of it is searched now."""
         for fact in ("ended", "problem"):
             self.put(fact, None)
 
     def leave(self) -> None:
-        """This searcher works on it no more."""
+        """Record that this searcher works on it no more."""
         self.put(f"searcher:{_this_owner()}", False)
         self._joined = False
 
@@ -304,7 +304,7 @@ class Study:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """One process changes the study at a time; a killed one holds nothing."""
+        """Lock the study within: one process changes it at a time, and a killed one holds nothing."""
         with self._errors(), self.path.with_name(".changing").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -70,7 +70,7 @@ class Trial:
 
     @property
     def value(self) -> float | None:
-        """Its last value so far."""
+        """Return the trial's last value so far; None if none has come."""
         if self.ending is not None and self.ending.value is not None:
             return self.ending.value
         return self.reports[-1].value if self.reports else None
@@ -80,7 +80,7 @@ class Trial:
         return " ".join(f"{name}={value}" for name, value in self.settings.items())
 
     def as_dict(self) -> dict[str, Any]:
-        """For results.json and --json."""
+        """Return the trial as an object for results.json and --json."""
         end = self.ending or Ending(self.state)
         measured = {key: end.measured.get(key) for key in ("seconds", "images_per_s", "energy_j", "utilization_pct")}
         return {

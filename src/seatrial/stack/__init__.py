@@ -1,1 +1,1 @@
-"""Which versions fit together, and which of them fit this machine: facts with sources, rules, and the resolver."""
+"""Find versions that fit together, and on this machine: facts with sources, rules, and the resolver."""

@@ -90,21 +90,21 @@ class CudaImage(BaseModel):
     ubuntu: tuple[str, ...]
 
     def tag(self, flavour: str, ubuntu: str | None = None) -> str:
-        """``nvidia/cuda:12.6.3-cudnn-runtime-ubuntu24.04`` for ``cudnn-runtime``."""
+        """Return ``nvidia/cuda:12.6.3-cudnn-runtime-ubuntu24.04`` for ``cudnn-runtime``."""
         flavour = flavour.replace("cudnn", self.cudnn_infix)
         return f"nvidia/cuda:{self.cuda}-{flavour}-ubuntu{ubuntu or self.ubuntu[-1]}"
 
 
 @lru_cache
 def table(name: str) -> dict[str, Any]:
-    """One table as it is in its JSON file."""
+    """Read one table as it is in its JSON file."""
     data: dict[str, Any] = json.loads((_TABLES / f"{name}.json").read_text(encoding="utf-8"))
     return data
 
 
 @lru_cache
 def wheels(framework: Framework) -> tuple[Wheel, ...]:
-    """Every known build of a framework that has CUDA, newest version first."""
+    """Return every known build of a framework that has CUDA, newest version first."""
     rows = table(framework)["releases" if framework == "tensorflow" else "wheels"]
     made = (_wheel(framework, row) for row in rows)
     return tuple(sorted(made, key=lambda each: (Version(each.version), Version(each.cuda)), reverse=True))
@@ -127,23 +127,23 @@ def _wheel(framework: Framework, row: dict[str, Any]) -> Wheel:
 
 @lru_cache
 def gpu_models() -> tuple[GpuModel, ...]:
-    """Every GPU whose compute capability is known."""
+    """Return every GPU whose compute capability is known."""
     return tuple(GpuModel.model_validate(row) for row in table("gpus")["gpus"])
 
 
 @lru_cache
 def cuda_images() -> tuple[CudaImage, ...]:
-    """Every known release of nvidia/cuda, oldest first."""
+    """Return every known release of nvidia/cuda, oldest first."""
     return tuple(CudaImage.model_validate(row) for row in table("nvidia_images")["images"])
 
 
 def torch_index(variant: str) -> str:
-    """PyTorch's own package index of one build, ``cpu`` or ``cu126``."""
+    """Return the address of PyTorch's own package index of one build, ``cpu`` or ``cu126``."""
     return f"{table('torch')['index']}/{variant}"
 
 
 def minimum_driver(cuda: str) -> str:
-    """The oldest Linux driver that runs programs built with this CUDA, minor-version compatibility counted."""
+    """Return the oldest Linux driver for programs built with this CUDA, minor-version compatibility counted."""
     release = Version(cuda)
     for row in table("cuda")["majors"]:
         if row["major"] == release.major:
@@ -153,7 +153,7 @@ def minimum_driver(cuda: str) -> str:
 
 
 def cuda_of_driver(driver: str) -> str | None:
-    """The newest CUDA whose full toolkit this driver supports: what nvidia-smi prints as CUDA Version."""
+    """Return the newest CUDA whose full toolkit this driver supports, as nvidia-smi prints it; None without one."""
     fitting = [
         row["cuda"] for row in table("cuda")["toolkits"] if driver_branch(driver) >= driver_branch(row["driver"])
     ]
@@ -161,11 +161,11 @@ def cuda_of_driver(driver: str) -> str | None:
 
 
 def forward_branches(cuda: str) -> tuple[int, ...]:
-    """Driver branches on which NVIDIA's cuda-compat package of this CUDA major is supported."""
+    """Return the driver branches on which NVIDIA's cuda-compat package of this CUDA major is supported."""
     rows = table("cuda")["forward"]
     return next((tuple(row["branches"]) for row in rows if row["major"] == Version(cuda).major), ())
 
 
 def driver_branch(driver: str) -> int:
-    """535 of ``535.129.03``."""
+    """Return the branch of a driver: 535 of ``535.129.03``."""
     return Version(driver).major

@@ -1,4 +1,4 @@
-"""Machine: what a stack has to run on: this one, one described (``driver=535.129,gpu=A4000``) or a class (``h100``)."""
+"""Describe what a stack has to run on: this machine, one by ``driver=535.129,gpu=A4000``, or a class (``h100``)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class TargetMachine:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """The distinct compute capabilities, lowest first."""
+        """Return the distinct compute capabilities, lowest first."""
         return tuple(sorted({gpu.cc for gpu in self.gpus}, key=Version))
 
 
 def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> TargetMachine:
-    """From NVML's own facts: (name, compute capability) a GPU; the table helps if NVML does not report the latter."""
+    """Describe this machine by NVML's (name, compute capability) a GPU; a table has the latter if NVML lacks it."""
     found = []
     for name, cc in gpus:
         model = _model_of(name)
@@ -67,7 +67,7 @@ def same_machine(target: TargetMachine, here: TargetMachine) -> bool:
 
 
 def parse_target(text: str) -> TargetMachine:
-    """``--target``: a GPU's name or capability, or ``driver=…,gpu=…`` with ``gpu`` as often as there are kinds.
+    """Parse ``--target``: a GPU's name or capability, or ``driver=…,gpu=…`` with a ``gpu`` for each kind.
 
     Raises UsageError naming the part and similar names.
     """
@@ -113,7 +113,7 @@ def _gpu(name: str) -> TargetGpu:
 
 
 def _model_of(name: str) -> GpuModel | None:
-    """The table's row for a name of NVML's ("NVIDIA H100 80GB HBM3") or a short one ("4090")."""
+    """Return the table's row for NVML's name ("NVIDIA H100 80GB HBM3") or a short one ("4090"); None without one."""
     words = _words(name)
     rows = sorted(gpu_models(), key=lambda row: -len(_words(row.gpu)))
     for row in rows:  # the longest name first: "RTX 6000 Ada" before "RTX 6000"

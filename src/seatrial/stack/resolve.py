@@ -1,4 +1,4 @@
-"""resolve: the project's constraints and a machine → a Stack with a reason per choice, or a Conflict. Pure."""
+"""Resolve the project's constraints and a machine to a Stack with a reason per choice, or a Conflict. Pure."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Stack:
 
     @property
     def build(self) -> str | None:
-        """``cu130``, ``cpu`` or ``and-cuda``; None without a framework."""
+        """Return ``cu130``, ``cpu`` or ``and-cuda``; None without a framework."""
         return None if self.wheel is None else "cpu" if self.cpu else self.wheel.variant
 
     @property
     def name(self) -> str:
-        """For a sentence: ``torch 2.13.0+cu126 on Python 3.11``."""
+        """Return a name for sentences: ``torch 2.13.0+cu126 on Python 3.11``."""
         if self.wheel is None:
             return f"Python {self.python}"
         return f"{Candidate(self.wheel, self.python, cpu=self.cpu).name} on Python {self.python}"
@@ -71,7 +71,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Conflict:
-    """No stack does. ``broken`` are the rules that the nearest candidate breaks, each naming both sides.
+    """No stack fits. ``broken`` are the rules that the nearest candidate breaks, each naming both sides.
 
     Attributes:
         nearest: stacks that work when one thing gives way, each with what that is.
@@ -87,7 +87,7 @@ class Conflict:
 
 
 def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflict:
-    """The best stack that breaks no rule. See rules.RULES for what that means."""
+    """Return the best stack that breaks none of rules.RULES, or the conflict."""
     if constraints.framework is None:
         python = _python_alone(constraints)
         if python is not None:
@@ -102,7 +102,7 @@ def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflic
 
 
 def candidates(constraints: Constraints) -> Iterator[Candidate]:
-    """Everything that might do: each build on each Python, with and without cuda-compat, and each CPU build."""
+    """Yield each build that might do: on each Python, with and without cuda-compat, and as a CPU build."""
     assert constraints.framework is not None
     pythons = (constraints.python,) if constraints.python else PYTHONS
     for wheel in wheels(constraints.framework):
@@ -113,7 +113,7 @@ def candidates(constraints: Constraints) -> Iterator[Candidate]:
 
 
 def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object, ...]:
-    """Sort key, the best first: no stop-gap, the version preferred, the newest, the index's own build."""
+    """Return a sort key, the best first: no stop-gap, the version preferred, the newest, the index's own build."""
     wheel = candidate.wheel
     return (
         candidate.forward_compat,
@@ -266,7 +266,7 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
 
 
 def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | None:
-    """The stack, or None; a conflict is not looked into."""
+    """Return the best stack, or None; a conflict is not looked into."""
     best_first = sorted(candidates(constraints), key=lambda each: _preference(each, constraints))
     for each in best_first:  # among the first of thousands, as a rule
         if next(violations(each, constraints, machine), None) is None:

@@ -1,4 +1,4 @@
-"""Constraints: what a project asks of its stack, read from its requirements, its imports and its configuration."""
+"""Check builds against a project's constraints, from its requirements, imports and configuration, and a machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from seatrial.stack.machine import TargetGpu, TargetMachine
 
 @dataclass(frozen=True)
 class Constraints:
-    """The project's side of the bargain.
+    """Holds what a project requires of its stack.
 
     Attributes:
         framework: None: nothing to resolve but Python.
@@ -58,7 +58,7 @@ PARTNERS: dict[Framework, tuple[str, ...]] = {"torch": ("torchvision", "torchaud
 
 #: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
 _FIRST_OWN_KERAS, _FIRST_KERAS_3 = 6, 16
-#: Releases of Keras 3, and what may come.
+#: Releases of Keras 3, and those that may come.
 _KERAS_3 = tuple(f"3.{minor}.{patch}" for minor in range(40) for patch in range(5))
 
 
@@ -89,14 +89,14 @@ Rule = Callable[[Candidate, Constraints, TargetMachine], Violation | None]
 
 
 def version_fits(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """The project's version specifier admits the build."""
+    """Check that the project's version specifier admits the build."""
     if _admits(constraints.specifier, candidate.wheel.version):
         return None
     return Violation("version", f"{candidate.name} is not the requested version", constraints.source)
 
 
 def variant_fits(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """A build that is named is that one, and no other."""
+    """Check that the build is the named one, if one is named."""
     build = "cpu" if candidate.cpu else candidate.wheel.variant
     if constraints.variant in (None, build):
         return None
@@ -106,14 +106,14 @@ def variant_fits(candidate: Candidate, constraints: Constraints, machine: Target
 
 
 def gpu_build(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """A GPU run needs a build with CUDA; a CPU run does not."""
+    """Check that a GPU run has a build with CUDA; a CPU run needs none."""
     if candidate.cpu and constraints.gpu:
         return Violation("cpu-build", f"{candidate.name} has no CUDA", "GPUs are requested")
     return None
 
 
 def python_in_range(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """The build has a wheel for this Python."""
+    """Check that the build has a wheel for this Python."""
     low, high = map(_version, candidate.wheel.python)
     if low <= _version(candidate.python) <= high:
         return None
@@ -125,7 +125,7 @@ def python_in_range(candidate: Candidate, constraints: Constraints, machine: Tar
 
 
 def python_as_required(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """The base image's Python, and the project's requires-python."""
+    """Check Python against the base image's, and against the project's requires-python."""
     if constraints.python and candidate.python != constraints.python:
         return Violation("base-python", f"Python {candidate.python}", f"the base image has Python {constraints.python}")
     if not _admits(constraints.python_specifier, f"{candidate.python}.99"):
@@ -146,7 +146,7 @@ def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Ta
 
 
 def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """CUDA's minimum driver, with minor-version compatibility, unless cuda-compat stands in."""
+    """Check for CUDA's minimum driver, with minor-version compatibility, unless cuda-compat stands in."""
     if candidate.cpu or machine.driver is None or candidate.forward_compat:
         return None
     needed = minimum_driver(candidate.wheel.cuda)
@@ -160,7 +160,7 @@ def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: T
 
 
 def forward_compat_allowed(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """cuda-compat: data-centre GPUs only, and only on the driver branches NVIDIA names."""
+    """Check that cuda-compat is on data-centre GPUs, and on a driver branch that NVIDIA names."""
     if not candidate.forward_compat:
         return None
     if candidate.cpu or machine.driver is None or not machine.gpus:
@@ -182,7 +182,7 @@ def forward_compat_allowed(candidate: Candidate, constraints: Constraints, machi
 
 
 def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Machine code of the same major and no higher minor; or PTX, if the driver is as new as the CUDA that made it."""
+    """Check for code of each GPU's major and no higher minor, or PTX that a driver as new as its CUDA compiles."""
     if candidate.cpu or not constraints.gpu:
         return None
     for gpu in machine.gpus:
@@ -194,7 +194,7 @@ def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: 
 
 
 def one_cudnn(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """A cuDNN that the requirements pin is the one that the build pins; two in one process do not mix."""
+    """Check that a cuDNN of the requirements is the one that the build pins; two in one process do not mix."""
     own = candidate.wheel.cudnn
     if candidate.cpu or constraints.cudnn is None or own is None or candidate.wheel.framework != "torch":
         return None
@@ -206,7 +206,7 @@ def one_cudnn(candidate: Candidate, constraints: Constraints, machine: TargetMac
 def partner_fits(
     package: str, candidate: Candidate, constraints: Constraints, machine: TargetMachine
 ) -> Violation | None:
-    """A package that is built for one release of the framework has one that the project admits."""
+    """Check that a package that is built for one release of the framework has one that the project admits."""
     wheel, wanted = candidate.wheel, constraints.partners.get(package)
     own = _partner(wheel, package) if package in PARTNERS.get(wheel.framework, ()) else None
     if wanted is None or own is None:
@@ -244,7 +244,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def violations(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Iterator[Violation]:
-    """Every rule that the candidate breaks."""
+    """Yield a violation for every rule that the candidate breaks."""
     for rule in RULES:
         if (broken := rule(candidate, constraints, machine)) is not None:
             yield broken
@@ -279,7 +279,7 @@ def published_image_problems(image: str, machine: TargetMachine) -> Iterator[Vio
 
 @lru_cache(maxsize=4096)
 def _admits(specifier: SpecifierSet, version: str) -> bool:
-    """A conflict is looked into with thousands of candidates, of few versions."""
+    """Return True if the specifier admits the version; cached, as a conflict has thousands of candidates."""
     return specifier.contains(version)
 
 

@@ -37,7 +37,7 @@ CONTAINER = Layer("container", "Container", needs="container.starts", skips=_wit
     timeout_s=70,
 )
 def _starts(machine: Machine) -> Verdict:
-    """Start it with the GPUs in. An engine's messages when it does not start are in the catalogue."""
+    """Start the container with the GPUs in; the catalogue has the engine's messages when that fails."""
     inspection = machine.inspection
     try:
         python = inspection.live["python"]

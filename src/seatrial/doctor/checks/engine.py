@@ -35,7 +35,7 @@ def _docker(machine: Machine) -> Verdict:
 
 @ENGINE.check("parts", "containerd and runc are installed", "engine-part-missing", needs="engine.docker")
 def _parts(machine: Machine) -> Verdict:
-    """Docker starts containers through containerd and runc; it answers without them, and reports ``N/A`` then.
+    """Check Docker's containerd and runc; Docker answers without them, and reports ``N/A`` then.
 
     A build without a version, such as Debian's containerd, reports an empty one.
     Source: moby daemon/info_unix.go, populateRuncCommit; measured with Docker 28.5.2+dfsg4.

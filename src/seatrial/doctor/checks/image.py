@@ -145,7 +145,7 @@ def _variables(machine: Machine) -> Verdict:
     "python", "It starts, and its Python runs", "program-not-there subject-does-not-start", skips=False, timeout_s=60
 )
 def _python(machine: Machine) -> Verdict:
-    """Start the Python in it that the inspection uses, at first without GPUs."""
+    """Start the image's Python that the inspection uses, at first without GPUs."""
     inspection = machine.inspection
     if not inspection.is_process and (nothing := _without_image(machine)):
         return nothing

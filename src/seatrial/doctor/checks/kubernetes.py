@@ -89,7 +89,7 @@ def _nodes(machine: Machine) -> Verdict:
 
 @KUBERNETES.check("namespace", "The namespace has quota left", "k8s-quota")
 def _namespace(machine: Machine) -> Verdict:
-    """Our pods meet the level restricted of Pod Security; only a hostPath does not."""
+    """Check the quotas, and read the level of Pod Security: only a hostPath keeps our pods from restricted."""
     seen = _cluster(machine)
     level = seen.labels.get("pod-security.kubernetes.io/enforce", "privileged")
     full = [
@@ -172,7 +172,7 @@ def _free(machine: Machine) -> Verdict:
 
 @KUBERNETES.check("runtime-class", "containerd has the named runtime", "k8s-runtime-missing")
 def _runtime_class(machine: Machine) -> Verdict:
-    """A RuntimeClass is a name; whether containerd has the runtime shows when a pod's sandbox is made."""
+    """Find pods whose runtime containerd lacks, which shows when their sandbox is made, not in a RuntimeClass."""
     seen = _cluster(machine)
     messages = (str(event.get("message") or "") for event in seen.events)
     if failed := [message for message in messages if "no runtime for" in message]:

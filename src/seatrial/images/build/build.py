@@ -48,7 +48,7 @@ class BuildResult:
     cached: bool
 
     def words(self, size_bytes: int | None) -> str:
-        """``image ready (cached)``, or ``image ready: 1.4 GB, built in 41 s``."""
+        """Return ``image ready (cached)``, or ``image ready: 1.4 GB, built in 41 s``."""
         if self.cached:
             return CACHED
         size = f"{format_bytes(size_bytes)}, " if size_bytes is not None else ""
@@ -97,7 +97,7 @@ def build(
 
 @contextmanager
 def _context(image: ImagePlan, pip_conf: str | None) -> Iterator[tuple[Path, list[str]]]:
-    """A fresh folder with the files that the plan lists and nothing else, and ``--secret`` arguments."""
+    """Provide a fresh folder with the files that the plan lists and nothing else, and ``--secret`` arguments."""
     with tempfile.TemporaryDirectory(prefix="seatrial-build-") as folder:
         context = Path(folder) / "context"
         try:
@@ -131,7 +131,7 @@ def context_of(image: ImagePlan) -> dict[str, bytes | Path]:
 
 
 def write_context(image: ImagePlan, context: Path) -> None:
-    """Write them; what was no link when the plan was made, and is one by now, is not followed.
+    """Write the context; what was no link when the plan was made, and is one by now, is not followed.
 
     Raises OSError; UntrustedPathError, DiskError; ImageError: wheels have changed.
     """

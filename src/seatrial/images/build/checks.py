@@ -26,7 +26,7 @@ _TIMEOUT_S = 120.0
 
 
 def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
-    """Look into the image under this name.
+    """Compare what is installed in the image under this name with the plan.
 
     Raises ImageError: another build of the framework than was planned, or packages that do not belong together.
     """
@@ -84,7 +84,7 @@ def _other_build(has: str, planned: str, image: ImagePlan) -> Finding:
 
 
 def _pair(found: dict[str, Any]) -> Finding | None:
-    """torchvision's compiled operators are for one torch, and for the same kind of build."""
+    """Find a torchvision whose compiled operators are for another torch, or another kind of build; None if both fit."""
     torch, vision = found.get("torch"), found.get("torchvision")
     if not torch or not vision:
         return None
@@ -103,7 +103,7 @@ def _pair(found: dict[str, Any]) -> Finding | None:
 
 
 def torchvision_of(torch: str) -> str | None:
-    """The torchvision that was released with a torch; None where the tables do not know.
+    """Return the torchvision that was released with a torch; None if the tables do not know it.
 
     Each torch to 2.14 has one of its own: https://github.com/pytorch/vision#installation
     """
@@ -145,7 +145,7 @@ class CudaUnaskedError(EngineError):
 
 
 def without_cuda(progress: Progress, requirements: Sequence[str], *, image: bool = False) -> Progress:
-    """``progress``, which ends pip by CudaUnaskedError where it is about to download CUDA.
+    """Wrap ``progress`` so that it ends pip by CudaUnaskedError where pip is about to download CUDA.
 
     Args:
         requirements: lines of requirements files; where one names CUDA, nothing is watched.

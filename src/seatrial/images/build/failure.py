@@ -86,7 +86,7 @@ def readable(line: str) -> str:
 
 
 def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageError:
-    """The error to raise, from the last lines of a failed build, as the engine or as ``readable`` gives them."""
+    """Return the error to raise, from the last lines of a failed build, as the engine or ``readable`` gives them."""
     step = next((doing for line in reversed(lines) if (doing := step_in_words(_text(line)))), None)
     lines = failing_step(lines)
     where = f"Building {image.tag} failed" + (f" while {step}" if step else "")
@@ -123,7 +123,7 @@ def guess_among(warnings: Sequence[str], package: str) -> str | None:
 
 
 def failing_step(lines: Sequence[str]) -> list[str]:
-    """The lines of the step that failed, without BuildKit's numbers; all lines where none is marked."""
+    """Return the lines of the step that failed, without BuildKit's numbers; all lines if none is marked."""
     numbers = [found[1] for line in lines if (found := _STEP_ERROR.match(line))]
     if numbers:
         own = [line for line in lines if (found := _NUMBER.match(line)) is None or found[1] == numbers[-1]]
@@ -135,7 +135,7 @@ def failing_step(lines: Sequence[str]) -> list[str]:
 
 
 def first_cause(lines: Sequence[str]) -> tuple[Match, str] | None:
-    """(the known failure that the others follow from, the line that shows it).
+    """Return (the known failure that the others follow from, the line that shows it); None if none is known.
 
     The first in the log counts; lines that only report a failure come last, and warnings before them: pip tries again
     after "WARNING: Retrying", and often it works.
@@ -173,14 +173,14 @@ def _weight(id: str, line: str) -> int:
 
 
 def _informative_line(message_line: str, lines: Sequence[str], at: int) -> str:
-    """The line that shows the cause; where pip repeats it as an error, the error."""
+    """Return the line that shows the cause; if pip repeats it as an error, that error."""
     if not message_line.startswith(("WARNING:", "ERROR: Could not find a version")):
         return message_line
     return next((line.strip() for line in lines[at + 1 :] if re.match(r"\s*(ERROR|E): ", line)), message_line)
 
 
 def _package(lines: Sequence[str]) -> str | None:
-    """The package that pip was making when it failed."""
+    """Return the package that pip was building when it failed; None if no line names one."""
     for line in lines:
         if found := re.search(r"Failed building wheel for ([\w.-]+)|Failed to build [`']?([\w.-]+)", line):
             return found[1] or found[2]
@@ -199,7 +199,7 @@ def step_in_words(line: str) -> str | None:
 
 
 def last_meaningful(lines: Sequence[str]) -> str:
-    """The last line that a tool marked as an error, else the last that is more than repetition, else the last."""
+    """Return the last line that a tool marked as an error, else the last that repeats nothing, else the last."""
     lines = [line for line in lines if line.strip() and not _FRAME.match(line)]
     informative = [line.strip() for line in lines if not _REPETITION.search(line)]
     marked = [line for line in informative if _MARKED.match(line)]

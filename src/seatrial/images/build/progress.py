@@ -116,7 +116,7 @@ def _step(text: str) -> str | None:
 
 
 def _package(file: str) -> str:
-    """``torch-2.13.0-cp311-….whl`` → ``torch 2.13.0``."""
+    """Return ``torch 2.13.0`` for ``torch-2.13.0-cp311-….whl``."""
     parts = file.rpartition("/")[2].split("-")
     return f"{parts[0]} {parts[1]}" if file.endswith(".whl") and parts[2:] else file
 

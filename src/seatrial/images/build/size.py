@@ -110,7 +110,7 @@ def _measured() -> dict[str, dict[str, Any]]:
 
 
 def check_space(image: ImagePlan, store: ImageStore) -> None:
-    """Raises DiskError when the engine's disk cannot hold what building the image takes.
+    """Refuse a build that needs more than the engine's disk can hold. Raises DiskError.
 
     The disk of a virtual machine or of another host is not visible here; then no warning is given.
     """
@@ -124,7 +124,7 @@ def needed_bytes(image: ImagePlan) -> int:
 
 
 def installed_bytes(image: ImagePlan) -> int:
-    """Bytes of the packages in the image: the framework with its CUDA libraries, and what is known of the others."""
+    """Return the bytes of the packages: the framework with its CUDA libraries, and what is known of the others."""
     frameworks = sum(size for _, size in _frameworks(image))
     return frameworks + max(image.packages_bytes, 0 if frameworks else _OTHER_BYTES)
 
@@ -186,7 +186,7 @@ def _gb(size_bytes: int) -> str:
 
 
 def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
-    """Each framework and about how many bytes it has, the first first."""
+    """Return each framework and about how many bytes it has, the first first."""
     first = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
     builds = {first: image.stack["build"]} if "build" in image.stack else {}
     known = _measured()
@@ -197,7 +197,7 @@ def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
 
 
 def refuse_too_little(image: ImagePlan, root: str, free_bytes: int, engine: str) -> None:
-    """Raises DiskError naming both numbers."""
+    """Refuse a disk with less free space than the build needs. Raises DiskError naming both numbers."""
     if free_bytes < (needed := needed_bytes(image)):
         raise DiskError(
             f"{image.tag} takes about {needed / 1e9:.0f} GB to build; {root} has only {free_bytes / 1e9:.1f} GB free",

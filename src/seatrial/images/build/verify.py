@@ -83,7 +83,7 @@ def verify_image(
 def judge(
     found: dict[str, Any], image: ImagePlan, machine: TargetMachine | None, *, on_gpu: bool = False
 ) -> Verification:
-    """The script's answers against the plan's promises; ``on_gpu``: it had GPUs to run on. Pure."""
+    """Compare the script's answers with the plan's promises; ``on_gpu``: it had GPUs to run on. Pure."""
     wrong = [f"`import {name}` fails: {error}" for name, error in found["errors"].items()]
     if other := mismatch({**found["versions"], **{key: found[key] for key in ("cuda",) if key in found}}, image):
         wrong.append(mid_sentence(other.message))
@@ -110,7 +110,7 @@ def judge(
 
 
 def measure_contents(image: ImagePlan, *, store: ImageStore, machine: TargetMachine | None) -> dict[str, Any]:
-    """The image's packages, kinds of files and device code, in bytes, as slimming.estimate counts them."""
+    """Measure the image's packages, kinds of files and device code in bytes, as slim/program/estimate.py does."""
     targets = ",".join(each.replace(".", "") for each in (machine.capabilities if machine else ()))
     load = "import sys,base64,io,zipfile,tempfile,runpy;"
     # The program comes through standard input, so no mount is needed.

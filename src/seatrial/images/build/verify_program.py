@@ -21,7 +21,7 @@ _FORMATS = (*_FLOATS, "int8", "float8_e4m3fn")
 
 
 def main() -> None:
-    """argv: import names, with commas; ``gpu`` or ``cpu``."""
+    """Run the verification and print its JSON; argv: import names, with commas; ``gpu`` or ``cpu``."""
     names, gpu = [name for name in sys.argv[1].split(",") if name], sys.argv[2] == "gpu"
     found: dict[str, Any] = {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
@@ -111,7 +111,7 @@ def _trained(found: dict[str, Any], train: Callable[[], str]) -> str | None:
 
 
 def _train(torch: Any, device: str) -> str:
-    """Digest of a small network's weights after five steps: equal for equal libraries."""
+    """Train a small network for five steps; return a digest of its weights, equal for equal libraries."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 26 * 26, 10)
@@ -127,7 +127,7 @@ def _train(torch: Any, device: str) -> str:
 
 
 def _train_tensorflow(tf: Any, device: str) -> str:
-    """The same in TensorFlow; on the CPU each second step by XLA, which ends the process on GPUs it does not know."""
+    """Train it in TensorFlow; on the CPU each second step by XLA, which ends the process on GPUs it does not know."""
     later = hasattr(tf.config.experimental, "enable_op_determinism")  # than 2.7
     if later:
         tf.config.experimental.enable_op_determinism()
@@ -153,7 +153,7 @@ def _train_tensorflow(tf: Any, device: str) -> str:
 
 
 def _train_jax(jax: Any, device: Any) -> str:
-    """The same in JAX."""
+    """Train the same network in JAX."""
     jnp, lax = jax.numpy, jax.lax
 
     def loss(weights: Any, images_NCHW: Any, labels: Any) -> Any:
@@ -179,7 +179,7 @@ def _digest(arrays: Iterable[Any]) -> str:
 
 
 def _kernels(product: Callable[[str], float | None]) -> dict[str, str]:
-    """A matrix product per number format on one device: format → "" or why it failed."""
+    """Compute a matrix product per number format on one device; return format → "" or why it failed."""
     answers = {}
     for name in _FORMATS:
         try:
@@ -192,7 +192,7 @@ def _kernels(product: Callable[[str], float | None]) -> dict[str, str]:
 
 
 class _TorchProduct:
-    """One element of the product of two matrices of ones; None where the device has no such format."""
+    """Computes one element of the product of two matrices of ones; None where the device has no such format."""
 
     def __init__(self, torch: Any, device: str) -> None:
         self.torch, self.device = torch, device

@@ -48,7 +48,7 @@ _FILES = (
 
 
 def wheel_bytes() -> bytes:
-    """The wheel, ready for ``pip install --no-deps``. It declares no dependencies: the image's recipe names them."""
+    """Build the wheel for ``pip install --no-deps``. It declares no dependencies: the image's recipe names them."""
     contents = {f"seatrial/{path.relative_to(_PACKAGE)}": path.read_bytes() for path in _sources()}
     contents[f"{_DIST_INFO}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: seatrial\nVersion: {seatrial.__version__}\n"
@@ -64,7 +64,7 @@ def wheel_bytes() -> bytes:
 
 
 def write_wheel(folder: Path) -> Path:
-    """The wheel as a file of this folder, named by its content; for ready images, which get it mounted."""
+    """Write the wheel into this folder, named by its content; return its path. Ready images get it mounted."""
     data = wheel_bytes()
     path = folder / f"recipes-{hashlib.sha256(data).hexdigest()[:12]}.whl"
     if not path.exists():
@@ -132,7 +132,7 @@ def to_compile(needs: Needs, *, with_gpus: bool) -> tuple[tuple[Extension, ...],
 
 
 def sources_of(project: Path, extensions: Collection[Extension]) -> dict[str, str]:
-    """Read the sources by their place in the build context: of the folder all, of the one around it what C includes.
+    """Return place in the build context → text: each extension's sources, and around its folder what C includes.
 
     Raises ConfigError: they are too large to be sources.
     """
@@ -158,7 +158,7 @@ def sources_of(project: Path, extensions: Collection[Extension]) -> dict[str, st
 
 
 def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -> ImagePlan:
-    """The image with the project at /workspace, under a tag of its own; a ready image becomes the base.
+    """Return the image with the project at /workspace, under a tag of its own; a ready image becomes the base.
 
     Args:
         skipped: folders of the project that are data or models.
@@ -194,7 +194,7 @@ def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -
 
 
 def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:
-    """Path in the project → file, sorted. Links that lead out of it are left out: elsewhere they are broken."""
+    """Return path in the project → file, sorted, without links that lead out of it: elsewhere they are broken."""
     found: dict[str, Path] = {}
     root = project.resolve()
     for entry in files_below(project, skip=SKIPPED_FOLDERS, hidden=True, links=True):
@@ -237,7 +237,7 @@ def origin_labels(job: Job) -> dict[str, str]:
 
 
 def public_url(remote: str) -> str | None:
-    """A remote as a URL without login, query and fragment, where tokens stand; None for a folder of this machine."""
+    """Return a remote as a URL without login, query and fragment, which may hold tokens; None for a local folder."""
     if "://" not in remote:
         match = _SSH.fullmatch(remote)
         return f"ssh://{match['host']}/{match['path']}" if match else None

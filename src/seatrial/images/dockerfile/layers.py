@@ -1,4 +1,4 @@
-"""Requirements → the layers that they go into: the framework, what it requires, what is large, and all others."""
+"""Split requirements into layers: the framework, what it requires, large packages, and all others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Layers:
     hashed: bool = False
 
     def texts(self) -> dict[str, str]:
-        """Path in the build context → text."""
+        """Return path in the build context → text."""
         found = {}
         for folder, wanted in self.folders.items():
             found[f"{folder}/{REQUIREMENTS}"] = "\n".join([*wanted.options, *wanted.lines, ""])
@@ -83,7 +83,7 @@ def split(found: Requirements, locked: Locked | None = None) -> Layers:
 
 
 def _framework(found: Requirements, place: int) -> Requirements:
-    """Return the framework's line; torch names each of its parts exactly, itself, and others name ranges."""
+    """Return the framework's line, with its parts if it requires ranges of them; torch names each exactly."""
     line = found.lines[place]
     with_ranges = canonical_name(line) != "torch"
     parts = _chosen(found.lines, _is_binary_part) if with_ranges else ()
@@ -92,7 +92,7 @@ def _framework(found: Requirements, place: int) -> Requirements:
 
 
 def program() -> bytes:
-    """The file TOOLS/PROGRAM of the build context."""
+    """Return the bytes of the program for layers, which is the file TOOLS/PROGRAM of the build context."""
     return Path(layer_program.__file__).read_bytes()
 
 
@@ -108,7 +108,7 @@ def digest_of(texts: dict[str, str], folder: str, slimmer: bytes = b"") -> str:
 
 
 def _chosen(lines: Iterable[str], wanted: Callable[[str, Requirement], bool]) -> tuple[str, ...]:
-    """Those that pip finds on an index, sorted: the order in which a project names them makes no other layer."""
+    """Return the wanted lines that pip finds on an index, sorted: another order in the project makes no other layer."""
     named = ((canonical_name(line) or "", parsed(line), line) for line in lines)
     return tuple(sorted(line for name, entry, line in named if entry and not entry.url and wanted(name, entry)))
 
@@ -118,5 +118,5 @@ def _is_binary(name: str, entry: Requirement) -> bool:
 
 
 def _is_binary_part(name: str, entry: Requirement) -> bool:
-    """Not a framework itself: a second one belongs to the packages."""
+    """Return True for a part of a framework, not for a framework: a second one belongs to the packages."""
     return name not in PACKAGES and _is_binary(name, entry)

@@ -1,4 +1,4 @@
-"""The Dockerfile's text: pure, deterministic, commented for the person who reviews it.
+"""Write the Dockerfile's text: pure, deterministic, commented for the person who reviews it.
 
 No ``# syntax=`` line: it would pull a frontend image, and what is used here (secret and bind mounts) is in every
 BuildKit since Docker 18.09's default frontend of 20.10 and in Buildah since 1.24.
@@ -73,7 +73,7 @@ ORDINARY_USER = "1000:1000"
 SLIMMER = "slim.pyz"
 
 _LAYER = f"{_TOOLS_AT}/{PROGRAM}"
-#: Lines of the framework layer that come back (_slim), with their hashes.
+#: File with the lines of the framework layer that _slim restores, and their hashes.
 _WANTED = "/tmp/wanted.txt"
 
 _AUTHORITIES = "/tmp/authorities.pem"
@@ -89,7 +89,7 @@ _DISTRUST = f"rm {_AUTHORITIES}"
 
 @dataclass(frozen=True)
 class ImageContents:
-    """Everything the text depends on.
+    """Hold everything that the Dockerfile's text depends on.
 
     Attributes:
         slug: name for people, in the title label.
@@ -120,27 +120,27 @@ class ImageContents:
 
     @property
     def git(self) -> bool:
-        """A requirement comes from a git repository."""
+        """Return True if a requirement comes from a git repository."""
         return self.resolved.requirements.needs_git
 
     @property
     def pip_conf(self) -> bool:
-        """The build gets a pip configuration as a secret."""
+        """Return True if the build gets a pip configuration as a secret."""
         return pip_conf(self.options) is not None
 
     @property
     def base_packages(self) -> tuple[str, ...]:
-        """Debian packages that the base's Python needs, before anything else."""
+        """Return the Debian packages that the base's Python needs, before anything else."""
         return (*self.base.system_packages, *filter(_is_python, self.options.system_packages))
 
     @property
     def system_packages(self) -> tuple[str, ...]:
-        """Debian packages of the project."""
+        """Return the Debian packages of the project."""
         return tuple(name for name in self.options.system_packages if not _is_python(name))
 
     @property
     def has_builder(self) -> bool:
-        """Packages are built in a stage that has more than the image."""
+        """Return True if packages are built in a stage that has more than the image."""
         return LISTED in self.layers.folders and (self.base.builder is not None or self.git)
 
 
@@ -150,7 +150,7 @@ def _is_python(debian_package: str) -> bool:
 
 
 def render(contents: ImageContents) -> str:
-    """The Dockerfile."""
+    """Return the text of the Dockerfile, with a layer for each group of requirements."""
     parts = [
         f"# {contents.slug}: made by seatrial. The project itself is not in here: it is mounted at\n"
         f"# {CONTAINER_PROJECT} when it runs, so editing it rebuilds nothing.",
@@ -200,7 +200,7 @@ def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
 
 
 def _of_the_project(contents: ImageContents, also: Sequence[str] = ()) -> Iterator[str]:
-    """The project's Debian packages, and a compiler where it compiles when it runs."""
+    """Write the step with the project's Debian packages, and a compiler if the job compiles at run time."""
     packages = sorted({*contents.system_packages, *also, *(COMPILER_PACKAGES if contents.compiles else ())})
     if packages:
         yield from _debian_packages(contents, packages)
@@ -246,12 +246,12 @@ def _builder(contents: ImageContents) -> Iterator[str]:
 
 
 def _below(contents: ImageContents) -> str:
-    """The stage that the project's packages are installed on."""
+    """Return the name of the stage that the project's packages are installed on."""
     return FRAMEWORK if FRAMEWORK in contents.layers.folders else "base"
 
 
 def _install(contents: ImageContents, folder: str) -> Iterator[str]:
-    """One layer: pip with the requirements of one folder of the context, on what is there already."""
+    """Write one layer: pip installs the requirements of one folder of the context above what is there already."""
     by_hash = folder in contents.layers.by_hash
     if digest := contents.sources if by_hash else contents.own_sources:
         yield "# Digest of the package sources, which are build secrets: other sources make other layers."
@@ -310,7 +310,7 @@ def _mounts(contents: ImageContents, folder: str) -> list[str]:
 
 
 def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
-    """Slim what this layer adds; above the framework's, what was left out there comes back where a package needs it."""
+    """Return commands that slim this layer; above the framework's, they first restore what a package needs of it."""
     slimmer = f"{VENV_PYTHON} {_FILES_AT}/{SLIMMER} --root {VENV} {' '.join(contents.slimming.arguments)}"
     if folder == FRAMEWORK:
         return [f"{slimmer} --keep-metadata"]
@@ -347,7 +347,7 @@ def _final(contents: ImageContents) -> Iterator[str]:
 
 
 def _extensions(contents: ImageContents) -> Iterator[str]:
-    """The project's own modules that are compiled: in a stage that has the compilers, into a folder of their own."""
+    """Write the stage that compiles the project's own modules, and a last one that gets them in their own folder."""
     yield "# The project's extensions. Compilers stay in this stage."
     yield f"FROM {contents.base.builder or 'packages'} AS extensions"
     packages = {*contents.base_packages, *contents.system_packages} if contents.base.builder else set()
@@ -393,7 +393,7 @@ def finish(contents: ImageContents) -> Iterator[str]:
 
 
 def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = ()) -> Iterator[str]:
-    """One RUN, a command a line; with ``ca_bundle``, inside a frame that trusts it for this step alone."""
+    """Write one RUN, a command a line; ``ca_bundle`` is trusted for this step alone."""
     if contents.options.ca_bundle:
         yield "# Trusted in this step alone: pip's own authorities, the system's, and the extra ones."
         mounts = (*mounts, f"type=secret,id={CA_SECRET}")
@@ -406,7 +406,7 @@ _BUILD = "/tmp/requirements"
 
 
 def render_plain(contents: ImageContents) -> str | None:
-    """The Dockerfile, or None where the image needs what a text cannot hold: wheels, secrets, nvcc, slimming.
+    """Return the Dockerfile as one file; None if the image needs what no text holds: wheels, secrets, nvcc, slimming.
 
     Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
     """

@@ -182,7 +182,7 @@ _FILES, _CONDA_FILES = ("-r", "--requirement", "--requirements"), ("-f", "--file
 
 @dataclass(frozen=True)
 class Install:
-    """One command that installs.
+    """Hold one command that installs.
 
     Attributes:
         tool: pip, uv, conda or the name of a system's package manager.
@@ -202,7 +202,7 @@ class Install:
 
     @cached_property
     def _sorted(self) -> tuple[list[str], list[tuple[str, str]]]:
-        """(what is installed, options and their words)."""
+        """Return (what is installed, options and their words)."""
         taking = _CONDA_VALUES if self.tool == "conda" else _PIP_VALUES if self.tool in ("pip", "uv") else ()
         packages, options, waiting = [], [], ""
         for word in (*self.before, *self.words):
@@ -230,7 +230,7 @@ class Install:
 
     @property
     def files(self) -> list[str]:
-        """Requirement files."""
+        """Return the requirement files."""
         if self.tool not in ("pip", "uv", "conda"):
             return []
         named = _CONDA_FILES if self.tool == "conda" else _FILES
@@ -238,12 +238,12 @@ class Install:
 
     @property
     def sources(self) -> list[str]:
-        """Indexes, pages of wheels, channels."""
+        """Return the indexes, pages of wheels and channels."""
         named = _CHANNELS if self.tool == "conda" else _INDEXES
         return [value for name, value in self._sorted[1] if name in named]
 
     def package(self, *names: str) -> str | None:
-        """The requirement of one of these names as it is written, extras and version included."""
+        """Return the requirement of one of these names as it is written, extras and version included, or None."""
         for word in self.packages:
             found = re.match(r"(?:[\w.-]+::)?([A-Za-z0-9][\w.-]*?)(?:\[[^\]]*\])?\s*(?:$|[=<>!~;@ ])", word)
             if found and found[1].lower().replace("_", "-") in names:
@@ -252,7 +252,7 @@ class Install:
 
 
 def installs_of(commands: tuple[Command, ...]) -> Iterator[Install]:
-    """Return the installations among commands."""
+    """Yield the installations among commands."""
     for command in commands:
         if found := _install(command):
             yield found

@@ -50,7 +50,7 @@ class Instruction:
 
 
 def read_instructions(text: str) -> Iterator[Instruction]:
-    """Return the instructions in order. Text that is not a Dockerfile gives instructions with odd names."""
+    """Yield the instructions in order. Text that is not a Dockerfile gives instructions with odd names."""
     lines = text.removeprefix("\ufeff").splitlines()
     escape = _escape(lines)
     number = 0

@@ -41,7 +41,7 @@ def _without(needs: Needs, lines: Collection[str], **note: str) -> Needs:
 
 
 def _without_python(needs: Needs) -> Needs:
-    """A list of pip's may name python itself, as conda's do: no package, but the version that the project is for."""
+    """Take lines that name python, as conda's lists have them, for the Python of the project: pip has no package."""
     lines = needs.requirements.lines
     named = {line: each for line in lines if (each := parsed(line)) and each.name.lower() == "python"}
     if not named:
@@ -74,7 +74,7 @@ _WITH_ROCM = re.compile(r"(\d+\.\d+\.\d+)\.\d+")
 
 
 def _for_linux(lines: Sequence[str]) -> tuple[Iterable[str], str]:
-    """(the same as a container has it, what became of which; "": nothing)."""
+    """Return (the lines as a container has them, a note on the changed ones; "" if there are none)."""
     foreign = {line: _OTHER_NAMES[name] for line in lines if (name := _plain_name(line)) in _OTHER_NAMES}
     if not foreign:
         return lines, ""
@@ -89,7 +89,7 @@ def _for_linux(lines: Sequence[str]) -> tuple[Iterable[str], str]:
 
 
 def _merged(foreign: Mapping[str, str | None], own: str) -> str:
-    """One line in place of all that stand for this package: every extra, and the versions that count most."""
+    """Return one line for all that stand for this package: every extra, and the versions that count most."""
     wanted = [each for line, name in foreign.items() if name == own and (each := parsed(line))]
     order = list(_OTHER_NAMES)
     first = min(wanted, key=lambda each: (not each.specifier, order.index(canonicalize_name(each.name))))
@@ -109,7 +109,7 @@ def _plain_name(line: str) -> str | None:
 
 
 def system_packages(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Name of a required package → the Debian packages (bookworm) that it needs; what needs none is left out."""
+    """Return required package → the Debian packages (bookworm) that it needs, for those that need any."""
     names = [name for line in lines if (name := canonical_name(line)) is not None]
     needed = _needed()
     return {name: needed[name] for name in names if name in needed}

@@ -32,7 +32,7 @@ _SHORTEST_SHARED = 5
 
 @dataclass(frozen=True)
 class ImportedPackages:
-    """Packages for imported modules.
+    """Hold the packages of imported modules.
 
     Attributes:
         known: import name → package, from the table of import names.
@@ -53,11 +53,11 @@ class ImportedPackages:
 
     @property
     def strangers(self) -> tuple[str, ...]:
-        """Import names of which nobody knows whose they are."""
+        """Return import names whose package is guessed or unknown."""
         return (*self.guessed, *self.unknown)
 
     def without(self, names: Collection[str]) -> ImportedPackages:
-        """The same without these import names."""
+        """Return the same packages without these import names."""
         known, guessed, elsewhere = (
             {name: package for name, package in each.items() if name not in names}
             for each in (self.known, self.guessed, self.elsewhere)
@@ -66,7 +66,7 @@ class ImportedPackages:
 
 
 def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> ImportedPackages:
-    """The packages that provide these top-level names; neither standard modules nor the project's own.
+    """Return the packages of these top-level names, except standard modules and the project's own.
 
     Args:
         local_roots: folders whose modules and packages belong to the project.
@@ -115,7 +115,7 @@ def _is_known(name: str, names: _Names) -> bool:
 
 
 def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
-    """Packages that imported modules, or those around them, need and that no import names.
+    """Return packages that imported modules, or those around them, need and that no import names.
 
     tensorboard for ``torch.utils.tensorboard``, ray[tune] for ``ray.tune.schedulers``.
     """
@@ -124,7 +124,7 @@ def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
 
 
 def _around(module: str) -> Iterator[str]:
-    """The module, and the packages that it is in: ``a.b.c``, ``a.b``, ``a``."""
+    """Yield the module, and the packages that it is in: ``a.b.c``, ``a.b``, ``a``."""
     while module:
         yield module
         module = module.rpartition(".")[0]
@@ -181,7 +181,7 @@ def guessed_package(script: ScriptFacts, guess: tuple[str, str]) -> str:
 
 
 def the_project_itself(script: ScriptFacts, name: str) -> str:
-    """For a script that was started inside of the package that it imports."""
+    """Return the warning for a script that was started inside of the package that it imports."""
     file, _, line = script.where.get(name, "").rpartition(":")
     where = f"{file}:{line}" if file else "the target"
     module = f"-m {name}.{file.removesuffix('.py').replace('/', '.')}" if file else "…"
@@ -192,7 +192,7 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
 
 
 def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
-    """Modules of the project's own that the target will not find."""
+    """Yield warnings of the project's own modules that the target will not find."""
     if own:
         lies = [
             f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"
@@ -211,7 +211,7 @@ def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Itera
 
 
 def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:
-    """Modules of folders that the project names and that are not mounted with it."""
+    """Yield warnings of modules from folders that the project names and that are not mounted with it."""
     for name, folder in from_folders.items():
         where, way = script.where.get(name, "the target"), "that folder is not there"
         if folder is not None and is_folder(folder):
@@ -226,7 +226,7 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
 
 
 def in_empty_submodules(script: ScriptFacts, lacking: list[str], absent: list[str]) -> Iterator[str]:
-    """Modules that may lie in what git has not fetched: nothing is guessed in their place."""
+    """Yield warnings of modules that may lie in a submodule that git has not fetched; none is guessed instead."""
     for name in lacking:
         yield (
             f"{script.where.get(name, 'the target')} imports {name}, which is not here, and the git submodule "
@@ -237,7 +237,7 @@ def in_empty_submodules(script: ScriptFacts, lacking: list[str], absent: list[st
 def not_installed(
     needs: Needs, packages: ImportedPackages, script: ScriptFacts
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Imports that nothing in the list provides: (sentence with what to do, (module, package))."""
+    """Yield (sentence with what to do, (module, package)) for each import that nothing in the list provides."""
     guesses = {} if needs.source == "the imports" else packages.guessed
     for name, ask in {**packages.elsewhere, **guesses}.items():
         if not is_listed(needs.requirements, name, ask):
@@ -266,7 +266,7 @@ _MAX_BYTES, _MOST = 100_000, 100
 
 
 def empty_submodules(project: Path) -> list[str]:
-    """Folders of submodules in which there is nothing, as .gitmodules names them."""
+    """Return the folders of submodules in which there is nothing, as .gitmodules names them."""
     if not is_there(file := project / ".gitmodules"):
         return []
     try:

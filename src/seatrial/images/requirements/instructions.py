@@ -142,7 +142,7 @@ def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, .
 
 
 def _compiled(tree: ast.Module) -> set[str]:
-    """Names that setup.py gives to compiled modules, and to their package."""
+    """Return the names that setup.py gives to compiled modules, and to their package."""
     names = set()
     for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
         called = dotted(call.func).rpartition(".")[2]

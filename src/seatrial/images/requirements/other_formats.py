@@ -54,7 +54,7 @@ _ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 
 
 def read_environment(file: Path) -> Requirements:
-    """The file's pip part, options of pip's included, and the Python packages that conda would install.
+    """Read the file's pip part, options of pip's included, and the Python packages that conda would install.
 
     The project itself (``-e .``) is left out: it is mounted, and its packages are importable.
 
@@ -106,7 +106,7 @@ def read_list(file: Path, project: Path) -> Requirements:
 
 
 def as_pip_has_it(item: str) -> str | None:
-    """``pytorch=1.11`` → ``torch==1.11.*``; of three parts the very one. None for ffmpeg and the like."""
+    """Turn ``pytorch=1.11`` into ``torch==1.11.*``, three parts into that very one; None for ffmpeg and the like."""
     match = _CONDA.fullmatch(item.strip())
     package = known_package(match[1]) if match else None
     if match is None or package is None:
@@ -125,7 +125,7 @@ def as_pip_has_it(item: str) -> str | None:
 
 
 def read_setup(file: Path) -> Requirements | None:
-    """The file's requirements, or None when it lists none literally. Raises ConfigError naming ``file:line``."""
+    """Read the file's requirements; None if it lists none literally. Raises ConfigError naming ``file:line``."""
     try:
         source = read_bytes(file, inside=file.parent, limit_bytes=MAX_BYTES)
         if marks(source) > MOST_MARKS:
@@ -232,7 +232,7 @@ class _Values:
         return None
 
     def _looked_up(self, keys: list[ast.expr]) -> list[tuple[str, int]] | None:
-        """``deps["torch"]``, ``deps_list("torch")``: by a table's key, or by the name in a list of requirements."""
+        """Find ``deps["torch"]``, ``deps_list("torch")`` by a table's key or a list's name; None if one is missing."""
         if not self.listed:
             for value in self.names.values():
                 listed = value.elts if isinstance(value, ast.List | ast.Tuple) else []
@@ -268,7 +268,7 @@ def read_pipfile(file: Path) -> Requirements | None:
 
 
 def read_setup_cfg(file: Path) -> Requirements | None:
-    """The file's requirements, or None when it lists none. Raises ConfigError naming the file."""
+    """Read the file's requirements; None if it lists none. Raises ConfigError naming the file."""
     import configparser  # few projects have such a file
 
     text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
@@ -289,7 +289,7 @@ def read_setup_cfg(file: Path) -> Requirements | None:
 
 
 def _lines(value: str, file: Path) -> tuple[str, ...]:
-    """One requirement a line; setuptools takes semicolons for markers and ``file:`` for a list elsewhere."""
+    """Return a requirement for each line, markers included; ``file:``, setuptools' list elsewhere, is left out."""
     listed = [line.partition(" #")[0].strip() for line in value.splitlines()]
     wanted = [line for line in listed if line and not line.startswith(("#", "file:"))]
     refuse_too_many(wanted, file.name, file)
@@ -300,7 +300,7 @@ _BEGIN, _END = "# /// script", "# ///"
 
 
 def read_inline(file: Path, project: Path) -> Requirements | None:
-    """The dependencies and the Python that a script names, or None where it names none. Raises ConfigError."""
+    """Read the dependencies and the Python that a script names; None if it names none. Raises ConfigError."""
     text = _block(read_bytes(file, inside=project).decode("utf-8", "replace").splitlines())
     if text is None:
         return None
@@ -317,7 +317,7 @@ def read_inline(file: Path, project: Path) -> Requirements | None:
 
 
 def _block(lines: list[str]) -> str | None:
-    """The TOML of the first such comment; None without one, or where it does not end."""
+    """Return the TOML of the first such comment; None without one, or if it does not end."""
     if _BEGIN not in lines:
         return None
     inside: list[str] = []
@@ -335,7 +335,7 @@ _MOST_STEPS = 100
 
 
 def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements, tuple[str, ...]]:
-    """(requirements that the project's files list literally, extras included; missing extras, as pip warns).
+    """Return (requirements that the project's files list literally, extras too; pip's warnings of missing extras).
 
     Raises ConfigError: a file that cannot be read.
     """
@@ -367,7 +367,7 @@ def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements
 
 
 def _setups(project: Path) -> Iterator[Requirements]:
-    """pyproject.toml's list, or else those of setup.py and setup.cfg, which setuptools reads together."""
+    """Yield pyproject.toml's list, or else those of setup.py and setup.cfg, which setuptools reads together."""
     if is_there(file := project / "pyproject.toml") and (setup := read_pyproject(file)) is not None:
         yield setup
         return

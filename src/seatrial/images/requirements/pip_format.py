@@ -1,4 +1,4 @@
-"""requirements.txt, read as pip reads it, checked here so that a mistake names its file and line before any build.
+"""Read requirements.txt as pip reads it, checked here so that a mistake names its file and line before any build.
 
 Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 """
@@ -76,15 +76,15 @@ class Requirements:
     name: str | None = None
 
     def plus(self, *lines: str, constraints: Iterable[str] = ()) -> Requirements:
-        """Return it with further lines and constraints."""
+        """Return the same requirements with further lines and constraints."""
         return replace(self, lines=(*self.lines, *lines), constraints=(*self.constraints, *constraints))
 
     def replaced(self, place: int, line: str) -> Requirements:
-        """The same with another requirement at ``lines[place]``."""
+        """Return the same requirements with another one at ``lines[place]``."""
         return replace(self, lines=(*self.lines[:place], line, *self.lines[place + 1 :]))
 
     def of(self, package: str, *, constraints: bool = True) -> list[Requirement]:
-        """Return what the lines, and the constraints, ask of a package by its canonical name, addresses aside."""
+        """Return the requirements on a package, by its canonical name, of lines and constraints, without addresses."""
         lines = (*self.lines, *(self.constraints if constraints else ()))
         return [each for line in lines if canonical_name(line) == package and (each := parsed(line))]
 
@@ -125,7 +125,7 @@ class _Reader:
             self.take(line, number, path, into)
 
     def take(self, line: str, number: int, path: Path, into: list[str]) -> None:
-        """One line of the file ``path``, without its comment."""
+        """Add one line of the file ``path``, without its comment, to ``into``, or follow the option that it is."""
         place = f"{_shown(path, self.root)}:{number}"
         if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
             raise ConfigError(
@@ -169,13 +169,13 @@ class _Reader:
             raise ConfigError(f"{place}: {name} is not an option of a requirements file that seatrial knows")
 
     def _is_of_the_project(self, line: str, path: Path) -> bool:
-        """A folder of the project that pip would install: it is mounted, and its setup.py shows what it compiles."""
+        """Return True for a folder of the project that pip would install: it is mounted, its setup.py read."""
         match = _INNER.fullmatch(line) if line.startswith("./") or "/" in line.partition("[")[0] else None
         folders = [base / match[1] for base in (self.root, path.parent)] if match and ".." not in line else []
         return any(is_there(folder / name) for folder in folders for name in ("setup.py", "pyproject.toml"))
 
     def _extras_of_itself(self, text: str, path: Path) -> list[str] | None:
-        """``.[dev]`` → ["dev"]; None for what is not the project. pip takes paths from where it is called."""
+        """Return ["dev"] for ``.[dev]``; None for what is not the project. pip takes paths from where it is called."""
         match = _ITSELF.fullmatch(text)
         if match is None:
             return None
@@ -186,7 +186,7 @@ class _Reader:
 
 
 def read_requirements(path: Path, root: Path) -> Requirements:
-    """The file and what it includes. Places in errors are relative to ``root``.
+    """Read the file and what it includes. Places in errors are relative to ``root``.
 
     Raises ConfigError naming ``file:line``.
     """
@@ -207,18 +207,18 @@ def listed_requirements(listed: Iterable[tuple[int, str]], file: Path) -> Requir
 
 
 def refuse_too_many(listed: Sized, place: str, file: Path) -> None:
-    """Raises ConfigError that begins with ``place``: no image could contain so many packages."""
+    """Refuse more packages than an image could contain. Raises ConfigError that begins with ``place``."""
     if len(listed) > MOST_LINES:
         raise ConfigError(f"{place}: more packages than any image could contain", run=f"wc -l {as_typed(file)}")
 
 
 def line_of(item: str, text: str) -> int:
-    """Line of the first mention; parsers of TOML and YAML keep none."""
+    """Return the line of the first mention, since parsers of TOML and YAML keep none."""
     return text[: max(text.find(item), 0)].count("\n") + 1
 
 
 def python_specifier(value: object, place: str) -> SpecifierSet:
-    """A requires-python as a specifier. Raises ConfigError that begins with ``place``."""
+    """Return a requires-python as a specifier. Raises ConfigError that begins with ``place``."""
     try:
         if not isinstance(value, str) or len(value) > _MOST_OF_PYTHON:  # a list it takes, too, and reads it later
             raise ValueError
@@ -230,7 +230,7 @@ def python_specifier(value: object, place: str) -> SpecifierSet:
 
 
 def checked_requirement(text: str, place: str) -> str:
-    """``text`` if it is a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
+    """Return ``text`` as a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
     text = text if "://" in text else _LOCAL_BOUND.sub(r"\1", text)
     requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
     if _CONTROL.search(text):  # a line break would begin a line of pip's own options
@@ -262,7 +262,7 @@ def checked_requirement(text: str, place: str) -> str:
 
 @lru_cache(maxsize=2 * MOST_LINES)
 def parsed(line: str) -> Requirement | None:
-    """The requirement on a checked line, or None for a bare URL."""
+    """Return the requirement on a checked line; None for a bare URL."""
     text = _OWN_OPTION.split(line, maxsplit=1)[0].strip()
     return None if _URL.match(text) else Requirement(text)
 
@@ -274,7 +274,7 @@ def canonical_name(line: str) -> str | None:
 
 
 def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
-    """(number of the first line, text) without comments and blanks, continued lines joined."""
+    """Yield (number of the first line, text) without comments and blanks, continued lines joined."""
     begun: list[str] = []
     start = 0
     for number, line in enumerate(text_of(path, root).splitlines(), 1):
@@ -291,7 +291,7 @@ def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
 
 
 def text_of(path: Path, root: Path) -> str:
-    """The file as text. Windows shells redirect ``pip freeze`` as UTF-16, and pip reads that too."""
+    """Read the file as text, also as UTF-16: Windows shells redirect ``pip freeze`` so, and pip reads that too."""
     data = read_bytes(path, inside=root)
     wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
@@ -368,11 +368,11 @@ class Needs:
 
     @property
     def python(self) -> SpecifierSet:
-        """The Pythons that it admits: ``requires-python``, .python-version and the like."""
+        """Return the Pythons that the project admits: ``requires-python``, .python-version and the like."""
         return self.requirements.python
 
     def changed(self, requirements: Requirements, *, why: str = "", warning: str = "") -> Needs:
-        """The same with other requirements, and the reason for them or a warning."""
+        """Return the needs with other requirements, and the reason for them or a warning."""
         return replace(
             self,
             requirements=requirements,
@@ -381,11 +381,11 @@ class Needs:
         )
 
     def with_lines(self, lines: Iterable[str], *, why: str = "", warning: str = "") -> Needs:
-        """The same with other lines, and the reason for them or a warning."""
+        """Return the needs with other lines, and the reason for them or a warning."""
         return self.changed(replace(self.requirements, lines=tuple(lines)), why=why, warning=warning)
 
     def without_guess(self, name: str, why: str) -> Needs:
-        """The same without a package that was a guess."""
+        """Return the needs without a package that was a guess, and a warning of why."""
         kept = tuple(each for each in self.warnings if not each.lower().startswith(f"{name} is a guess"))
         needs = replace(self, guessed=tuple(each for each in self.guessed if each != name), warnings=kept)
         lines = (line for line in self.requirements.lines if canonical_name(line) != name)

@@ -81,7 +81,7 @@ def project_needs(
     file: Path | None = None,
     folder: Path | None = None,
 ) -> Needs:
-    """The first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
+    """Read the first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
     What the script itself lists comes first, then the lists of the folder that it is started in, then a
     requirements.txt nearer to the script than the project's own.
@@ -181,7 +181,7 @@ def _with_imported(
 
 
 def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:
-    """Import name → folder of what the project takes from a folder; an index has no part in it, or a stranger's."""
+    """Return import name → folder of what the project takes from a folder; an index has none, or a stranger's."""
     folders = own_packages(project / "pyproject.toml")
     names = {**packages.known, **packages.guessed, **{name: name for name in packages.unknown}}
     packages_of = {name: canonicalize_name(re.split(r"[<>=!~\[]", package)[0]) for name, package in names.items()}
@@ -189,7 +189,7 @@ def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path |
 
 
 def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
-    """Versions that the target ends without: pinned where the project leaves them open.
+    """Pin the versions without which the target ends, where the project leaves them open.
 
     Raises ConfigError: the project asks for another version.
     """
@@ -266,7 +266,7 @@ def _from_files(
 
 
 def _with_itself(project: Path, needs: Needs) -> Needs:
-    """``-e .`` means what the project's packaging lists; its modules are found without pip."""
+    """Add for ``-e .`` what the project's packaging lists; the project's modules are found without pip."""
     if not needs.requirements.itself:
         return needs
     listed, warnings = own_dependencies(project, filter(None, needs.requirements.itself))
@@ -285,7 +285,7 @@ def _is_bounded(line: str) -> bool:
 
 
 def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> list[str]:
-    """Packages that no import names, though the imported ones ask for them: tensorboard, accelerate, mpich and more."""
+    """Return packages that imported ones need and no import names: tensorboard, accelerate, mpich and more."""
     if found.hashed:
         return []
     have = {canonical_name(line) for line in found.lines}
@@ -308,7 +308,7 @@ def _has_an_upper_bound(found: Requirements, package: str) -> bool:
 
 
 def _has(found: Requirements, package: str) -> bool:
-    """A line names the package, with its extras where it has some: ``ray`` is not ``ray[tune]``."""
+    """Return True if a line names the package, with its extras where it has some: ``ray`` is not ``ray[tune]``."""
     wanted = Requirement(package)
     extras = set(map(canonicalize_name, wanted.extras))
     listed = found.of(canonicalize_name(wanted.name), constraints=False)
@@ -335,7 +335,7 @@ _VERSION = re.compile(r"(?:cpython-|python-?)?(3\.\d{1,3})(?:\.\d{1,3})?(?:-.*)?
 
 
 def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:
-    """(the Pythons that the project admits, what is left aside and why).
+    """Return (the Pythons that the project admits, a warning for each wish that is left aside).
 
     pyproject.toml and the file of the requirements bind. .python-version and environment.yml name the one to take, as
     far as that can be done.

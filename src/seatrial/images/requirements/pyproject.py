@@ -108,7 +108,7 @@ class _PyProject:
 
 
 def read_pyproject(file: Path, imported: Iterable[str] = ()) -> Requirements | None:
-    """``[project] dependencies``, and of its extras and groups what is imported; None when it declares no dependencies.
+    """Read ``[project] dependencies``, and those extras and groups that are imported; None if none are declared.
 
     Of ``[tool.poetry]`` likewise, where ``[project]`` lists none.
 
@@ -138,7 +138,7 @@ def read_pyproject(file: Path, imported: Iterable[str] = ()) -> Requirements | N
 
 
 def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterable[str]) -> Iterator[str]:
-    """Return the first optional line of each package that is imported and not required."""
+    """Yield the first optional line of each package that is imported and not required."""
     wanted = {canonical_name(package) for package in imported} - {canonical_name(line) for line in required}
     for line in optional:
         if (name := canonical_name(line)) in wanted:
@@ -152,7 +152,7 @@ def requires_python(file: Path) -> SpecifierSet:
 
 
 def own_packages(file: Path) -> dict[str, Path | None]:
-    """Canonical name → folder of each package that the project takes from a folder; none without a file.
+    """Return canonical name → folder of each package that the project takes from a folder; {} without a file.
 
     uv's workspaces and paths, and Poetry's paths. The folder is None where it is not found.
     """
@@ -174,7 +174,7 @@ def own_packages(file: Path) -> dict[str, Path | None]:
 
 
 def locked_versions(file: Path) -> tuple[str, ...]:
-    """``name==version`` of the packages in a lock file that come from an index and have one version; () without a file.
+    """Return ``name==version`` of each package that a lock file has once, from an index; () without a file.
 
     uv.lock, poetry.lock and pdm.lock have the same tables of ``[[package]]``. Where a package comes from stands in
     its source: uv names each, the others only those that are from elsewhere.
@@ -204,7 +204,7 @@ def locked_versions(file: Path) -> tuple[str, ...]:
 
 
 def _from_an_index(package: dict[str, Any], lock: str) -> bool:
-    """uv writes a source for each package; Poetry and PDM for those that are not from the index of all."""
+    """Return True for a package of an index: uv names every source, Poetry and PDM only those other than PyPI."""
     source = _inside(package, "source")
     return "registry" in source if lock == "uv.lock" else not source and not {"path", "git", "url"} & package.keys()
 
@@ -335,7 +335,7 @@ def _address(source: Mapping[str, Any]) -> str | None:
 
 
 def _uv_sources(whole: Mapping[str, Any], project: Path) -> dict[str, Any]:
-    """Canonical name → its source, as the workspace that the project is in has it, or its own pyproject.toml."""
+    """Return canonical name → its source, from the workspace's pyproject.toml, or the project's, which wins."""
     _, outer = _workspace(project)
     tables = (_inside(table, "tool", "uv", "sources") for table in (outer, whole))
     return {canonicalize_name(name): source for table in tables for name, source in table.items()}
@@ -362,7 +362,7 @@ def _workspace(project: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _members(project: Path) -> dict[str, Path]:
-    """Canonical name → folder of each member of the workspace that a project is in."""
+    """Return canonical name → folder of each member of the workspace that a project is in."""
     root, table = _workspace(project)
     patterns = _inside(table, "tool", "uv", "workspace").get("members", [])
     folders = islice(_matching(root, patterns if isinstance(patterns, list) else []), _MOST_MEMBERS)

@@ -1,4 +1,4 @@
-"""Code that the chosen versions cannot run: known before the build, not after it."""
+"""Find code that the chosen versions cannot run, so that it is known before the build."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST_WITH_OWN_KERAS = "2.6"
 
 
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
-    """Raises ConfigError: the target imports or uses what the chosen framework, or the newest of a package, lacks."""
+    """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError."""
     for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
         if (where := _imported(name, script)) and not _still_has(name, since, package, resolved):
@@ -45,7 +45,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
 
 
 class _OldCode(NamedTuple):
-    """An import, or a line, that a framework from ``since`` on does not run; ``problem``: of the line's package."""
+    """Hold an import, or a line, that a framework from ``since`` on does not run; ``problem`` is the package's."""
 
     framework: Framework
     since: str
@@ -100,19 +100,19 @@ def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:
 
 
 def _tensorflow(resolved: Resolved) -> str | None:
-    """The release that the plan has, where it is one."""
+    """Return the TensorFlow release that the plan pins; None if it pins none."""
     lines = [line for line in resolved.requirements.lines if canonical_name(line) in ("tensorflow", "tensorflow-cpu")]
     return _pinned(lines[0]) if lines else None
 
 
 def _imported(name: str, script: ScriptFacts) -> str | None:
-    """Where the target imports a module, or a part of it."""
+    """Return where the target imports a module, or a part of it; None if it does not."""
     parts = (where for each, where in script.modules.items() if each == name or each.startswith(f"{name}."))
     return next(parts, None)
 
 
 def _still_has(name: str, since: str, package: str, resolved: Resolved) -> bool:
-    """The package's release in the plan is known to be older than the one that lacks the name."""
+    """Return True if the plan's release of the package is known to be older than the one that lacks the name."""
     if package == "keras" and (tensorflow := _tensorflow_with_keras(name, resolved)) is not None:
         legacy = any(canonical_name(line) == "tf-keras" for line in resolved.requirements.lines)
         if legacy and name.startswith("tensorflow.") and since == "3.0":
@@ -122,7 +122,7 @@ def _still_has(name: str, since: str, package: str, resolved: Resolved) -> bool:
 
 
 def _tensorflow_with_keras(name: str, resolved: Resolved) -> str | None:
-    """The plan's TensorFlow where it decides on the Keras that has this name."""
+    """Return the plan's TensorFlow if it decides on the Keras that has this name; otherwise None."""
     version = _tensorflow(resolved)
     decides = name.startswith("tensorflow.") or (version is not None and _reaches(version, _FIRST_WITH_OWN_KERAS))
     return version if decides else None
@@ -138,7 +138,7 @@ def _older_tensorflow(since: str, resolved: Resolved) -> str | None:
 
 
 def _held_below(version: str, package: str, resolved: Resolved) -> bool:
-    """A list or a lock file keeps pip from taking this release of the package, or a later one."""
+    """Return True if a list or a lock file keeps pip from taking this release of the package, or a later one."""
     return any(_is_below(each.specifier, version) for each in resolved.requirements.of(package))
 
 

@@ -44,7 +44,7 @@ class Checked:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All packages of the lock."""
+        """Return the names of all packages of the lock; () without a lock."""
         return tuple(each.name for each in self.lock.packages) if self.lock else ()
 
     @property

@@ -1,4 +1,4 @@
-"""Frameworks resolved: which release and build of torch, TensorFlow or JAX goes into the requirements, and why."""
+"""Resolve frameworks: choose the release and build of torch, TensorFlow or JAX for the requirements, with a reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GPU_RULES = {"architecture", "driver", "forward-compat", "cpu-build"}
 
 @dataclass(frozen=True)
 class Resolved:
-    """Requirements with every framework at one release and build.
+    """Hold the requirements with every framework at one release and build.
 
     Attributes:
         index: package index to look at as well, or None. needed: the requirements name a build that only it has;
@@ -110,7 +110,7 @@ def resolve_frameworks(
 
 
 def _fed_by_tensorflow(found: Requirements, needed: list[Framework], imports: frozenset[str]) -> Framework | None:
-    """The framework that computes where a list names TensorFlow's CPU build: tf.data feeds it.
+    """Return the framework that computes if a list names TensorFlow's CPU build: tf.data feeds it.
 
     None where the script imports TensorFlow and no other: that one computes, even if others are listed.
     """
@@ -224,7 +224,7 @@ def _wanted(package: str, found: Requirements) -> SpecifierSet:
 
 
 def public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
-    """``==2.13.0+cu126`` → (``==2.13.0``, ``cu126``): the tables hold releases, the local version is the build."""
+    """Split ``==2.13.0+cu126`` into (``==2.13.0``, ``cu126``): tables hold releases, the local version is the build."""
     if requirement is None:
         return SpecifierSet(), None
     build, parts = None, []
@@ -245,7 +245,7 @@ def _pinned_cudnn(lines: Iterable[str]) -> str | None:
 
 
 def _known(constraints: Constraints) -> bool:
-    """The tables have some release that the specifier admits."""
+    """Return True if the tables have some release that the specifier admits."""
     assert constraints.framework is not None
     return any(constraints.specifier.contains(wheel.version) for wheel in wheels(constraints.framework))
 
@@ -259,7 +259,7 @@ def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
 
 
 def _command(found: Conflict, constraints: Constraints) -> str:
-    """The nearest way out as something to type."""
+    """Return the nearest way out of the conflict, as a command or an edit of a file."""
     if found.broken[0].rule == "torchvision":
         package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
         pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
@@ -275,7 +275,7 @@ def _command(found: Conflict, constraints: Constraints) -> str:
 
 
 def _file_of(constraints: Constraints) -> str:
-    """requirements.txt of ``torch==2.1 (requirements.txt)``; the one to write where nothing but imports names it."""
+    """Return requirements.txt of ``torch==2.1 (requirements.txt)``, also if only the imports name the framework."""
     source = constraints.source.rpartition("(")[2].rstrip(")")
     return "requirements.txt" if source == "the imports" else source
 
@@ -296,7 +296,7 @@ def _place(found: Requirements, framework: Framework) -> int | None:
 
 
 def _imported(framework: Framework, imports: frozenset[str]) -> bool:
-    """By name, or by a package that is of no use without it; transformers and keras run on others as well."""
+    """Return True for an import of it or, if no framework is imported, of a package of no use without it."""
     if framework in imports:
         return True
     if imports & set(FRAMEWORKS):
@@ -305,22 +305,22 @@ def _imported(framework: Framework, imports: frozenset[str]) -> bool:
 
 
 def _name_alone(framework: Framework, machine: TargetMachine | None) -> str:
-    """TensorFlow's CPU build is a package of its own, a third of the size."""
+    """Return the framework's package; TensorFlow's CPU build is one of its own, a third of the size."""
     return "tensorflow-cpu" if framework == "tensorflow" and machine is None else framework
 
 
 def _rewritable(line: str, requirement: Requirement) -> bool:
-    """No marker, hash or option hangs on it that another version would break."""
+    """Return True if no marker, hash or option hangs on it that another version would break."""
     return not requirement.marker and " --" not in line and " -" not in line
 
 
 def _extras(written: Requirement) -> list[str]:
-    """Sorted; ``cuda12_pip`` is what older releases of JAX called ``cuda12``."""
+    """Return the extras, sorted; ``cuda12_pip`` is what older releases of JAX called ``cuda12``."""
     return sorted(each.removesuffix("_pip") for each in written.extras)
 
 
 def _keeping_name(chosen: str, written: Requirement, *, gpu: bool) -> str:
-    """The resolved release under the package's own name and with its own extras; CUDA's are for a GPU."""
+    """Return the resolved release under the package's own name and with its own extras; CUDA's only for a GPU."""
     resolved = Requirement(chosen)
     own_extras = (each for each in _extras(written) if gpu or "cuda" not in each)
     extras = sorted({*own_extras, *resolved.extras})
@@ -332,7 +332,7 @@ def _keeping_name(chosen: str, written: Requirement, *, gpu: bool) -> str:
 
 
 def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
-    """With a NumPy that torch can use.
+    """Add a NumPy that torch can use.
 
     Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
     for NumPy 1 and prints the same with NumPy 2: https://github.com/pytorch/pytorch/issues/107302.

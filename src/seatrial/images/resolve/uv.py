@@ -131,12 +131,12 @@ Answer = Lock | Unsatisfiable | Unreachable
 
 
 class PackageResolver(Protocol):
-    """Find versions that fit together; the plan asks for nothing else."""
+    """Find versions that fit together; the plan needs nothing else of a resolver."""
 
     host: Host
 
     def resolve(self, request: ResolveRequest) -> Answer:
-        """Answer for one Python."""
+        """Resolve the request, which is for one Python."""
 
 
 class UvResolver:
@@ -148,7 +148,7 @@ class UvResolver:
         self._limit_s = limit_s
 
     def resolve(self, request: ResolveRequest) -> Answer:
-        """Answer from memory, or by running uv once for each package without a wheel."""
+        """Return a remembered lock, or run uv once for each package without a wheel that it must exclude."""
         memory = self._folder / "locks" / f"{_digest(request)}.json"
         if (lock := _remembered(memory, _FRESH_S)) is not None:
             return lock

@@ -1,4 +1,4 @@
-"""Slimming decided on the host: which level, which features the project shows no use of, which architectures stay."""
+"""Decide the slimming on the host: its level, the features that the project does not use, the architectures to keep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _signs() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Slimming:
-    """Arguments of the slimming program; () when nothing is slimmed.
+    """Hold the arguments of the slimming program; () if nothing is slimmed.
 
     Attributes:
         left_out: level → features that it would leave out of this job's image; {} where there is nothing to slim.
@@ -56,7 +56,7 @@ def slimming_for(
     multi_gpu: bool,
     requirements: Sequence[str] = (),
 ) -> Slimming:
-    """Return what ``image.slim`` means for this job, whose packages are ``requirements``.
+    """Return the slimming of ``image.slim`` for this job, whose packages are ``requirements``.
 
     Raises ConfigError if the level cannot apply: no framework, or an unknown GPU.
     """
@@ -115,7 +115,7 @@ def slimming_for(
 
 
 def _used(job: Job, signs: Mapping[str, str], requirements: Sequence[str]) -> set[str]:
-    """Features whose signs stand in the project's source or requirements, or in a recipe's source.
+    """Return the features whose signs stand in the project's source or requirements, or in a recipe's source.
 
     All of them for a project of more source than is read: nothing is proven then.
     """
@@ -132,7 +132,7 @@ def _used(job: Job, signs: Mapping[str, str], requirements: Sequence[str]) -> se
 
 
 def _starts_no_collective(job: Job, requirements: Sequence[str]) -> bool:
-    """True if no package of the job starts NCCL with no word of it in the project's source."""
+    """Return True if no package of the job starts NCCL with no word of it in the project's source."""
     known = set(_signs()["proof"]["without_collectives"])
     return job.target.kind == "recipe" or all(canonical_name(line) in known for line in requirements)
 
@@ -146,7 +146,7 @@ def _sources(job: Job) -> list[Path]:
 
 
 def slimmer_bytes() -> bytes:
-    """The slimming program as one file that Python runs. The bytes depend on the sources alone."""
+    """Build the slimming program as one file that Python runs. The bytes depend on the sources alone."""
     names = [
         "__init__.py",
         "images/__init__.py",
