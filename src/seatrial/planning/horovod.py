@@ -43,7 +43,7 @@ class HorovodParts:
 
 
 def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
-    """Nothing where the script does not import it.
+    """Plan a stand-in for Horovod; nothing where the script does not import it.
 
     Raises TargetError: the script cannot do without a part of Horovod that nothing stands in for.
     """

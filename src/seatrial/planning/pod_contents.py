@@ -27,7 +27,7 @@ from seatrial.system.typed_path import as_typed
 def cluster_image(
     job: Job, script: ScriptFacts, facts: ClusterFacts, host: Host, cache_folder: Path
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """For the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
+    """Plan an image for the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
     request = job.gpus
     cpu_only = request.kind == "none" or (
         request.kind == "auto" and not any(node.allocatable for node in facts.nodes or ())
@@ -80,7 +80,7 @@ class Code:
 
 
 def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, Code]:
-    """The image, with a layer of the code where that is its way, and the way."""
+    """Choose the way of the code; return the image, with a layer of the code where that is its way, and the way."""
     if job.target.kind in ("recipe", "image"):
         choice = Choice(what="code", value="in the image", reason=f"the target is a {job.target.kind}")
         return image, Code("none", choice, {})
@@ -163,9 +163,9 @@ def _resume_mount(job: Job, models: Volume) -> PodMount:
 
 
 def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> tuple[str, ...]:
-    """Args:
-    machines: that the cluster has; None where they may not be listed.
-    """
+    """Return warnings about volumes that lie on one node or end with the pod.
+
+    ``machines``: the cluster's count; None where they may not be listed."""
     hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
     warnings = [_hostpath_warning(path, machines) for path in hostpaths]
     if not models.lasting:

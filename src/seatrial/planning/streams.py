@@ -78,7 +78,7 @@ def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, 
 
 
 def _why_no_input(site: Site, parts: Parts, launcher: Launcher) -> tuple[str, str] | None:
-    """(why nothing typed or piped can reach the target, the next command), or None."""
+    """Return (why nothing typed or piped can reach the target, the next command), or None."""
     if not site.backend.traits.on_this_host:
         return "a cluster's pods run detached", "seatrial runs exec RUN -- bash   # once it runs"
     if _has_ranks(parts, launcher):
@@ -93,7 +93,7 @@ def _has_ranks(parts: Parts, launcher: Launcher) -> bool:
 
 
 def _terminal(caller: Caller, *, typed: bool) -> Terminal | None:
-    """Terminals for what the caller sees on one; its keyboard is one where its screen is."""
+    """Return terminals for what the caller sees on one; its keyboard is one where its screen is. None without one."""
     if 1 not in caller.screens:
         return None
     keyboard = (0,) if typed and caller.input == "terminal" else ()

@@ -134,7 +134,7 @@ def way_in(job: Job, site: Site) -> injection.InjectionPlan:
 def planned_image(
     job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """The image to build, or the ready one with its own facts, if it is here."""
+    """Return the image to build, or the ready one with its own facts, if it is here."""
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
     from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
@@ -166,7 +166,7 @@ def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choic
 
 
 def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) -> str | None:
-    """An image's Python, found once: an ID stands for the same files for ever, and looking starts a container."""
+    """Find an image's Python once: an ID stands for the same files for ever, and looking starts a container."""
     kept = cache / facts.id.partition(":")[2]
     try:
         return kept.read_text() or None
