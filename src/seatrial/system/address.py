@@ -11,7 +11,7 @@ from seatrial.errors import UsageError
 
 
 def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
-    """(host, port). A port alone is on the loopback address.
+    """Return (host, port). A port alone is on the loopback address.
 
     Args:
         command, port: for the command to run next.

@@ -55,7 +55,7 @@ def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) ->
 
 
 def window_size(descriptor: int) -> tuple[int, int]:
-    """(columns, lines) of a terminal."""
+    """Return (columns, lines) of a terminal; those of a usual one where they are unknown."""
     try:
         size = os.get_terminal_size(descriptor)
     except OSError:

@@ -94,7 +94,7 @@ def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
 
 
 def failed(ended: Completed) -> CommandError:
-    """The error for a command that ended with another exit code than 0."""
+    """Return the error for a command that ended with another exit code than 0."""
     return CommandError(
         f"{Path(ended.argv[0]).name} failed: {ended.last_line()}",
         argv=ended.argv,
@@ -219,7 +219,7 @@ class Piped:
         return self._process.poll() is not None
 
     def wait(self) -> int:
-        """Its exit code, where all of its output has been read."""
+        """Wait for the end, once all output has been read, and return the exit code."""
         return self._process.wait()
 
     def end(self) -> int:
