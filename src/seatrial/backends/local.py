@@ -101,7 +101,7 @@ class Local:
     images = None
 
     def __init__(self, at: EngineAddress | None = None) -> None:
-        """``at``: the machine to find runs of; None: this one."""
+        """Set up a backend. ``at``: the machine to find runs of; None: this one."""
         self._at = at
 
     def bound_to(self, engine: EngineAddress) -> Local:
@@ -252,7 +252,7 @@ def _is_running(handle: Handle) -> bool:
 
 
 def _sessions(handle: Handle) -> set[int]:
-    """The agent's session and those of all below it; what is in them is the run's, even if init has adopted it."""
+    """Return the sessions of the agent and of all below it: all in them is the run's, even if init has adopted it."""
     leader = _pid(handle)
     agent = processes.read(leader)
     if agent is not None and str(agent.started_ticks) != handle.started:

@@ -58,7 +58,7 @@ class Kubernetes:
     images = None  # nodes have images, but do not report what is in them
 
     def __init__(self, host: Host, at: EngineAddress | None = None) -> None:
-        """``at``: the cluster to find runs in, by the kubeconfig that they were submitted with."""
+        """Set up a backend. ``at``: the cluster to find runs in, by the kubeconfig that they were submitted with."""
         self._host, self._at = host, at
 
     def bound_to(self, engine: EngineAddress) -> Kubernetes:
@@ -190,7 +190,7 @@ class Kubernetes:
         return self._cluster(handle.context, handle.namespace), _cluster_plan(_read_plan(handle.folder))
 
     def _workloads(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
-        """Those that are not being deleted."""
+        """Return the plan's workloads that are not being deleted."""
         return [one for one in self._own(cluster, plan).values() if "deletionTimestamp" not in one["metadata"]]
 
     def _own(self, cluster: Cluster, plan: ClusterPlan) -> dict[str, dict[str, Any]]:
@@ -210,7 +210,7 @@ class Kubernetes:
 
 @lru_cache(maxsize=8)
 def _connection(variables: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
-    """One connection for each cluster and process: signing in costs more than most requests."""
+    """Keep one connection for each cluster and process: signing in costs more than most requests."""
     from seatrial.backends.kubernetes.client import Cluster
 
     return Cluster(Host(dict(variables)), context, namespace)

@@ -49,7 +49,7 @@ class Surroundings:
 
     @property
     def gpu_resource(self) -> str:
-        """The name of the GPUs that the pod requests."""
+        """Return the name of the GPUs that the pod requests."""
         limits = self.container.get("resources", {}).get("limits", {})
         return next((key for key in limits if "/" in key), "nvidia.com/gpu")
 
@@ -203,7 +203,7 @@ def _are_of_gpus(taints: Iterable[str]) -> bool:
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    """Source: kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration."""
+    """Match a toleration. Source: kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration."""
     exists = toleration.get("operator") == "Exists"
     return (
         toleration.get("effect") in (None, "", taint["effect"])

@@ -128,6 +128,6 @@ def _has_kueue(cluster: Cluster) -> bool:
 
 
 def _number(text: str) -> int:
-    """``"20+"`` is 20: providers add a plus to the minor version."""
+    """Read ``"20+"`` as 20: providers add a plus to the minor version."""
     digits = "".join(character for character in str(text) if character.isdigit())
     return int(digits or 0)
