@@ -123,7 +123,7 @@ def _seconds_so_far(run: Run) -> float | None:
 
 
 def _status(summary: Summary) -> Status:
-    """A stopped run is neither done nor failed, however its target handled the signal."""
+    """Return stopped, done or failed; a stopped run is neither of the others, however its target took the signal."""
     if summary.cause == "stopped":
         return "stopped"
     return "done" if summary.exit_code == 0 else "failed"

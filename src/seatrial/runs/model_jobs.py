@@ -313,7 +313,7 @@ def report_when_ready(serving: Serving | None, echo: Callable[[str], None]) -> I
 
 
 def ready_words(serving: Serving, seconds: float) -> str:
-    """``serves digits at http://127.0.0.1:8000, ready after 2.1 s``."""
+    """Return ``serves digits at http://127.0.0.1:8000, ready after 2.1 s`` and the address to try it."""
     return f"serves {serving.name} at {serving.url}, ready after {seconds:.1f} s; to try it: {serving.url}/"
 
 

@@ -65,7 +65,7 @@ class Verb:
     preferred: tuple[tuple[str, ...], ...]
 
     def of(self, word: object) -> str:
-        """``seatrial export models/best.pt2 --to onnx``."""
+        """Return ``seatrial export models/best.pt2 --to onnx`` for a file, or for a run's name in place of ``last``."""
         return self.example.replace("last", as_typed(word) if isinstance(word, Path) else str(word))
 
 
@@ -107,7 +107,7 @@ class TrainedModel:
 
     @property
     def is_weights_alone(self) -> bool:
-        """True if by its name it is a state dict without its network. Examples next to a recipe's own file name it."""
+        """Return whether it is, by name, a state dict without its network. Examples beside a recipe's file name it."""
         if self.kind != "file" or self.folder is None:
             return False
         path = self.folder / self.model

@@ -61,7 +61,7 @@ class Ended:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The JSON that a command gets. ``text`` and ``content`` are the keys that chat services show."""
+        """Return the JSON that a command gets. ``text`` and ``content`` are the keys that chat services show."""
         keys = {key: value for key, value in asdict(self).items() if key != "receipt"}
         return {**keys, "run": self.id if self.kind == "run" else None, "content": self.text}
 

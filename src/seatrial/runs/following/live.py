@@ -123,7 +123,7 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
 
 
 def _is_fresh(run: Run) -> bool:
-    """By the host's own clock, which is the one that wrote the file."""
+    """Return whether its events changed lately by the host's own clock, which is the one that wrote the file."""
     try:
         return time.time() - run.events_path.lstat().st_mtime <= LOOK_BACK_S
     except OSError:
@@ -172,7 +172,7 @@ class Progress:
         self._printed_bytes, self._cost_s = 0, 0.0
 
     def words(self) -> str:
-        """``1,203 steps, 81.4 steps/s, 5,209 examples/s; epoch 3/10, about 2 min left``; "" while nothing trains."""
+        """Return ``1,203 steps, 81.4 steps/s, 5,209 examples/s; epoch 3/10, about 2 min left``; "" without training."""
         now_s, size = time.monotonic(), self._printed_bytes
         with suppress(OSError):
             size = sum(path.stat().st_size for path in self._run.folder.glob("std*.log"))
