@@ -35,7 +35,7 @@ class Ask(Value):
 
     Attributes:
         words: what, and what it means; links resolved, nothing in it that steers a terminal.
-        apart: digest of what the words leave out because it is secret (a webhook's path), so that a change is seen.
+        words: the wish and its effect; links resolved, nothing in it that steers a terminal.
         builds: already the build of the image acts on it.
         hides: the words may hold a secret: they are shown in the question and kept out of plans.
     """
@@ -140,7 +140,7 @@ def notify_asks(notify: Notify) -> Iterator[Ask]:
 
 
 def hidden(ask: Ask) -> Ask:
-    """Return it as a plan has it, which is a file that people share."""
+    """Return the wish as a plan has it, a file that people share: of a command only its program."""
     if not ask.hides:
         return ask
     what, _, command = ask.words.partition(": ")

@@ -1,4 +1,4 @@
-"""GpuRequest: what stands behind --gpus, one grammar for every backend.
+"""GpuRequest: the value of --gpus, with one grammar for every backend.
 
     request  := what ["," "capabilities=" name {"," name}] | "capabilities=" name {"," name}
     what     := "auto" | "none" | "all" | count | share | device {"," device} | "device=" device {"," device}

@@ -78,7 +78,7 @@ class DataMount(Value):
 
 
 class Mount(Value):
-    """A bind mount: absolute host path → absolute path in the container. ``str()`` is the text that asks for it."""
+    """A bind mount: absolute host path → absolute path in the container. ``str()`` is its text as typed."""
 
     source: Path
     target: str
@@ -154,12 +154,12 @@ class Matched(Typed):
 
 
 def _checked(check: Callable[[Any], Any]) -> AfterValidator:
-    """Do as ``Typed``, for text that pydantic has found to be text."""
+    """Make a validator like ``Typed``, for text that pydantic has found to be text."""
     return AfterValidator(lambda value, info: value if info.context is None else check(value))
 
 
 def _located(read: Callable[[Any, Path], Any]) -> BeforeValidator:
-    """Do as ``Typed``, with the folder that relative paths count from."""
+    """Make a validator like ``Typed``, with the folder that relative paths count from."""
     return BeforeValidator(lambda value, info: value if info.context is None else read(value, info.context["base"]))
 
 

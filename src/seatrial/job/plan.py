@@ -26,7 +26,7 @@ GpuMode = Literal["required", "none", "auto-cpu"]
 Check = Literal["torch", "tensorflow", "jax", "driver", "none"]
 #: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
 #: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
-#: device-plugin: Kubernetes asks the plugin of the node it picks. resource-claim: each pod has a ResourceClaim.
+#: device-plugin: the plugin of the node that Kubernetes picks. resource-claim: each pod has a ResourceClaim.
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin", "resource-claim"]
 
 
@@ -194,13 +194,13 @@ class VenvPlan(Value):
 
 
 class EngineAddress(Value):
-    """The engine that a run is on, which any other terminal must ask in place of its own.
+    """The engine that a run is on, which any other terminal must contact in place of its own.
 
     Attributes:
         endpoint: where the client reaches it: a URL of Docker's or Podman's service or of a cluster's API server, the
             storage folder of a Podman without a service, the name of the machine of a process.
         id: what it calls itself: at the same endpoint, another engine has another.
-        credentials: where the client finds its keys: a folder of TLS certificates, an SSH key, kubeconfig files.
+        id: its own name for itself: at the same endpoint, another engine has another.
     """
 
     endpoint: str = Field(pattern=r"^[A-Za-z0-9/][^\s\x00-\x1f]*$")  # never a flag of an engine

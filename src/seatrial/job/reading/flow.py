@@ -69,7 +69,7 @@ class RunNode(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """When the statements of a block run, as RunNode has it."""
+    """How surely the statements of a block run, in the terms of RunNode."""
 
     certain: bool
     needed: bool
@@ -257,7 +257,7 @@ def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Do as ast.iter_child_nodes, in half the time, without those that show nothing."""
+    """Yield children as ast.iter_child_nodes does, in half the time, without those that show nothing."""
     for name in node._fields:
         value = getattr(node, name, None)
         if isinstance(value, list):

@@ -36,7 +36,7 @@ def is_file(path: Path) -> bool:
 
 def _is_file(path: str) -> bool:
     try:
-        return os.path.isfile(path)  # noqa: PTH113 - a third of the time, and a plan asks thousands of times
+        return os.path.isfile(path)  # noqa: PTH113 - a third of the time, and a plan looks thousands of times
     except (OSError, ValueError):  # a name too long, a null byte: no file has it
         return False
 

@@ -95,7 +95,7 @@ class ParsedModules:
         return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else path.name
 
     def refuse_python_2(self, path: Path) -> None:
-        """Raises TargetError: the file, imported in any case, is Python 2, which no image of ours runs."""
+        """Refuse a file of Python 2, imported in any case, which no image of ours runs. Raises TargetError."""
         if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
             raise unreadable(error, path)
 

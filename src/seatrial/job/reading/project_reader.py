@@ -114,7 +114,7 @@ class ProjectReader:
         self.mentioned: set[str] = set()
 
     def read(self) -> ProjectReading:
-        """Raises TargetError: the script itself cannot be read or parsed."""
+        """Read the script and what it imports. Raises TargetError: the script itself cannot be read or parsed."""
         module = self.modules.at(self.start)
         self.certain.append((self.start, ""))
         if self.calls and module is not None:

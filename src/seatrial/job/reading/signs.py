@@ -79,7 +79,7 @@ _TENSORFLOW_1 = {
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
 
-#: What reads standard input, or asks on a terminal.
+#: Calls that read standard input, or prompt on a terminal.
 _ASKS = {"input", "raw_input", "getpass.getpass", "fileinput.input", "click.prompt", "click.confirm", "typer.prompt"}
 _ASKS |= {"typer.confirm", "questionary.text", "questionary.select", "questionary.confirm", "Prompt.ask", "Confirm.ask"}
 _ASKS |= {"IntPrompt.ask", "breakpoint", "pdb.set_trace", "code.interact", "getpass"}
