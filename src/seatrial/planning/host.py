@@ -111,7 +111,7 @@ def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
 
 
 def refuse_without_gpu(job: Job, host: HostFacts) -> None:
-    """Raises GpuContractError: the image is for a GPU, and this machine has none."""
+    """Refuse to run an image for a GPU on this machine if it has none. Raises GpuContractError."""
     if job.image.target is None or job.gpus.kind != "auto" or host.gpus:
         return
     raise GpuContractError(

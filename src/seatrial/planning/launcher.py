@@ -130,7 +130,7 @@ def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
 #: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
 PORT = 29400
 
-#: scontrol expands a list by itself, in milliseconds; it asks no other machine for that.
+#: scontrol expands a list by itself, in milliseconds; it contacts no other machine for that.
 SCONTROL_S = 10.0
 
 #: ``--nodes slurm``: hosts and this node's number come from SLURM_JOB_NODELIST and SLURM_NODEID.

@@ -126,9 +126,10 @@ def _text_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Volumes:
-    """``run`` is the run's own folder on the volume of models; None where it needs no mount: it does not outlive the
-    pod, or lies in the mounted folder of models. The folders are as the pod sees them.
-    """
+    """Holds a pod's volumes, and its folders as the pod sees them.
+
+    ``run`` is the run's own folder on the volume of models; None where it needs no mount: it does not outlive the
+    pod, or lies in the mounted folder of models."""
 
     models: Volume
     mounts: tuple[PodMount, ...]
@@ -138,7 +139,7 @@ class Volumes:
 
 
 def volumes_of(job: Job, run_id: str, kind: Kind) -> Volumes:
-    """Raises UsageError for a run to resume without the volume that has its checkpoints."""
+    """Return the pod's volumes. Raises UsageError for a run to resume without the volume that has its checkpoints."""
     options = job.kubernetes
     models = options.models or Volume(kind="emptydir")
     mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]

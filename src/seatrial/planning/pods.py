@@ -50,7 +50,7 @@ GO_ON_VARIABLE = "SEATRIAL_GO_ON"
 
 
 def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises SeatrialError: a request cannot be met on this cluster."""
+    """Plan the pods of a run. Raises SeatrialError: a request cannot be met on this cluster."""
     assert site.cluster is not None, "a place on a cluster is given what the cluster has"
     if job.own is not None:
         return _own_parts(job, job.own, site, script)

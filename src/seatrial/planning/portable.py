@@ -26,7 +26,7 @@ _OURS = "/seatrial/"
 
 
 class _Readable(yaml.SafeDumper):
-    """Text of several lines as a block."""
+    """Writes text of several lines as a block."""
 
 
 _Readable.add_representer(

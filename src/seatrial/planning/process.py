@@ -153,7 +153,7 @@ def _names_a_source(python: Path) -> bool:
 
 
 def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises UsageError for a folder that is not there or not writable, ImageError when no interpreter fits."""
+    """Plan a process. Raises UsageError for a folder missing or not writable, ImageError when no interpreter fits."""
     _refuse_unwritable(script)
     gpus = selected(site)
     python = choose_python(job, script, site.host, cpu_only=not gpus)
@@ -192,7 +192,7 @@ def _without_effect(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def _refuse_unwritable(script: ScriptFacts) -> None:
-    """Raises UsageError: the script is certain to write where this user cannot, as late as in its last line."""
+    """Refuse a script certain to write where this user cannot, as late as in its last line. Raises UsageError."""
     for write in script.writes:
         if not write.certain or not write.path.startswith("/"):
             continue

@@ -24,7 +24,7 @@ _TELLING_LENGTH = 8
 
 
 def check_secrets(job: Job, host: Host) -> None:
-    """Raises UsageError when a named secret is not set on this host, or stands where plan.json would show it."""
+    """Check that each named secret is set on this host, and not where plan.json would show it. Raises UsageError."""
     missing = [name for name in job.secrets if not host.secret(name)]
     if missing:
         raise UsageError(

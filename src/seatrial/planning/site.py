@@ -215,7 +215,7 @@ def container_places(job: Job, *, resumes: bool) -> Places:
 
 
 def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
-    """Raises UsageError if the requested working directory does not exist."""
+    """Return the places of a process here. Raises UsageError if the requested working directory does not exist."""
     project = Path(os.path.normpath(job.project / (job.workdir or "")))
     if not project.is_dir():
         raise UsageError(f"--workdir {job.workdir}: folder {project} not found", run=f"ls {as_typed(job.project)}")

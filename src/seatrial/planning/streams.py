@@ -17,10 +17,11 @@ from seatrial.system.caller import Caller
 
 @dataclass(frozen=True)
 class Streams:
-    """Attributes:
+    """Holds the terminal and the input that the target gets of the caller's.
 
-    container: the plan's, with the pipe mounted where there is one.
-    input: the pipe as the agent sees it, or None.
+    Attributes:
+        container: the plan's, with the pipe mounted where there is one.
+        input: the pipe as the agent sees it, or None.
     """
 
     container: ContainerPlan | None
@@ -30,7 +31,7 @@ class Streams:
 
 
 def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher) -> Streams:
-    """Raises UsageError: ``--interactive`` where no input can be passed on."""
+    """Choose the target's terminal and input. Raises UsageError: ``--interactive`` where no input can be passed on."""
     caller = site.caller
     if caller is None:
         return Streams(parts.container)

@@ -77,7 +77,7 @@ def shielded(
 def without_login(
     job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host
 ) -> tuple[dict[str, str], list[Choice]]:
-    """Return variables of trackers that would ask for a login, and what the run lacks: it has none of this machine's.
+    """Return variables for trackers that would wait for a login, and what the run lacks: it has none of this machine's.
 
     Args:
         env: of the target, the image's included.

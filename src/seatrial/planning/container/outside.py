@@ -96,7 +96,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
 
 
 def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
-    """Raises UsageError: the script is certain to write where its container cannot, as late as in its last line.
+    """Refuse a script certain to write where its container cannot, as late as in its last line. Raises UsageError.
 
     Args:
         build: the image is one of ours. Another's may have a volume there.

@@ -60,7 +60,7 @@ from seatrial.system.files import make_folder, write_atomically
 
 
 def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises SeatrialError: an image, mount or option that is invalid here."""
+    """Plan a container of this machine. Raises SeatrialError: an image, mount or option that is invalid here."""
     job = with_network(job)
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
@@ -179,7 +179,7 @@ def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) 
 
 
 def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises UsageError: the service has nothing to run."""
+    """Plan what is added to a service's container. Raises UsageError: the service has nothing to run."""
     service = site.service
     assert service is not None
     if not service.argv:

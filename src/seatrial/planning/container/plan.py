@@ -47,16 +47,13 @@ TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 #: does with their owners. An ordinary user needs none.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 
-#: Devices that only --gpus may ask for, or the contract would compare with the wrong list.
+#: Devices that only --gpus may request, or the contract would compare with the wrong list.
 GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
 
 
 @dataclass(frozen=True)
 class ContainerParts:
-    """Attributes:
-
-    target_env: variables of the user's that the target gets from the agent, and PID 1 itself does not have.
-    """
+    """Holds a planned container. ``target_env``: variables of the user's that the target gets, and PID 1 does not."""
 
     container: ContainerPlan
     target_env: dict[str, str]
