@@ -127,7 +127,7 @@ def _written(
 def _with_bytecode(contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
     """Add ``x.pyc`` to each ``x.py``, where zipimport looks first; it passes over one of another Python's.
 
-    Said to be unchecked, or it would ask for the time of the source. Source: PEP 552; CPython's Lib/zipimport.py.
+    Each is marked unchecked: else zipimport would compare times of the source. Source: PEP 552; Lib/zipimport.py.
     """
     head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little")
     both: dict[str, bytes] = {}
@@ -139,7 +139,7 @@ def _with_bytecode(contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
     return both
 
 
-@functools.cache  # 100 files, which a plan for a cluster asks for twice; nobody may change what is given
+@functools.cache  # 100 files, which a plan for a cluster needs twice; nobody may change what is given
 def _contents() -> Mapping[str, bytes]:
     """Return path in the archive → content, sorted by path."""
     package = Path(seatrial.__file__).parent

@@ -19,11 +19,12 @@ _COLUMNS, _LINES = 80, 24
 
 @dataclass(frozen=True)
 class Caller:
-    """Attributes:
+    """Describes the standard streams of the process that runs a command.
 
-    input: what standard input is. asks: ``--interactive``: it is for the target in any case.
-    screens: which of stdout (1) and stderr (2) are terminals that show the target's.
-    columns, lines: of that terminal. term, colors: $TERM, $COLORTERM.
+    Attributes:
+        input: what standard input is. asks: ``--interactive``: it is for the target in any case.
+        screens: which of stdout (1) and stderr (2) are terminals that show the target's.
+        columns, lines: of that terminal. term, colors: $TERM, $COLORTERM.
     """
 
     input: InputKind = "nothing"

@@ -60,7 +60,7 @@ def run(
         CommandTimeoutError: it did not end in ``timeout_s`` seconds and was killed.
     """
     try:
-        # Standard input is closed unless given, and the terminal out of reach: a tool that asks for a password must
+        # Standard input is closed unless given, and the terminal out of reach: a tool that wants a password must
         # fail, not hang; and Ctrl-C is for us, who may just be stopping a run with this command.
         ended = subprocess.run(
             list(argv),
@@ -86,7 +86,7 @@ def run(
 
 
 def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
-    """Do as ``run``; raises CommandError as well when the exit code is not 0."""
+    """Run as ``run`` does; raises CommandError as well when the exit code is not 0."""
     ended = run(argv, timeout_s=timeout_s)
     if ended.exit_code != 0:
         raise failed(ended)
@@ -156,7 +156,7 @@ def call_interactive(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Completed:
-    """Run on the caller's terminal. Ctrl-C reaches the command, which decides what it means.
+    """Run on the caller's terminal. Ctrl-C reaches the command, which decides how to react.
 
     Args:
         keep_stderr: pass stderr on and keep a copy in the result; the command then sees no terminal there.

@@ -28,7 +28,7 @@ _KINDS = (
 
 
 class _NotReadError(Exception):
-    """Why, as what follows the file's name in a sentence."""
+    """A file is not read; the text follows the file's name in a sentence."""
 
 
 def real_project(project: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A path as the user would type it in the shell they stand in."""
+"""A path as the user would type it in the current folder of a shell."""
 
 from __future__ import annotations
 
