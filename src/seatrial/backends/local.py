@@ -228,7 +228,7 @@ def _handle(process: processes.GpuProcess, run_id: str, run_dir: Path) -> Handle
 
 
 def _confirm(machine: EngineAddress | None) -> None:
-    """Raises EngineUnavailableError: a process that is not here runs on another machine, which shares the folder."""
+    """Refuse a process of another machine, which shares the folder. Raises EngineUnavailableError."""
     if machine is not None:
         confirm("Machine", machine, this_machine, f"ssh {machine.endpoint} seatrial runs ls")
 

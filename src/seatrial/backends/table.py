@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _imported(module: str, name: str) -> Any:
-    """Import a backend when it is asked for: a plan for one of them needs none of the others."""
+    """Import a backend when it is needed: a plan for one of them needs none of the others."""
     return getattr(import_module(f"seatrial.backends.{module}"), name)
 
 

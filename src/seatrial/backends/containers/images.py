@@ -194,7 +194,7 @@ class ImageStore:
         self.call = client.call
 
     def image(self, reference: str) -> ImageFacts | None:
-        """Look into the store. Raises EngineUnavailableError."""
+        """Look an image up in the store; None if it is not there. Raises EngineUnavailableError."""
         question = ("image", *self.call, reference)
         inspected = remembered(
             question, lambda: self._client.inspect("image", reference), lambda found: found is not None
@@ -311,7 +311,7 @@ class ImageStore:
         return Path(root) if root and Path(root).is_dir() else None
 
     def check_builder(self) -> None:
-        """Raises EngineUnavailableError: it lacks bind mounts and secrets, which images/ writes."""
+        """Check that images can be built. Raises EngineUnavailableError: no bind mounts and secrets in builds."""
         if shutil.which(self.call[0]) is None:
             raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.dialect.install)
         if not self._client.dialect.buildkit:

@@ -20,7 +20,7 @@ from seatrial.findings.finding import GENERATE_CDI
 from seatrial.job.plan import Gpu, Injection, Mount
 from seatrial.probe.driver_files import DeviceNode, DriverFiles
 
-#: The driver's libraries and programs that training needs; what NVIDIA's own images ask for.
+#: The driver's libraries and programs that training needs; what NVIDIA's own images request.
 #: Source: NVIDIA Container Toolkit documentation, "Driver Capabilities".
 DEFAULT_CAPABILITIES = ("compute", "utility")
 
@@ -208,7 +208,7 @@ def _nodes(gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[DeviceNode, ...] |
 
 
 def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mount]:
-    """Mount each library under the names that programs ask for, in DRIVER_FOLDER.
+    """Mount each library under the names that programs load, in DRIVER_FOLDER.
 
     Mounted file by file: the rest of a folder such as /usr/lib/x86_64-linux-gnu would shadow the image's own libc.
     """
@@ -247,7 +247,7 @@ def _refuse_impossible(
             + ("; ".join(absent) if absent else "the GPU's node under /dev"),
             run=_first_fix(absent),
         )
-    # crun can keep the caller's groups in a rootless container, runc cannot, and Docker does not ask it to.
+    # crun can keep the caller's groups in a rootless container, runc cannot, and Docker does not request it.
     keeps_groups = facts.group_keyword is not None and "crun" in facts.runtimes
     closed = [node.path for node in nodes if not (node.accessible if keeps_groups else node.world)]
     if facts.rootless and closed:

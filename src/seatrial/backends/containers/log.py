@@ -84,7 +84,7 @@ OpenLog = Callable[[bool], "command.Piped | K8sFile"]
 #: A log goes on for a moment after its container is reported to have ended.
 DRAIN_S = 10.0
 
-#: How often a process that is not the collector asks whether it may be; and at the end, when it must.
+#: How often a process that is not the collector tries to become it; and at the end, when it must.
 _TURN_S = 1.0
 _LAST_TURN_S = 0.05
 

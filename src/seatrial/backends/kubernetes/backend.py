@@ -66,7 +66,7 @@ class Kubernetes:
         return Kubernetes(self._host.with_env(files), engine)
 
     def facts(self) -> EngineFacts:
-        """Read from files alone if there is a cluster to ask. Its own facts are survey's."""
+        """Check from files alone whether there is a cluster to contact. Its own facts are survey's."""
         why = configured(self._host)
         if why is None:
             return EngineFacts(
@@ -169,7 +169,7 @@ class Kubernetes:
         return execute(cluster, plan.namespace, running[0], argv, terminal=interactive and sys.stdin.isatty())
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
-        """Raises EngineError: a pod is submitted, not held by a terminal."""
+        """Refuse to open a shell: a pod is submitted, not held by a terminal. Raises EngineError."""
         raise EngineError(
             "shell is not supported on Kubernetes",
             cause="the cluster manages pods; open a shell in a running run instead",
@@ -226,6 +226,6 @@ def _cluster_plan(plan: Plan) -> ClusterPlan:
 
 
 def _read_plan(run_dir: Path) -> Plan:
-    """Raises EngineError for a plan of another version of seatrial."""
+    """Read the run's plan. Raises EngineError for a plan of another version of seatrial."""
     delete = f"kubectl delete job,configmap,service -l {RUN_LABEL}={run_dir.name}"
     return Folder(run_dir).get("plan.json", Plan, max_bytes=MAX_BYTES, run=delete)

@@ -311,7 +311,7 @@ class Cluster:
         return api
 
     async def _sign_in(self) -> Api:
-        """Raises EngineUnavailableError, UsageError. kr8s takes the types of a kubeconfig's values for granted."""
+        """Sign in. Raises EngineUnavailableError, UsageError. kr8s trusts the types of a kubeconfig's values."""
         import httpx
         import kr8s.asyncio
         import yaml

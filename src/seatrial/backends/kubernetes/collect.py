@@ -152,7 +152,7 @@ RETRY_S = 1.0
 #: A log goes on for a moment after its pod is reported to have ended; the kubelet may be slower than the API.
 DRAIN_S = 10.0
 
-#: How often a process that is not the collector asks whether it may be.
+#: How often a process that is not the collector tries to become it.
 TURN_S = 1.0
 
 

@@ -181,7 +181,7 @@ def _resources(message: str, around: Surroundings) -> Facts:
 
 
 def _taint(message: str, around: Surroundings) -> Facts:
-    """Name the taints of the nodes that have what the pod requests. The scheduler's sentence has no effect, or none."""
+    """Name the taints of nodes that have what the pod requests; the scheduler's sentence may lack them or effects."""
     tolerations = around.item.get("spec", {}).get("tolerations") or ()
     fitting = [node for node in around.nodes or () if around.selector.items() <= node.labels.items()]
     having = [node for node in fitting if node.allocatable >= around.wanted_gpus] or fitting

@@ -120,7 +120,7 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
 
 
 def _has_kueue(cluster: Cluster) -> bool:
-    """Look in discovery, which everybody may read; Kueue's version differs from cluster to cluster."""
+    """Look for Kueue in discovery, which everybody may read; its version differs from cluster to cluster."""
     try:
         return bool(cluster.get("/apis/kueue.x-k8s.io").get("versions"))
     except SeatrialError:
