@@ -128,7 +128,7 @@ def _write_lock(built: Built, store: ImageStore) -> Path:
 
 
 def _check_budget(built: Built, store: ImageStore, machine: TargetMachine | None) -> None:
-    """Raises ImageError with the three largest reasons."""
+    """Check the image's sizes against their limits. Raises ImageError with the three largest reasons."""
     options, size = built.plan.job.image, built.size_bytes
     assert built.plan.image is not None
     over = None

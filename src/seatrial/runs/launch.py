@@ -206,7 +206,7 @@ def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
 
 
 def _refuse_cut_down_image(plan: Plan) -> None:
-    """Raises GpuContractError: the image has device code for other GPUs only."""
+    """Refuse an image with device code for other GPUs only. Raises GpuContractError."""
     image = plan.image
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():

@@ -51,7 +51,7 @@ class Export:
 
 
 def check_format(to: str) -> None:
-    """Raises UsageError."""
+    """Check the name of an export's format. Raises UsageError."""
     if to == "torchscript":
         raise UsageError(
             "--to torchscript is not written any more",
@@ -224,7 +224,7 @@ _LOOKED_AT = 20
 
 
 def refuse_taken_port(job: Job, store: RunStore) -> None:
-    """Raises UsageError: the port is taken, or the address is not this machine's."""
+    """Check a server's address. Raises UsageError: the port is taken, or the address is not this machine's."""
     serving = job.serve
     if serving is None or (error := taken(serving.address, serving.port)) is None:
         return
@@ -273,7 +273,7 @@ def _is_ready(serving: Serving) -> bool:
     connection = HTTPConnection(where.hostname or "", serving.port, timeout=_ANSWER_S)
     try:
         connection.request("GET", READY_PATH)
-        return connection.getresponse().status in (200, 401)  # 401: it asks for a token, so it answers
+        return connection.getresponse().status in (200, 401)  # 401: it requires a token, so it answers
     except (OSError, HTTPException, ValueError):
         return False
     finally:

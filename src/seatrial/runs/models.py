@@ -199,7 +199,7 @@ _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 
 def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:
-    """Raises DataError: truncated. UsageError: a pickle, or weights without their network.
+    """Check a model's file. Raises DataError: truncated. UsageError: a pickle, or weights without their network.
 
     Args:
         with_network: the command names the function that makes the network of weights.
