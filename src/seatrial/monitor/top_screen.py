@@ -226,7 +226,7 @@ _GRAPHED = ("utilization_pct", "sm_activity_pct")
 
 
 class History:
-    """(UUID, key) → its last values, oldest first; None where a reading had none."""
+    """Last values of each (UUID, key), oldest first; None where a reading had none."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], deque[float | None]] = {}
