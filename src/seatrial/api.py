@@ -256,7 +256,7 @@ class Examination:
 
     @property
     def exit_code(self) -> int:
-        """0 ok, 1 warnings, 2 broken."""
+        """Return the exit code: 0 ok, 1 warnings, 2 broken."""
         return report.exit_code(self.results)
 
     @property

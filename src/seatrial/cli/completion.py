@@ -1,4 +1,4 @@
-"""Completion: the values that fit a word, and the shells' scripts that ask for them."""
+"""Completion: the values that fit a word, and the shells' scripts that request them."""
 
 from __future__ import annotations
 

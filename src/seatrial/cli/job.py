@@ -157,5 +157,5 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
             raise TrustError("Not started: the requested permissions were denied", run="seatrial plan …   # lists it")
     try:
         store.allow(job.project, lines)
-    except DiskError as error:  # allowed all the same; the next run asks again
+    except DiskError as error:  # allowed all the same; the next run requests it again
         screen.note(f"warning: your answer was not saved: {error.message}")
