@@ -230,7 +230,7 @@ def parse_nodes(value: Any) -> int | tuple[str, ...]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a whole number that is small, also as text: flags are text."""
+    """Return a small whole number, also one as text, as flags are; None for any other value."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
         return value
     return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else None

@@ -122,7 +122,7 @@ PATTERN = rf"({'|'.join(_OPERATORS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE
 
 
 def holds(condition: str, value: float) -> bool | None:
-    """Return True if a value fulfils it; None if it cannot be read."""
+    """Return whether a value fulfils a condition such as ``>= 0.9``; None if the condition cannot be read."""
     match = re.fullmatch(PATTERN, condition.strip())
     return None if match is None else _OPERATORS[match[1]](value, float(match[2]))
 
@@ -204,7 +204,7 @@ def _number(value: Any) -> float:
 
 
 def _at_least(least: float, what: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Read a number that has Docker's lower limit."""
+    """Make a reader of numbers from ``least`` on, Docker's lower limit. It raises ValueError."""
 
     def check(value: Any) -> Any:
         if (number := read(value)) < least:

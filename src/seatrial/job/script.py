@@ -150,7 +150,7 @@ def script_facts(
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
     An image, or a module that is not the project's, shows nothing: its facts are empty. Of a recipe its own file is
-    read and the training library under it is not: that offers much which the recipe does not ask for.
+    read and the training library under it is not: that offers much which the recipe does not use.
 
     Args:
         calls: names in it that its importer calls: functions, classes, ``Class.method``.

@@ -78,7 +78,7 @@ class Constants:
         self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
-        """Return the value of an expression in ``unit``."""
+        """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
         self._looks = self._looks + 1 if depth else 0
         if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return None
