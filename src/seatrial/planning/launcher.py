@@ -248,7 +248,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
 
 
 def _variables(job: Job, script: ScriptFacts) -> list[str]:
-    """Return the variables that the agent would set."""
+    """Return lines with the variables that the agent would set on each node."""
     workers = meeting(job.changed(node_rank=0)).workers
     if script.framework == "jax":
         return [

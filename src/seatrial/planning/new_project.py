@@ -56,7 +56,7 @@ def project_file(project: Path, script: str | None = None) -> str:
 
 
 def write_project_file(project: Path, script: str | None = None) -> Path:
-    """Write it. Raises UsageError where there is one already."""
+    """Write seatrial.toml and return its path. Raises UsageError where there is one already."""
     path = project / FILE
     if path.exists():
         raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")

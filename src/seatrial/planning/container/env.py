@@ -97,7 +97,7 @@ def without_login(
 
 
 def _way(name: str, host: Host) -> str:
-    """Return how the run gets the secret."""
+    """Return how the user can give the run a secret, as a phrase for the reason of a choice."""
     if host.env.get(name):
         return f"--secret {name} gives it yours"
     known = login(name, host.env)

@@ -150,7 +150,7 @@ def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
 
 
 def _mounted(job: Job) -> list[str]:
-    """Return the targets of the user's folders."""
+    """Return the paths in the container at which the user's folders are mounted, data and models too."""
     folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
     return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
 

@@ -151,7 +151,7 @@ def planned_image(
 
 
 def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """Return an existing image with its own facts."""
+    """Return a ready image with the facts that its store has of it, if it is here."""
     store = site.backend.images
     assert store is not None, "a place of containers has an image store"
     facts = store.image(tag)
@@ -166,7 +166,7 @@ def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choic
 
 
 def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) -> str | None:
-    """Find an image's Python once: an ID stands for the same files for ever, and looking starts a container."""
+    """Find an image's Python once, None without one: an ID's files never change, and looking starts a container."""
     kept = cache / facts.id.partition(":")[2]
     try:
         return kept.read_text() or None
