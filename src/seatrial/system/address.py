@@ -36,7 +36,7 @@ def _can_be_host(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach it."""
+    """Return whether only this machine can reach an address."""
     if host == "localhost":
         return True
     try:

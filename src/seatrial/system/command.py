@@ -223,7 +223,7 @@ class Piped:
         return self._process.wait()
 
     def end(self) -> int:
-        """Make it end if it has not; its exit code, negative for a signal."""
+        """End the command if it has not ended; return its exit code, negative for a signal."""
         if self._process.poll() is None:
             self._process.terminate()
         try:

@@ -216,7 +216,7 @@ class Host:
 
 
 def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
-    """Return (value, file) of a secret that a login has left, by the name of its variable.
+    """Return (value, file) of a secret that a login has left, by the name of its variable; None without one.
 
     Sources: docs.wandb.ai/models/ref/cli/wandb-login; huggingface.co/docs/huggingface_hub/package_reference/
     environment_variables, HF_HOME and HF_TOKEN_PATH.

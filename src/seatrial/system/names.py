@@ -58,7 +58,7 @@ class Names:
     secrets: tuple[str, ...] = ()
 
     def text(self, text: str) -> str:
-        """Return a text without the names."""
+        """Return a text with each name and secret replaced by its word, such as USER."""
         for pattern, word in self._patterns:
             text = pattern.sub(word, text)
         return text

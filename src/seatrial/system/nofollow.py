@@ -284,7 +284,7 @@ def _open_up(parent: int, name: str) -> int:
 
 
 def _empty(descriptor: int) -> list[str]:
-    """Delete all but folders; the names of those."""
+    """Delete all but the folders in a folder; return their names."""
     folders = []
     for name in os.listdir(descriptor):
         if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):

@@ -151,7 +151,7 @@ def read_sources(paths: Iterable[Path], inside: Path, most_bytes: int) -> Iterat
 
 
 def shown_path(path: Path, inside: Path | None) -> str:
-    """Return its name for a sentence: seen from the project."""
+    """Return a path for a sentence: relative to the project if it lies inside."""
     return str(path.relative_to(inside)) if inside is not None and path.is_relative_to(inside) else str(path)
 
 

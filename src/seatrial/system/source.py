@@ -56,7 +56,7 @@ class UnreadableSourceError(Exception):
 
 
 def marks(source: bytes) -> int:
-    """Return how much there is to parse."""
+    """Count the bytes outside of words and spaces, a measure of how much there is to parse."""
     return len(source.translate(None, _IN_WORDS))
 
 
