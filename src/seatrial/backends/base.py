@@ -302,7 +302,7 @@ class Backend(Protocol):
         """Send SIGINT, as Ctrl-C on a terminal does, and return at once; False if that is impossible here."""
 
     def kill(self, handle: Handle) -> None:
-        """Send SIGKILL to all of it."""
+        """Send SIGKILL to all processes of the run."""
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         """Run a command inside the live run with the caller's streams; return its exit code."""

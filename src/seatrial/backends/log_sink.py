@@ -112,7 +112,7 @@ class Sink:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has come. Raises OSError."""
+        """Write the lines and events that have come to their files. Raises OSError."""
         for number, data in self._printed:
             _write(self._logs[number], data)
             _write(self._index, b"%.6f %d %d\n" % (time.time(), number, len(data)))
@@ -209,7 +209,7 @@ class Turn:
         self.mine = False
 
     def take(self) -> bool:
-        """Return whether it is this object's turn now."""
+        """Take the turn to collect if no other process has it; return whether this object has it now."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.mine = True

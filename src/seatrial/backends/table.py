@@ -58,7 +58,7 @@ def backend(name: str, host: Host, at: EngineAddress | None = None) -> Backend:
 
 
 def traits(name: str) -> Traits | None:
-    """Return the traits of a backend; None for ``auto`` and unknown names. Asks no engine."""
+    """Return the traits of a backend; None for ``auto`` and unknown names. Contacts no engine."""
     return BACKENDS[name](Host({})).traits if name in BACKENDS else None
 
 

@@ -209,7 +209,7 @@ class EngineClient:
         return unavailable_error(self.dialect.name, stderr, at=self.at)
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
-        """Return the engine's description of one; None if it has none. Raises EngineUnavailableError."""
+        """Return what the engine has on an image or container; None if it has none. Raises EngineUnavailableError."""
         ended = self.ask(kind, "inspect", id)
         if ended.exit_code == 0:
             return cast("dict[str, Any]", json.loads(ended.stdout)[0])

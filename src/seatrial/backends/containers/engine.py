@@ -209,7 +209,7 @@ class ContainerEngine(ABC):
         return container
 
     def _act(self, handle: Handle, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """Do something to a run's container; one that is gone or has ended already needs nothing done."""
+        """Run ``container WORDS`` on a run's container; one that is gone or has ended already is left alone."""
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
             return
         ended = command.run([*self.client.call, "container", *words, handle.id], timeout_s=timeout_s)

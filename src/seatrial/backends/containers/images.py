@@ -97,7 +97,7 @@ def _is_our_name(name: str) -> bool:
 
 
 def unused_images(images: Sequence[OwnImage], repository: str | None) -> list[OwnImage]:
-    """Return the images to remove. Pure."""
+    """Return the unused images; of a ``repository`` all but the last listed. Pure."""
     named = [image for image in images if image.repository == repository][:-1]
     return [image for image in (images if repository is None else named) if not image.used]
 
@@ -235,7 +235,7 @@ class ImageStore:
         return next((one for one in digests if one.startswith(f"{reference.rpartition(':')[0]}@")), reference)
 
     def find_python(self, reference: str) -> str | None:
-        """Return the path of a Python >= 3.8 inside, found by running the image."""
+        """Return the path of a Python >= 3.8 inside, found by running the image; None without one."""
         for candidate in PYTHON_CANDIDATES:
             options = {"cap_drop": ["ALL"], "entrypoint": candidate, "networks": ["none"], "pull": "never"}
             safe = RunOptions(reference, ("-c", FIND_PYTHON), {**options, "read_only": True, "remove": True})

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def execute(cluster: Cluster, namespace: str, pod: Pod, argv: list[str], *, terminal: bool) -> int:
-    """Run it in the run's own container; return its exit code. Raises EngineError: a terminal needs kubectl."""
+    """Run ``argv`` in the run's container; return its exit code. Raises EngineError: a terminal needs kubectl."""
     if not terminal:
         out, err = sys.stdout.buffer.write, sys.stderr.buffer.write
         return cluster.call(cluster.execute(namespace, pod.name, argv, out, err, container=pod.container))

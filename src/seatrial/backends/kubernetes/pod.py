@@ -150,7 +150,7 @@ def object_name(cluster: ClusterPlan, part: str) -> str:
 
 
 def selector(run_id: str) -> str:
-    """Label selector of everything of one run."""
+    """Return the label selector of everything of one run."""
     return f"{RUN_LABEL}={run_id}"
 
 
