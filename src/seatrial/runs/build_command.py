@@ -92,7 +92,7 @@ def build_image(job: Job, host: Host, echo: Echo, *, explain: bool = False, lock
 
 
 def _machine(plan: Plan, host: Host) -> TargetMachine | None:
-    """Return the machine that the image is for."""
+    """Return the machine that the image is for; None for a plan without GPUs or a target."""
     if plan.job.image.target is not None:
         return parse_target(plan.job.image.target)
     return read_host(host).machine(plan.gpus) if plan.gpus else None

@@ -111,7 +111,7 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
 
 
 def _hidden(project: Path, backend: Backend, host: HostFacts) -> tuple[Path, ...]:
-    """Return what no container may see besides the state folder. Raises UsageError."""
+    """Return folders that no container may see besides the state folder. Raises UsageError."""
     sockets = any(Path(place).is_relative_to(project) for place in _ENGINES_PLACES)
     if sockets or any(folder.is_relative_to(project) for folder in host.temporary_folders):
         what = "the engine's socket: a script there would be root on this machine"

@@ -103,7 +103,7 @@ def _live(run: Run, status: Status, outcome: str) -> RunLine:
 
 
 def _waiting(handle: Handle, host: Host) -> str | None:
-    """Return why a run on a cluster waits. Elsewhere nothing waits."""
+    """Return why a run on a cluster waits; None if it does not, and elsewhere, where nothing waits."""
     from seatrial.backends import table  # with the plan's models, which a list of ended runs needs not
     from seatrial.runs.leases import state_of
 

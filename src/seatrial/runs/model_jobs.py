@@ -249,7 +249,7 @@ def refuse_taken_port(job: Job, store: RunStore) -> None:
 
 
 def _serving_on(store: RunStore, port: int) -> Run | None:
-    """Return the run of this project that serves on a port by its record."""
+    """Return the run of this project that serves on a port, by its record; None if none does."""
     for run in reversed(store.all()):
         with contextlib.suppress(SeatrialError, OSError):  # another look at the run reports it
             serving = None if run.ended else run.plan().job.serve
@@ -259,7 +259,7 @@ def _serving_on(store: RunStore, port: int) -> Run | None:
 
 
 def warnings_of(job: Job) -> tuple[str, ...]:
-    """Warn of a server that others can use."""
+    """Return a warning about a server that others can use, without a token; else ()."""
     serving = job.serve
     if serving is None or is_loopback(serving.address) or TOKEN in job.secrets:
         return ()
@@ -281,7 +281,7 @@ def _is_ready(serving: Serving) -> bool:
 
 
 def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | None:
-    """Return the seconds until it answered; None if it ended before."""
+    """Wait for a server and return the seconds until it answered; None if it ended before."""
     started_s = time.monotonic()
     while not ended():
         if _is_ready(serving):

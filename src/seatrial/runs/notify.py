@@ -103,7 +103,7 @@ def deliver(folder: Path, host: Host) -> None:
 
 
 def _run(line: str, message: Mapping[str, Any], project: Path, env: Mapping[str, str]) -> str:
-    """Return ``done``, or the command's failure."""
+    """Run a command with the message on its input; return ``done``, or its failure."""
     try:
         argv = ["/bin/sh", "-c", line]
         ended = command.run(argv, timeout_s=COMMAND_TIMEOUT_S, input=json.dumps(message), env=env, cwd=project)

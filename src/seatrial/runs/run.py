@@ -134,7 +134,7 @@ class Run:
             log.write(event)
 
     def started_at(self) -> float | None:
-        """Return when its process or container was started, as Unix time; before that its image is made."""
+        """Return when its process or container was started, as Unix time; None before, while its image is made."""
         try:
             return (self.folder / "handle.json").lstat().st_mtime
         except OSError:

@@ -49,7 +49,7 @@ _HEADER = re.compile(r"^[ \t]*\[")
 
 
 def save_changes(project: Path, changes: Mapping[str, Any], comment: str) -> Path:
-    """Write them as ``[tune]`` into seatrial.toml, or ``[tool.seatrial.tune]`` where pyproject.toml is the file.
+    """Write changes as ``[tune]`` into seatrial.toml, or ``[tool.seatrial.tune]`` if pyproject.toml is the file.
 
     Args:
         comment: one line above the keys.

@@ -77,7 +77,7 @@ def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None)
 
 
 def progress_words(run: Run, printed: Printed, pass_pct: float | None) -> str:
-    """Return the position in the whole training, and the time left by the mean since the target's start."""
+    """Return the position in the whole training, and the time left by the mean since the start; "" if unknown."""
     share = printed.progress.share(None if pass_pct is None else pass_pct / 100)
     if share is None:
         return ""
