@@ -109,6 +109,6 @@ class LineSplitter:
         return framed
 
     def flush(self) -> bytes:
-        """Return a frame of the held part of a line."""
+        """Return a frame of the held part of a line and hold nothing more; b"" without one."""
         held, self._held = self._held, b""
         return encode(self.kind, held, whole=False) if held else b""

@@ -118,7 +118,7 @@ def _gpu_words() -> Iterator[tuple[str, str]]:
 
 
 def _information(path: Path) -> tuple[str, str]:
-    """Return (model, UUID) of a GPU."""
+    """Read (model, UUID) of a GPU from the driver's file; ("", "") if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
