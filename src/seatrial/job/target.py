@@ -172,7 +172,7 @@ def _notebook(word: str) -> TargetError:
 
 
 def _of_another_file(path: Path) -> tuple[str, str | None] | None:
-    """Return (kind, command for it) of a file that is no script, by its name and keys; None for other files."""
+    """Return (kind, command for it or None) of a Dockerfile or YAML, by its name and keys; None for other files."""
     if re.match(r"(?i)(docker|container)file(\.|$)|.*\.dockerfile$", path.name) and path.suffix != ".py":
         return "a Dockerfile", "seatrial build --check"
     if path.suffix not in (".yaml", ".yml") or not is_file(path):

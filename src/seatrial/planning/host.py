@@ -50,7 +50,7 @@ class HostFacts(Host):
         }
 
     def machine(self, gpus: Sequence[Gpu] | None = None) -> TargetMachine:
-        """Describe driver and GPUs to the resolver: of these GPUs, or of all that are here."""
+        """Describe driver and GPUs for the resolver: of these GPUs, or of all that are here."""
         chosen = self.gpus if gpus is None else gpus
         return this_machine(self.inventory.driver_version, [(gpu.name, gpu.compute_capability) for gpu in chosen])
 

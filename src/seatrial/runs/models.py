@@ -107,7 +107,7 @@ class TrainedModel:
 
     @property
     def is_weights_alone(self) -> bool:
-        """Return whether it is, by name, a state dict without its network. Examples beside a recipe's file name it."""
+        """Return whether its name is a state dict's and its network is unknown: no examples of a recipe lie by it."""
         if self.kind != "file" or self.folder is None:
             return False
         path = self.folder / self.model

@@ -203,7 +203,7 @@ def _are_of_gpus(taints: Iterable[str]) -> bool:
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    """Match a toleration. Source: kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration."""
+    """Match toleration and taint. Source: kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration."""
     exists = toleration.get("operator") == "Exists"
     return (
         toleration.get("effect") in (None, "", taint["effect"])

@@ -69,7 +69,7 @@ class RunNode(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """How surely the statements of a block run, in the terms of RunNode."""
+    """Certainty with which the statements of a block run, in the terms of RunNode."""
 
     certain: bool
     needed: bool

@@ -23,7 +23,7 @@ LEAST_STORE_BYTES = 75 * 2**20
 #: With a store larger than /dev/shm Ray goes to /tmp and warns, or refuses. This caps its default, no wish of a script.
 _MOST_VARIABLE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
 
-#: ``ray start`` prompts for it, and sends it where nobody answers. Source: docs.ray.io, "Usage Stats Collection".
+#: ``ray start`` prompts, and sends statistics if nobody answers. Source: docs.ray.io, "Usage Stats Collection".
 _STATISTICS_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 
 
