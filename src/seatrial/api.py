@@ -63,32 +63,32 @@ class Run:
 
     @property
     def name(self) -> str | None:
-        """The name that it was given; None if it has none."""
+        """Return the name that it was given; None if it has none."""
         return run_name(self._run)
 
     @property
     def line(self) -> listing.RunLine:
-        """Its line in ``seatrial runs ls``: target, backend, status, seconds, headline."""
+        """Return its line in ``seatrial runs ls``: target, backend, status, seconds, headline."""
         return listing.line_of(self._run, Host())
 
     @property
     def status(self) -> str:
-        """starting, waiting, running, done, stopped, failed or unknown."""
+        """Return its status: starting, waiting, running, done, stopped, failed or unknown."""
         return self.line.status
 
     @property
     def plan(self) -> Plan:
-        """The plan that it was started with. Raises SeatrialError if its file cannot be read."""
+        """Return the plan that it was started with. Raises SeatrialError if its file cannot be read."""
         return self._run.plan()
 
     @property
     def receipt(self) -> Receipt | None:
-        """The receipt; None while it lives. Raises EngineUnavailableError if its engine does not answer."""
+        """Return the receipt; None while it lives. Raises EngineUnavailableError if its engine does not answer."""
         return finalise(self._run, Host())
 
     @property
     def output(self) -> str:
-        """The target's output so far, both streams in order."""
+        """Return the target's output so far, both streams in order."""
         found: list[bytes] = []
         follow(self._run, lambda stream, data: found.append(data), Host(), until_end=False)
         return b"".join(found).decode("utf-8", "replace")
@@ -256,12 +256,12 @@ class Examination:
 
     @property
     def exit_code(self) -> int:
-        """0 ok, 1 warnings, 2 broken."""
+        """Return the exit code: 0 ok, 1 warnings, 2 broken."""
         return report.exit_code(self.results)
 
     @property
     def first_broken(self) -> Result | None:
-        """The first broken link; the first of its ``verdict.findings`` has the ``fix``."""
+        """Return the first broken link, or None; the first of its ``verdict.findings`` has the ``fix``."""
         return next((result for result in self.results if result.verdict.status == "broken"), None)
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,14 +7,14 @@
     │   ├── GpuRequestError                a GPU request that does not parse, or that the GPUs here cannot serve
     │   │   └── GpusHeldError                  runs hold them; they will be free again
     │   ├── DataError                      a data folder that is missing, empty or not what the recipe reads
-    │   ├── TrustError                     the project's file asks for what its user has not allowed
+    │   ├── TrustError                     the project's file requests what its user has not allowed
     │   ├── NameInUseError                 two live runs cannot share a name
     │   └── RunNotFoundError               no run of that ID or name in the store
     ├── GpuContractError          exit 3   requested GPUs are missing, unusable or unused
-    │   ├── StackError                     no build of the framework does on these GPUs; the message has both sides
+    │   ├── StackError                     no build of the framework works on these GPUs; the message has both sides
     │   └── CapacityError                  the cluster has too few GPUs; this machine is not the reason
     ├── TrialsFailError           exit 1   every trial of a search fails by itself
-    └── EngineError               exit 5   Docker, Podman or this machine would not do it
+    └── EngineError               exit 5   Docker, Podman or this machine failed to do it
         ├── EngineUnavailableError         no engine, or one that does not answer
         ├── CommandError                   a command failed; keeps argv, exit code and stderr
         │   └── CommandTimeoutError            a command did not end in time and was killed
@@ -117,7 +117,7 @@ class DataError(UsageError):
 
 
 class TrustError(UsageError):
-    """The project's file asks for more than a container, and the user has not allowed it."""
+    """The project's file requests more than a container, and the user has not allowed it."""
 
 
 class NameInUseError(UsageError):
@@ -135,7 +135,7 @@ class GpuContractError(SeatrialError):
 
 
 class StackError(GpuContractError):
-    """No build of the framework does on the GPUs or the driver that it is for."""
+    """No build of the framework works on the GPUs or the driver that it is for."""
 
 
 class CapacityError(GpuContractError):
@@ -149,7 +149,7 @@ class TrialsFailError(SeatrialError):
 
 
 class EngineError(SeatrialError):
-    """Docker, Podman or this machine would not do it."""
+    """Docker, Podman or this machine failed to do what was requested."""
 
 
 class EngineUnavailableError(EngineError):

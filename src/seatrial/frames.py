@@ -55,7 +55,7 @@ class FrameDecoder:
 
     @property
     def waiting(self) -> bool:
-        """True if a line of evidence, or a report, has come in part."""
+        """Return whether a line of evidence, or a report, has come in part."""
         return any(self._unfinished.values())
 
     def feed(self, line: bytes) -> Tuple[bytes, bytes]:
@@ -97,7 +97,7 @@ class LineSplitter:
 
     @property
     def holds(self) -> bool:
-        """True if a line has begun that is neither finished nor sent."""
+        """Return whether a line has begun that is neither finished nor sent."""
         return bool(self._held)
 
     def feed(self, data: bytes) -> bytes:
@@ -109,6 +109,6 @@ class LineSplitter:
         return framed
 
     def flush(self) -> bytes:
-        """Return a frame of the held part of a line."""
+        """Return a frame of the held part of a line and hold nothing more; b"" without one."""
         held, self._held = self._held, b""
         return encode(self.kind, held, whole=False) if held else b""

@@ -92,7 +92,7 @@ class Handle(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """The run's record."""
+        """Return the folder of the run's record."""
         assert self.run_dir is not None, "a started run has a record"
         return Path(self.run_dir)
 
@@ -220,12 +220,12 @@ class EngineFacts:
 
     @property
     def title(self) -> str:
-        """The engine's name in a sentence."""
+        """Return the engine's name in a sentence."""
         return self.name.capitalize()
 
     @property
     def takes_gpus_flag(self) -> bool:
-        """``--gpus`` works: through the toolkit's hook, or its registered runtime."""
+        """Return whether ``--gpus`` works: through the toolkit's hook, or its registered runtime."""
         return self.nvidia_hook or "nvidia" in self.runtimes
 
 
@@ -302,7 +302,7 @@ class Backend(Protocol):
         """Send SIGINT, as Ctrl-C on a terminal does, and return at once; False if that is impossible here."""
 
     def kill(self, handle: Handle) -> None:
-        """Send SIGKILL to all of it."""
+        """Send SIGKILL to all processes of the run."""
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         """Run a command inside the live run with the caller's streams; return its exit code."""

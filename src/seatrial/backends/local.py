@@ -101,7 +101,7 @@ class Local:
     images = None
 
     def __init__(self, at: EngineAddress | None = None) -> None:
-        """``at``: the machine to find runs of; None: this one."""
+        """Set up a backend. ``at``: the machine to find runs of; None: this one."""
         self._at = at
 
     def bound_to(self, engine: EngineAddress) -> Local:
@@ -228,7 +228,7 @@ def _handle(process: processes.GpuProcess, run_id: str, run_dir: Path) -> Handle
 
 
 def _confirm(machine: EngineAddress | None) -> None:
-    """Raises EngineUnavailableError: a process that is not here runs on another machine, which shares the folder."""
+    """Refuse a process of another machine, which shares the folder. Raises EngineUnavailableError."""
     if machine is not None:
         confirm("Machine", machine, this_machine, f"ssh {machine.endpoint} seatrial runs ls")
 
@@ -252,7 +252,7 @@ def _is_running(handle: Handle) -> bool:
 
 
 def _sessions(handle: Handle) -> set[int]:
-    """The agent's session and those of all below it; what is in them is the run's, even if init has adopted it."""
+    """Return the sessions of the agent and of all below it: all in them is the run's, even if init has adopted it."""
     leader = _pid(handle)
     agent = processes.read(leader)
     if agent is not None and str(agent.started_ticks) != handle.started:

@@ -50,7 +50,7 @@ class Sink:
         self._events: list[dict[str, Any]] = []
 
     def take(self, decoder: frames.FrameDecoder, line: bytes, node: int = 0) -> None:
-        """One line of an agent's log."""
+        """Store one line of an agent's log."""
         kind, data = decoder.feed(line)
         if kind == frames.EVIDENCE:
             self._evidence(node, data)
@@ -60,7 +60,7 @@ class Sink:
             self._output(node, _NUMBERS[kind], data)
 
     def _output(self, node: int, number: int, data: bytes) -> None:
-        """A line of stdout (1) or stderr (2), or a piece of one."""
+        """Store a line of stdout (1) or stderr (2), or a piece of one."""
         if self._many:  # pieces of different nodes must not end up in one line
             line = self._unfinished.pop((node, number), b"") + data
             if not line.endswith(b"\n"):
@@ -72,13 +72,13 @@ class Sink:
         self._printed.append((number, data))
 
     def _evidence(self, node: int, line: bytes) -> None:
-        """An event of the agent's: of its own lines, the agent alone is the source."""
+        """Store an event of the agent's: of its own lines, the agent alone is the source."""
         event = events.parse(line) if line else None
         if event is not None:
             self._keep(node, {**event, "source": "agent"})
 
     def _report(self, node: int, line: bytes) -> None:
-        """``<seq> <unix time> <line>``: the target's line, which is a report or nothing."""
+        """Store ``<seq> <unix time> <line>``: the target's line, which is a report or nothing."""
         seq, _, rest = line.partition(b" ")
         at, _, text = rest.partition(b" ")
         if not seq.isdigit() or len(seq) > _SEQ_DIGITS:
@@ -112,7 +112,7 @@ class Sink:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has come. Raises OSError."""
+        """Write the lines and events that have come to their files. Raises OSError."""
         for number, data in self._printed:
             _write(self._logs[number], data)
             _write(self._index, b"%.6f %d %d\n" % (time.time(), number, len(data)))
@@ -122,11 +122,11 @@ class Sink:
             self._events = []
 
     def sizes(self) -> list[int]:
-        """Bytes of stdout.log, stderr.log and output.idx."""
+        """Return the bytes of stdout.log, stderr.log and output.idx."""
         return [os.fstat(descriptor).st_size for descriptor in (*self._logs.values(), self._index)]
 
     def cut(self, sizes: list[int]) -> None:
-        """Back to these sizes: what a collector wrote that was killed before it had noted how far it was."""
+        """Cut the files to these sizes: a collector was killed before it had noted how far it was in the rest."""
         for descriptor, size in zip((*self._logs.values(), self._index), sizes, strict=True):
             if os.fstat(descriptor).st_size > size:
                 os.ftruncate(descriptor, size)
@@ -157,8 +157,8 @@ def _seconds(text: bytes) -> float | None:
 
 
 def _recorded(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:
-    """Marks of the host's events so far, the number of the agent's last line by the time of its start, and the last of
-    those times."""
+    """Return marks of the host's events so far, the number of the agent's last line by the time of its start, and the
+    last of those times."""
     marks: set[str] = set()
     lasts: dict[float | None, int] = {}
     start: float | None = None
@@ -209,7 +209,7 @@ class Turn:
         self.mine = False
 
     def take(self) -> bool:
-        """Return whether it is this object's turn now."""
+        """Take the turn to collect if no other process has it; return whether this object has it now."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.mine = True

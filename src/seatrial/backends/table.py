@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _imported(module: str, name: str) -> Any:
-    """Import a backend when it is asked for: a plan for one of them needs none of the others."""
+    """Import a backend when it is needed: a plan for one of them needs none of the others."""
     return getattr(import_module(f"seatrial.backends.{module}"), name)
 
 
@@ -39,12 +39,12 @@ BACKENDS: dict[str, Callable[[Host], Backend]] = {
 
 
 def engine(name: str, host: Host) -> ContainerEngine:
-    """One of ENGINES, called as the environment sets."""
+    """Return the engine of this name in ENGINES, called as the environment sets."""
     return ENGINES[name]()(host.client_call(name))
 
 
 def backend(name: str, host: Host, at: EngineAddress | None = None) -> Backend:
-    """The backend of this name, on the engine that the environment leads to, or on the one at ``at``.
+    """Return the backend of this name, on the engine that the environment leads to, or on the one at ``at``.
 
     Raises UsageError naming those that there are.
     """
@@ -58,7 +58,7 @@ def backend(name: str, host: Host, at: EngineAddress | None = None) -> Backend:
 
 
 def traits(name: str) -> Traits | None:
-    """Return the traits of a backend; None for ``auto`` and unknown names. Asks no engine."""
+    """Return the traits of a backend; None for ``auto`` and unknown names. Contacts no engine."""
     return BACKENDS[name](Host({})).traits if name in BACKENDS else None
 
 
@@ -112,7 +112,7 @@ def choose(
 
 
 def _bound(candidate: Backend, facts: EngineFacts) -> Backend:
-    """On the engine that has just answered: a context that is changed meanwhile leads nowhere else."""
+    """Bind to the engine that has just answered: a context that is changed meanwhile leads nowhere else."""
     return candidate if facts.address is None else candidate.bound_to(facts.address)
 
 
@@ -122,7 +122,7 @@ def _facts(candidate: Backend, host: Host) -> EngineFacts:
 
 
 def _obstacle(facts: EngineFacts, gpus_wanted: bool) -> str | None:
-    """Why ``auto`` passes this one over, or None."""
+    """Return why ``auto`` passes this one over, or None."""
     if not facts.available:
         return facts.reason
     if gpus_wanted and facts.desktop and "microsoft" not in platform.release().lower():

@@ -31,7 +31,7 @@ Exit: 0 done, 1 target failed, 2 usage, 3 GPU contract, 4 criteria, 5 engine
 
 
 def main() -> None:
-    """Entry point of ``seatrial``."""
+    """Run ``seatrial`` and exit with its code."""
     terminal.prepare()
     sys.exit(_main(sys.argv[1:]))
 

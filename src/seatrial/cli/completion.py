@@ -1,4 +1,4 @@
-"""Completion: the values that fit a word, and the shells' scripts that ask for them."""
+"""Completion: the values that fit a word, and the shells' scripts that request them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _gpu_words() -> Iterator[tuple[str, str]]:
 
 
 def _information(path: Path) -> tuple[str, str]:
-    """Return (model, UUID) of a GPU."""
+    """Read (model, UUID) of a GPU from the driver's file; ("", "") if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

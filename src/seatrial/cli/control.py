@@ -198,7 +198,7 @@ def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple
 
 
 def _print_pruned(verb: str, pruned: Pruned, freed: Mapping[str, Freed]) -> bool:
-    """Print what goes; return whether that is anything."""
+    """Print what is or would be removed; return whether that is anything."""
     from seatrial.job.units import format_bytes
 
     print(f"{verb} {pruned.runs} run{'s' * (pruned.runs != 1)}, {format_bytes(pruned.bytes)}")

@@ -317,6 +317,6 @@ def _missing(param: click.Parameter, argv: Sequence[str], place: str) -> Sentenc
 
 
 def _name(param: click.Parameter) -> str:
-    """Return ``--limit``, or ``RUN`` for an argument."""
+    """Return a parameter's name as people type it: ``--limit``, or ``RUN`` for an argument."""
     long = [name for name in param.opts if name.startswith("--")] or [name for name in param.opts if name[0] == "-"]
     return long[0] if long else str(param.metavar or param.name).upper()

@@ -129,7 +129,7 @@ def _again(earlier: Job, flags: dict[str, Any], update: dict[str, Any]) -> Job:
 
 
 def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = False) -> None:
-    """Return once the user has allowed the project's requests, now or before. An ordinary project has none.
+    """Require the user's consent to the project's requests, given now or before. An ordinary project has none.
 
     Args:
         trust: ``--trust``: allowed without a question.
@@ -157,5 +157,5 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
             raise TrustError("Not started: the requested permissions were denied", run="seatrial plan …   # lists it")
     try:
         store.allow(job.project, lines)
-    except DiskError as error:  # allowed all the same; the next run asks again
+    except DiskError as error:  # allowed all the same; the next run requests it again
         screen.note(f"warning: your answer was not saved: {error.message}")

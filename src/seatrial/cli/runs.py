@@ -288,6 +288,6 @@ def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
 
 
 def _has_browser() -> bool:
-    """A browser in the terminal would take it over, so one needs a screen."""
+    """Return whether a browser has a screen: one in the terminal would take it over."""
     named = any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"))
     return named or sys.platform == "darwin"

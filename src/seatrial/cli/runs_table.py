@@ -92,7 +92,7 @@ def matches(listed: Listed, statuses: Sequence[str], since_s: float | None, now:
 
 
 def age(seconds: float) -> str:
-    """Return ``12s``, ``5m``, ``3h``, ``2d``."""
+    """Format an age in its largest unit: ``12s``, ``5m``, ``3h``, ``2d``."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"

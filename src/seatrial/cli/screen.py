@@ -79,7 +79,7 @@ class Screen:
 
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:
-        """Context manager whose value receives the lines of a build and shows its progress (BuildReporter)."""
+        """Give a receiver of the lines of a build, and show its progress while open (BuildReporter)."""
         if self._quiet:
             yield lambda line: None
             return
@@ -132,7 +132,7 @@ class Screen:
 
     @contextmanager
     def showing_progress(self, run: Run) -> Iterator[Callable[[], None]]:
-        """Context manager whose value, when called, shows the run's speed where it fits."""
+        """Give a function that, when called, shows the run's speed where it fits, while open."""
         if self._quiet:
             yield lambda: None
             return

@@ -132,7 +132,7 @@ class LiveLine:
 
     @property
     def changes(self) -> bool:
-        """True if a line can be drawn over: on a terminal that nobody else prints on."""
+        """Return whether a line can be drawn over: on a terminal that nobody else prints on."""
         return self._possible
 
     def before_output(self, stream: Stream, data: bytes) -> None:

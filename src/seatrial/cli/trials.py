@@ -48,7 +48,7 @@ class SearchScreen(Screen):
                 self.note(line)
 
     def close(self) -> None:
-        """Take the progress away."""
+        """Remove the line with the progress from the terminal."""
         with self._printing:
             self._standing.clear()
 

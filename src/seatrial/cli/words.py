@@ -109,7 +109,7 @@ def _imported_files(script: Path, text: str) -> Iterator[Path]:
 
 
 def _declares(script: str, option: str) -> bool:
-    """``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl."""
+    """Look for ``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl."""
     own = re.escape(option.lstrip("-"))
     return re.search(rf"""["']{option}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
 

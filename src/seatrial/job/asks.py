@@ -35,7 +35,7 @@ class Ask(Value):
 
     Attributes:
         words: what, and what it means; links resolved, nothing in it that steers a terminal.
-        apart: digest of what the words leave out because it is secret (a webhook's path), so that a change is seen.
+        words: the wish and its effect; links resolved, nothing in it that steers a terminal.
         builds: already the build of the image acts on it.
         hides: the words may hold a secret: they are shown in the question and kept out of plans.
     """
@@ -47,12 +47,12 @@ class Ask(Value):
 
     @property
     def remembered(self) -> str:
-        """The text that an answer is stored under; another text needs another answer."""
+        """Return the text that an answer is stored under; another text needs another answer."""
         return f"{self.words}\n{self.apart}"
 
 
 def project_asks(table: Mapping[str, Any], project: Path, without_container: Callable[[str], bool]) -> tuple[Ask, ...]:
-    """Every wish of a file that needs consent; () for an ordinary project.
+    """Return every wish of a file that needs consent; () for an ordinary project.
 
     Args:
         table: what the file sets, validated, under a Job's names; without what flags replaced.
@@ -101,7 +101,7 @@ def _given(path: Path, root: Path, words: str, *, builds: bool = False) -> Itera
 
 
 def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
-    """Files of this machine that are read for the target or the build, and variables that an env file passes on."""
+    """Yield a wish for each file here that the target or build reads, and each variable that an env file passes on."""
     for path in table.get("env_files", []):
         yield from _given(path, root, "gives the target the variables in")
         names = _passed_on(path)
@@ -140,7 +140,7 @@ def notify_asks(notify: Notify) -> Iterator[Ask]:
 
 
 def hidden(ask: Ask) -> Ask:
-    """Return it as a plan has it, which is a file that people share."""
+    """Return the wish as a plan has it, a file that people share: of a command only its program."""
     if not ask.hides:
         return ask
     what, _, command = ask.words.partition(": ")
@@ -159,18 +159,18 @@ def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:
 
 
 def digest_text(text: str) -> str:
-    """SHA-256 in hex; a lone surrogate (a name that is not UTF-8) counts as the byte it stands for."""
+    """Return the SHA-256 in hex; a lone surrogate (a name that is not UTF-8) counts as the byte it stands for."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def outside(path: Path, root: Path) -> Path | None:
-    """Where a path really leads, if not into the project."""
+    """Return the path with links resolved; None if it lies in the project."""
     real = Path(os.path.realpath(path))
     return None if real.is_relative_to(root) else real
 
 
 def _shown(path: Path, real: Path, root: Path) -> str:
-    """``/home/me/.ssh (./data is a link there)``: a reader of the file would look for the path that it names."""
+    """Return the real path, with its link in the project if it has one: ``/home/me/.ssh (./data is a link there)``."""
     written = Path(os.path.abspath(path))  # noqa: PTH100  resolve() would follow the link that is to be named
     own = Path(os.path.realpath(written.parent)) / written.name
     if own != real and own.is_relative_to(root):
@@ -209,7 +209,7 @@ def _is_socket(path: Path) -> bool:
 
 
 def _passed_on(path: Path) -> tuple[str, ...] | None:
-    """Names that stand alone in an env file: the target gets this user's values of them. None: not to be read."""
+    """Return names without a value in an env file: the target gets this user's values. None if it cannot be read."""
     try:
         lines = read_bytes(path, inside=None, limit_bytes=_MAX_ENV_FILE_BYTES).decode("utf-8-sig").splitlines()
     except (ConfigError, UnicodeDecodeError):
@@ -219,5 +219,5 @@ def _passed_on(path: Path) -> tuple[str, ...] | None:
 
 
 def plain(text: str) -> str:
-    """On one line, and without what moves a cursor, hides or turns text around: each such character as its escape."""
+    """Return the text on one line: what moves a cursor, hides or turns text around becomes its escape."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

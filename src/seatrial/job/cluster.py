@@ -53,7 +53,7 @@ class Volume(Value):
 
     @property
     def lasting(self) -> bool:
-        """It outlives the pod."""
+        """Return whether it outlives the pod."""
         return self.kind != "emptydir"
 
     def __str__(self) -> str:
@@ -172,7 +172,7 @@ _TOLERATION = re.compile(r"^([^=:\s]+)(?:=([^:\s]*))?(?::(NoSchedule|PreferNoSch
 
 
 def parse_volume(text: Any) -> Volume:
-    """``pvc:NAME[/FOLDER]``, ``hostpath:/FOLDER`` or ``emptydir``. Raises ValueError."""
+    """Parse ``pvc:NAME[/FOLDER]``, ``hostpath:/FOLDER`` or ``emptydir``. Raises ValueError."""
     kind, _, value = text.partition(":") if isinstance(text, str) else ("", "", "")
     if kind == "emptydir" and not value:
         return Volume(kind="emptydir")
@@ -186,7 +186,7 @@ def parse_volume(text: Any) -> Volume:
 
 
 def parse_toleration(text: Any) -> Toleration:
-    """``KEY[=VALUE][:EFFECT]``. Raises ValueError."""
+    """Parse ``KEY[=VALUE][:EFFECT]``. Raises ValueError."""
     match = _TOLERATION.match(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f'expected KEY[=VALUE][:EFFECT] such as "nvidia.com/gpu:NoSchedule", got {shown(text)}')
@@ -218,7 +218,7 @@ def parse_registry(text: Any) -> str:
 
 
 def parse_nodes(value: Any) -> int | tuple[str, ...]:
-    """A count, or the hosts of a run without a cluster: ``2`` or ``host1,host2``. Raises ValueError."""
+    """Parse a count, or the hosts of a run without a cluster: ``2`` or ``host1,host2``. Raises ValueError."""
     if (count := _number(value)) is not None and count >= 1:
         return count
     hosts = tuple(word.strip() for word in value.split(",")) if isinstance(value, str) else ()
@@ -230,7 +230,7 @@ def parse_nodes(value: Any) -> int | tuple[str, ...]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a whole number that is small, also as text: flags are text."""
+    """Return a small whole number, also one as text, as flags are; None for any other value."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
         return value
     return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else None
@@ -319,7 +319,7 @@ class ClusterOptions(KeyTable):
 
 
 def volumes_apart(table: Mapping[str, Any]) -> dict[str, Any]:
-    """``data = "pvc:mnist"`` as ``kubernetes.data``: a cluster's volume, not a folder of this machine."""
+    """Move ``data = "pvc:mnist"`` to ``kubernetes.data``: it is a cluster's volume, not a folder of this machine."""
     moved = {
         key: table[key] for key in ("data", "models") if isinstance(table.get(key), str) and _VOLUME.match(table[key])
     }

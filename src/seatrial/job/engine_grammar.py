@@ -65,7 +65,7 @@ def read_ulimit(value: Any) -> str:
 
 
 def read_port(value: Any) -> Any:
-    """``[[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL]`` with ports or ranges of them, as Docker reads it."""
+    """Check ``[[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL]`` with ports or ranges, as Docker does. Raises ValueError."""
     if not isinstance(value, str):
         return value  # not text: pydantic reports it
     match = _PORTS.fullmatch(value)

@@ -37,12 +37,12 @@ class Flag(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name in messages: ``--memory``, ``-m``."""
+        """Return the flag's first name, for messages: ``--memory``, ``-m``."""
         return self.names.split()[0]
 
     @property
     def parameter(self) -> str:
-        """The name of the parameter of the command's function."""
+        """Return the name of the parameter of the command's function."""
         return self.key.replace(".", "_")
 
 

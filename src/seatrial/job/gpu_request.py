@@ -1,4 +1,4 @@
-"""GpuRequest: what stands behind --gpus, one grammar for every backend.
+"""GpuRequest: the value of --gpus, with one grammar for every backend.
 
     request  := what ["," "capabilities=" name {"," name}] | "capabilities=" name {"," name}
     what     := "auto" | "none" | "all" | count | share | device {"," device} | "device=" device {"," device}
@@ -59,7 +59,7 @@ class GpuRequest:
 
     @property
     def noun(self) -> str:
-        """The name of one of the requested devices."""
+        """Return the name of one of the requested devices: ``GPU``, or a MIG slice with its profile."""
         return f"{self.profile} MIG slice" if self.profile else "GPU"
 
     @classmethod
@@ -84,7 +84,7 @@ class GpuRequest:
 
 
 def _split(text: str) -> tuple[list[str], list[str]]:
-    """The words before ``capabilities=`` and those after; Docker allows either order of its keys."""
+    """Split a request into its device words and its capabilities; Docker allows either order of these keys."""
     words = [word.strip() for word in text.translate({ord('"'): None, ord("'"): None}).split(",")]
     if "" in words:
         raise _unreadable(text, "an empty part")

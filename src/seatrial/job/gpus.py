@@ -30,7 +30,7 @@ def select(
     load: Mapping[str, float],
     multi_gpu_evidence: str | None = None,
 ) -> Selection:
-    """The GPUs that answer ``request``, and why.
+    """Choose the GPUs that answer ``request``, and give a reason for each choice.
 
     - ``all``: every GPU; of a GPU in MIG mode its slice instead. GPUs that other runs hold are shared, and reported.
     - a count: the idlest GPUs that no run holds; slices only on machines where every GPU is in MIG mode.
@@ -95,7 +95,7 @@ def _listing(gpus: Sequence[Gpu]) -> str:
 
 
 def _selectable(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Whole GPUs and slices; not the parents of slices, which CUDA does not show."""
+    """Return whole GPUs and slices; not the parents of slices, which CUDA does not show."""
     parents = {gpu.index for gpu in gpus if gpu.mig}
     return [gpu for gpu in gpus if gpu.mig or gpu.index not in parents]
 
@@ -122,7 +122,7 @@ def _by_name(devices: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _of_profile(profile: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Slices of this size; every GPU if none is requested. NVML ends a slice's name with its profile."""
+    """Return the slices of this size; every GPU if none is requested. NVML ends a slice's name with its profile."""
     if profile is None:
         return list(gpus)
     found = [gpu for gpu in gpus if gpu.mig and gpu.name.split()[-1] == profile]
@@ -179,7 +179,7 @@ def _idlest(
 
 
 def _free(candidates: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[str, float]) -> list[Gpu]:
-    """Those that no run holds, idlest first, PCI order among equals."""
+    """Return the candidates that no run holds, idlest first, in their order among equals."""
     return sorted((gpu for gpu in candidates if gpu.uuid not in leased), key=lambda gpu: load.get(gpu.uuid, 0.0))
 
 

@@ -21,7 +21,7 @@ PYTHON_COMMAND = (
 )
 
 #: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
-#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
+#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README gets more by --ipc=host.
 SHM_BYTES_PER_GPU = 2 * 2**30
 CONTAINER_PLAN = "/seatrial/plan.json"
 CONTAINER_INPUT = "/seatrial/input"

@@ -54,7 +54,7 @@ class KeyTable(Value):
 
 
 def typed_keys(table: type[BaseModel]) -> dict[str, str]:
-    """A table's keys as the file spells them → the fields' names."""
+    """Return a table's keys as the file spells them → the fields' names."""
     return {str(field.validation_alias or name): name for name, field in table.model_fields.items()}
 
 
@@ -78,7 +78,7 @@ class DataMount(Value):
 
 
 class Mount(Value):
-    """A bind mount: absolute host path → absolute path in the container. ``str()`` is the text that asks for it."""
+    """A bind mount: absolute host path → absolute path in the container. ``str()`` is its text as typed."""
 
     source: Path
     target: str
@@ -86,7 +86,7 @@ class Mount(Value):
 
     @classmethod
     def parse(cls, text: str) -> Mount | None:
-        """``SOURCE:TARGET[:ro|rw]``, read-write by default; None for other text.
+        """Parse ``SOURCE:TARGET[:ro|rw]``, read-write by default; None for other text.
 
         A path with a colon in it cannot be mounted this way. Whether the paths are absolute is for the caller.
         """
@@ -122,7 +122,7 @@ PATTERN = rf"({'|'.join(_OPERATORS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE
 
 
 def holds(condition: str, value: float) -> bool | None:
-    """Return True if a value fulfils it; None if it cannot be read."""
+    """Return whether a value fulfils a condition such as ``>= 0.9``; None if the condition cannot be read."""
     match = re.fullmatch(PATTERN, condition.strip())
     return None if match is None else _OPERATORS[match[1]](value, float(match[2]))
 
@@ -154,12 +154,12 @@ class Matched(Typed):
 
 
 def _checked(check: Callable[[Any], Any]) -> AfterValidator:
-    """Do as ``Typed``, for text that pydantic has found to be text."""
+    """Make a validator like ``Typed``, for text that pydantic has found to be text."""
     return AfterValidator(lambda value, info: value if info.context is None else check(value))
 
 
 def _located(read: Callable[[Any, Path], Any]) -> BeforeValidator:
-    """Do as ``Typed``, with the folder that relative paths count from."""
+    """Make a validator like ``Typed``, with the folder that relative paths count from."""
     return BeforeValidator(lambda value, info: value if info.context is None else read(value, info.context["base"]))
 
 
@@ -172,7 +172,7 @@ class UnreadableError(ValueError):
 
 
 def reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
-    """A reader from one of our parsers; its UsageError becomes pydantic's ValueError. Numbers are read as text."""
+    """Make a reader of one of our parsers; its UsageError becomes pydantic's ValueError. Numbers are read as text."""
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -191,7 +191,7 @@ _gpus = reads(GpuRequest.parse, 'a GPU request such as 2 or "device=0,2"')
 
 
 def _number(value: Any) -> float:
-    """A number, or one as text: flags are text."""
+    """Return a number above zero, given as one or as text, as flags are. Raises ValueError."""
     try:
         if isinstance(value, bool) or not re.fullmatch(r"[0-9.eE+-]+", str(value)):
             raise ValueError
@@ -204,7 +204,7 @@ def _number(value: Any) -> float:
 
 
 def _at_least(least: float, what: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Read a number that has Docker's lower limit."""
+    """Make a reader of numbers from ``least`` on, Docker's lower limit. It raises ValueError."""
 
     def check(value: Any) -> Any:
         if (number := read(value)) < least:
@@ -250,7 +250,7 @@ def _mirror(value: str) -> str:
 
 
 def _path(value: Any, base: Path) -> Path:
-    """An absolute path; a relative one counts from ``base``."""
+    """Return an absolute path; a relative one counts from ``base``. Raises ValueError."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError(f"expected a path, got {shown(value)}")
     path = Path(value)
@@ -266,7 +266,7 @@ def _path(value: Any, base: Path) -> Path:
 
 
 def _folder(*, read_only: bool) -> Callable[[Any, Path], DataMount]:
-    """A validator of ``DIR``, ``DIR:ro`` and ``DIR:rw``; ``read_only`` is what the first means."""
+    """Make a validator of ``DIR``, ``DIR:ro`` and ``DIR:rw``; ``read_only`` holds for the first."""
 
     def read(value: Any, base: Path) -> DataMount:
         if isinstance(value, str) and value.endswith((":ro", ":rw")):
@@ -277,7 +277,7 @@ def _folder(*, read_only: bool) -> Callable[[Any, Path], DataMount]:
 
 
 def _mount(value: Any, base: Path) -> Mount:
-    """``SOURCE:TARGET[:ro|rw]`` with the source made absolute."""
+    """Parse ``SOURCE:TARGET[:ro|rw]`` and make the source absolute. Raises ValueError."""
     mount = Mount.parse(value) if isinstance(value, str) else None
     if mount is None or not mount.target.startswith("/"):
         raise ValueError(f"expected SOURCE:/TARGET[:ro|rw], got {shown(value)}")
@@ -285,7 +285,7 @@ def _mount(value: Any, base: Path) -> Mount:
 
 
 def _kept_mount(value: Any) -> Any:
-    """The text that plan.json keeps."""
+    """Parse a mount in the text that plan.json keeps; return anything else as it is."""
     return Mount.parse(value) if isinstance(value, str) else value
 
 
@@ -294,7 +294,7 @@ def _folder_or_url(value: Any, base: Path) -> str:
 
 
 def _variables(value: Any) -> Any:
-    """Numbers become text; true and false are refused, since nobody agrees how a shell spells them."""
+    """Turn numbers into text; leave true and false to be refused, since nobody agrees how a shell spells them."""
     if not isinstance(value, dict):
         return value
     return {

@@ -113,7 +113,7 @@ def read_file(project: Path) -> dict[str, Any]:
 
 
 def read_sweep(project: Path) -> SweepTable:
-    """[sweep] of the project's file; empty where it has none. Raises ConfigError."""
+    """Read [sweep] of the project's file; empty where it has none. Raises ConfigError."""
     return SweepTable(**read_file(project).get("sweep", {}))
 
 
@@ -163,7 +163,7 @@ class _Source:
         return _FLAGS.get(key) or _FLAGS.get(name) or "--" + name.replace("_", "-")
 
     def _message(self, detail: ErrorDetails) -> str:
-        """``seatrial.toml: criteria.mean_utilization: expected …, got …``."""
+        """Return one line about an invalid key: ``seatrial.toml: criteria.mean_utilization: expected …, got …``."""
         location = [str(part) for part in detail["loc"] if part != "[key]" and not isinstance(part, int)]
         if location[:2] == ["criteria", "metrics"]:  # in the file they are among the other criteria
             del location[1]
@@ -186,7 +186,7 @@ class _Source:
 
 
 def _known(table: str) -> list[str]:
-    """The keys of a table, "" for those outside of any; [] for a table whose keys are the user's own."""
+    """Return the keys of a table, "" for those outside of any; [] for a table whose keys are the user's own."""
     if not table:
         return file_keys()
     return [key for key in typed_keys(_TABLES[table]) if key != "metrics"] if table in _TABLES else []
@@ -198,7 +198,7 @@ def _set(table: KeyTable) -> dict[str, Any]:
 
 
 def _file_source(project: Path) -> _Source:
-    """seatrial.toml or the table in pyproject.toml; both at once would leave it to chance which one counts."""
+    """Read seatrial.toml or the table in pyproject.toml; refuse both, since chance would decide which one counts."""
     own, shared = project / "seatrial.toml", project / "pyproject.toml"
     edit = "${EDITOR:-vi} "
     own_table = read_toml(own, inside=project) if is_there(own) else None
@@ -221,7 +221,7 @@ def project_table(project: Path) -> dict[str, Any]:
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that were given, in the file's shape."""
+    """Return the flags that were given, in the file's shape."""
     given: dict[str, Any] = {}
     for key, value in flags.items():
         if key == "env" and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
@@ -238,7 +238,7 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(items: Collection[str]) -> dict[str, str]:
-    """``NAME=value`` and ``NAME``; a NAME that is not set here is left out, as Docker does.
+    """Read ``NAME=value`` and ``NAME``; leave out a NAME that is not set here, as Docker does.
 
     Text that is not a name stays, for the model to refuse.
     """

@@ -90,7 +90,7 @@ class ImageOptions(KeyTable):
 
 
 def _metrics_in_table(schema: dict[str, Any]) -> None:
-    """In the file's schema: any key that is not a criterion of ours is a metric's."""
+    """Let the file's schema accept any key that is not a criterion of ours as a metric's."""
     schema["additionalProperties"] = schema["properties"].pop("metrics")["additionalProperties"]
 
 
@@ -120,7 +120,7 @@ class Criteria(KeyTable):
     metrics: dict[str, keys.Condition] = Field(default_factory=dict)
 
     def only(self, *names: str, **more: Any) -> Criteria:
-        """These of them, as far as they were set, and ``more``."""
+        """Return these of the criteria, as far as they were set, and ``more``."""
         return Criteria(**{name: getattr(self, name) for name in names if name in self.model_fields_set}, **more)
 
     @model_serializer(mode="wrap")
@@ -259,25 +259,25 @@ class Job(Requests):
 
     @property
     def without_notify(self) -> Job:
-        """The job as a part of a sweep or of ``up``, whose own end is reported."""
+        """Return the job as a part of a sweep or of ``up``, whose own end is reported."""
         reported = set(notify_asks(self.notify))
         asks = tuple(ask for ask in self.asks if ask not in reported)
         return self.changed(notify=Notify(), asks=asks)
 
     @property
     def folder_inside(self) -> str:
-        """The working directory in a container."""
+        """Return the working directory in a container."""
         return folder_inside(self.workdir)
 
     @property
     def folder(self) -> Path:
-        """The working directory on this machine; the project where it is none of its folders."""
+        """Return the working directory on this machine; the project where it is none of its folders."""
         inside = posixpath.relpath(self.folder_inside, CONTAINER_PROJECT)
         return self.project if inside.startswith("..") else Path(os.path.normpath(self.project / inside))
 
     @property
     def source(self) -> Target:
-        """The target whose source is read: of a class that is served, or a workload's script, the user's file."""
+        """Return the target whose source is read: the user's file of a served class, or of a workload's script."""
         if self.own is not None and self.own.script:
             return Target(kind="script", value=self.own.script)
         if self.serve is not None and self.serve.kind == "code":
@@ -303,12 +303,12 @@ class ConfigFile(Requests):
 
 
 def file_keys() -> list[str]:
-    """The keys outside of tables, and the tables, in the order in which people write them."""
+    """Return the keys outside of tables, and the tables, in the order in which people write them."""
     return list(dict.fromkeys([*_FIRST, *typed_keys(ConfigFile)]))
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of seatrial.toml, for editors; ``seatrial init --schema`` prints it."""
+    """Return the JSON Schema of seatrial.toml, for editors; ``seatrial init --schema`` prints it."""
     schema = ConfigFile.model_json_schema(mode="validation")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -40,7 +40,7 @@ class OwnWorkload(Value):
 
 
 def replicas(manifest: Mapping[str, Any]) -> list[tuple[dict[str, Any], int]]:
-    """Return its pod templates, node 0's first, each with its number of pods."""
+    """Return a manifest's pod templates, node 0's first, each with its number of pods."""
     spec = manifest["spec"]
     if manifest["kind"] == "Job":
         return [(spec["template"], int(spec.get("completions") or spec.get("parallelism") or 1))]

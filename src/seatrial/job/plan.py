@@ -26,7 +26,7 @@ GpuMode = Literal["required", "none", "auto-cpu"]
 Check = Literal["torch", "tensorflow", "jax", "driver", "none"]
 #: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
 #: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
-#: device-plugin: Kubernetes asks the plugin of the node it picks. resource-claim: each pod has a ResourceClaim.
+#: device-plugin: the plugin of the node that Kubernetes picks. resource-claim: each pod has a ResourceClaim.
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin", "resource-claim"]
 
 
@@ -194,13 +194,13 @@ class VenvPlan(Value):
 
 
 class EngineAddress(Value):
-    """The engine that a run is on, which any other terminal must ask in place of its own.
+    """The engine that a run is on, which any other terminal must contact in place of its own.
 
     Attributes:
         endpoint: where the client reaches it: a URL of Docker's or Podman's service or of a cluster's API server, the
             storage folder of a Podman without a service, the name of the machine of a process.
         id: what it calls itself: at the same endpoint, another engine has another.
-        credentials: where the client finds its keys: a folder of TLS certificates, an SSH key, kubeconfig files.
+        id: its own name for itself: at the same endpoint, another engine has another.
     """
 
     endpoint: str = Field(pattern=r"^[A-Za-z0-9/][^\s\x00-\x1f]*$")  # never a flag of an engine
@@ -256,7 +256,7 @@ class Plan(Value):
 
     @property
     def target_line(self) -> str:
-        """The target as typed behind ``seatrial run``: ``train.py -- --epochs 5``; or ``serve digits``."""
+        """Return the target as typed behind ``seatrial run``: ``train.py -- --epochs 5``; or ``serve digits``."""
         target = self.job.target
         if self.job.serve is not None:
             return f"serve {self.job.serve.typed}"
@@ -271,12 +271,12 @@ class Plan(Value):
 
     @property
     def image_is_unknown(self) -> bool:
-        """True if its ready image was not here when it was made: facts of the inside are guesses."""
+        """Return whether its ready image was missing here when it was made: facts of the inside are guesses."""
         return any((choice.what, choice.value) == IMAGE_UNKNOWN for choice in self.choices)
 
     @property
     def devices(self) -> str:
-        """``GPU 0 (NVIDIA H200)``, ``CPU``, ``1 GPU of h100``, ``2 pods with 4 nvidia.com/gpu``."""
+        """Name the devices: ``GPU 0 (NVIDIA H200)``, ``CPU``, ``1 GPU of h100``, ``2 pods with 4 nvidia.com/gpu``."""
         gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in self.gpus) or "CPU"
         if not self.gpus and self.on_this_host and (count := self.gpus_asked):  # of another machine
             every = any(choice.what == "gpus" and choice.value == "all" for choice in self.choices)
@@ -290,16 +290,16 @@ class Plan(Value):
 
     @property
     def gpus_asked(self) -> int:
-        """GPUs of the whole run: on a cluster those of all its pods, which nobody can name before the start."""
+        """Count the GPUs of the whole run: on a cluster those of all pods, which nobody can name before the start."""
         count = self.agent.gpu_count
         return len(self.gpus) if count is None else count * self.agent.nodes
 
     @property
     def on_this_host(self) -> bool:
-        """Its containers or processes are on this machine; else a cluster places its pods and picks their GPUs."""
+        """Return whether its containers or processes are on this machine; else a cluster places its pods."""
         return self.cluster is None
 
     @property
     def on_the_host(self) -> bool:
-        """A process of this machine: no container and no pod around it."""
+        """Return whether it runs as a process of this machine: no container and no pod around it."""
         return self.image is None

@@ -93,34 +93,34 @@ class ScriptFacts(Readings):
 
     @property
     def needs_framework(self) -> bool:
-        """It imports its framework, or what is built on it, in any case: one behind ``try`` may not be there."""
+        """Return whether it imports its framework, or what is built on it, at all; one behind ``try`` may be absent."""
         return any(self.framework in (name, BUILT_ON.get(name)) for name in self.imports)
 
     @property
     def uses_seatrial(self) -> bool:
-        """It imports our training library."""
+        """Return whether it imports our training library."""
         return any(module.partition(".")[0] == "seatrial" for module in self.modules)
 
     @property
     def ray_evidence(self) -> str | None:
-        """Where it imports Ray, or None."""
+        """Return where it imports Ray, or None."""
         where = self.where.get(RAY)
         return f"{where} {RAY}" if where else None
 
     @property
     def horovod_part(self) -> str:
-        """The part of Horovod that shows best what the script wants."""
+        """Return the part of Horovod that shows best what the script wants."""
         return _telling_part(self.horovod)
 
     @property
     def without_horovod(self) -> ScriptFacts:
-        """The same, started as if it did not import Horovod."""
+        """Return the same facts, started as if it did not import Horovod."""
         torchrun, one_process = self.without_horovod_evidence
         return replace(self, torchrun_evidence=torchrun, one_process_evidence=one_process)
 
     @property
     def multi_gpu_evidence(self) -> str | None:
-        """Where it shows that it uses several GPUs; ``job.gpus.select`` asks."""
+        """Return where it shows that it uses several GPUs, or None; for ``job.gpus.select``."""
         return self.torchrun_evidence or self.one_process_evidence or self.workers_evidence
 
 
@@ -150,7 +150,7 @@ def script_facts(
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
     An image, or a module that is not the project's, shows nothing: its facts are empty. Of a recipe its own file is
-    read and the training library under it is not: that offers much which the recipe does not ask for.
+    read and the training library under it is not: that offers much which the recipe does not use.
 
     Args:
         calls: names in it that its importer calls: functions, classes, ``Class.method``.
@@ -183,7 +183,7 @@ def script_facts(
 
 
 def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
-    """IPython puts ``get_ipython`` into a notebook's names; a script that Python starts has none."""
+    """Refuse a script that calls ``get_ipython``: IPython puts it into a notebook's names, Python into no script's."""
     where = reading.certain_signs.get("notebook")
     if where is None or "IPython.get_ipython" in {**reading.needed, **reading.optional}:
         return
@@ -196,7 +196,7 @@ def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
 
 
 def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project: Path) -> None:
-    """Python knows of no package around a file that it starts by its path, unless the file sets ``__package__``."""
+    """Refuse relative imports in a file started by its path, which has no package, unless it sets ``__package__``."""
     if reading.relative is None or b"__package__" in read_bytes(project / target.value, inside=project):
         return
     place, written = reading.relative
@@ -278,7 +278,7 @@ _NOT_COMPILED = re.compile(
 
 
 def _compiles(reading: ProjectReading, arguments: Sequence[str]) -> str | None:
-    """Where it compiles at run time: torch.compile, unless the arguments turn it off or lack the flag for it."""
+    """Return where it compiles at run time, or None: torch.compile, unless arguments disable it or lack its flag."""
     seen, typed = reading.signs, " ".join(arguments)
     flag = seen.get("compile-flag", "").rpartition(" ")[2]
     lacks_flag = flag != "" and flag not in arguments and "torch-compile" not in reading.certain_signs
@@ -287,7 +287,7 @@ def _compiles(reading: ProjectReading, arguments: Sequence[str]) -> str | None:
 
 
 def _how_it_starts(reading: ProjectReading, imports: dict[str, str]) -> tuple[str | None, str | None]:
-    """Evidence of one process per GPU, and of one process for all, of which there is one at most."""
+    """Return evidence of one process per GPU, and of one process for all, of which there is one at most."""
     seen = reading.signs
     if "torchrun" in seen and "spawn" in seen:
         return None, seen["spawn"]
@@ -305,7 +305,7 @@ def _how_it_starts(reading: ProjectReading, imports: dict[str, str]) -> tuple[st
 
 
 def _rank_option(seen: dict[str, str]) -> str | None:
-    """``--local_rank``; None where there are subcommands: whose it is cannot be seen, and another's ends the script."""
+    """Return ``--local_rank``; None with subcommands: whose it is cannot be seen, and another's ends the script."""
     return None if "subcommands" in seen or "rank-option" not in seen else seen["rank-option"].rpartition(" ")[2]
 
 
@@ -321,7 +321,7 @@ def _telling_part(horovod: dict[str, str]) -> str:
 
 
 def _foreign(modules: dict[str, str]) -> dict[str, str]:
-    """Top-level name → where, for what is neither standard nor ours."""
+    """Return top-level name → where, for what is neither standard nor ours."""
     found: dict[str, str] = {}
     for module, where in modules.items():
         top = module.partition(".")[0]
@@ -349,7 +349,7 @@ _WITHOUT_GPU = {"numpy": ("jax",), "openvino": ("openvino",)}
 def with_keras_backend(
     script: ScriptFacts, env: Mapping[str, str], project: Path, home: Path | None = None, *, gpus: bool = False
 ) -> ScriptFacts:
-    """The facts of a script that imports Keras, with its backend as its framework and among its imports.
+    """Return the facts of a script that imports Keras, with its backend as its framework and among its imports.
 
     A script's own assignment comes before the environment, that before a keras.json.
     Source: keras/src/backend/config.py of 3.15.
@@ -393,7 +393,7 @@ def _set_to(backend: str, script: ScriptFacts) -> str:
 
 
 def _configured(env: Mapping[str, str], project: Path, home: Path | None) -> str | None:
-    """The backend of keras.json, in KERAS_HOME inside the project or, on this machine, in the user's home."""
+    """Return the backend of keras.json, in KERAS_HOME inside the project or, here, in the user's home; or None."""
     folder = project / env[HOME] if env.get(HOME) else home / ".keras" if home else None
     if folder is None:
         return None

@@ -25,7 +25,7 @@ _MAX_LOOKED_AT = 2000
 
 
 def scripts(folder: Path) -> Iterator[str]:
-    """Python files up to three folders deep, as paths relative to ``folder``; stops early in huge trees."""
+    """Yield Python files up to three folders deep, as paths relative to ``folder``; stop early in huge trees."""
     pending = [(folder, 0)]
     looked_at = 0
     while pending:
@@ -47,26 +47,26 @@ def scripts(folder: Path) -> Iterator[str]:
 
 
 def likely_scripts(project: Path) -> list[str]:
-    """Scripts that people start, those for training first."""
+    """Return the scripts that people start, those for training first."""
     found = (path for path in scripts(project) if path not in ("setup.py", "conftest.py"))
     return sorted(found, key=lambda path: (path.count("/"), "train" not in path, path))
 
 
 def runnable_package(project: Path) -> str | None:
-    """The package that ``python -m`` can start, where there is one: net, for net/__main__.py or src/net/__main__.py."""
+    """Return the package that ``python -m`` can start, or None: net, for net/__main__.py or src/net/__main__.py."""
     mains = (path for folder in (project, project / "src") for path in sorted(folder.glob("*/__main__.py")))
     packages = (path.parent for path in mains)
     return next((folder.name for folder in packages if folder.name.isidentifier() and not is_foreign(folder)), None)
 
 
 def first_notebook(project: Path) -> str | None:
-    """The first of the project's own folder, or of the folders in it."""
+    """Return the first notebook of the project's own folder, or of the folders in it; None if there is none."""
     found = [*sorted(project.glob("*.ipynb")), *sorted(project.glob("[!.]*/*.ipynb"))]
     return next((path.relative_to(project).as_posix() for path in found if not is_foreign(path.parent)), None)
 
 
 def what_is_here(project: Path) -> tuple[str, str, str] | None:
-    """(what can be started, a command to type before, words of the target), the likeliest first; None for nothing."""
+    """Return (what can be started, a command to type before, words of the target), the likeliest first; or None."""
     likely = likely_scripts(project)[:5]
     if (package := runnable_package(project)) and all("/" in script for script in likely):
         return f"is the package {package}", "", f"-m {package}"
@@ -79,7 +79,7 @@ def what_is_here(project: Path) -> tuple[str, str, str] | None:
 
 
 def converted(notebook: str) -> tuple[str, str]:
-    """The command that makes a script of a notebook, and the script."""
+    """Return the command that makes a script of a notebook, and the script."""
     return f"jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))
 
 
@@ -95,21 +95,21 @@ _MARKS = ("pyvenv.cfg", "conda-meta/history")
 
 
 def is_foreign(folder: Path) -> bool:
-    """By its name, or by what is in it."""
+    """Return whether a folder is not the project's own, by its name, or by what is in it."""
     if folder.name.startswith((".", "__")) or folder.name in _NAMES:
         return True
     return any(is_file(folder / mark) for mark in _MARKS)
 
 
 def module_name(script: str, project: Path) -> str:
-    """``pkg.train`` of ``src/pkg/train.py`` or ``pkg/train.py``: what Python calls it that starts in the project."""
+    """Return ``pkg.train`` of ``src/pkg/train.py`` or ``pkg/train.py``: its name if Python starts in the project."""
     path = PurePosixPath(script)
     parts = path.with_suffix("").parts
     return ".".join(parts[1:] if parts[0] == "src" and not is_file(project / "src/__init__.py") else parts)
 
 
 def console_script(word: str, project: Path) -> str | None:
-    """The project's own module that a command of ``[project.scripts]`` calls, or None."""
+    """Return the project's own module that a command of ``[project.scripts]`` calls, or None."""
     from seatrial.system.toml_file import read_toml  # few targets are commands
 
     file = project / "pyproject.toml"

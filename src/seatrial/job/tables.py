@@ -65,23 +65,23 @@ class Serving(KeyTable):
 
     @property
     def file(self) -> str:
-        """The file of a class of the user's."""
+        """Return the file of a class of the user's."""
         return self.model.rpartition(":")[0]
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """A class of the user's, which is made, and its methods that the server calls."""
+        """Return a class of the user's, which is made, and its methods that the server calls; () without a class."""
         name = self.model.rpartition(":")[2]
         return (name, *(f"{name}.{method}" for method in CALLED)) if self.kind == "code" else ()
 
     @property
     def suffix(self) -> str:
-        """The suffix of a file: ``.onnx``."""
+        """Return the suffix of a file in lower case, ``.onnx``; "" for anything else."""
         return "." + self.model.rpartition(".")[2].lower() if self.kind == "file" else ""
 
     @property
     def url(self) -> str:
-        """Where this machine reaches it."""
+        """Return the URL by which this machine reaches it."""
         everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
         host = everywhere.get(self.address, self.address)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
@@ -93,12 +93,12 @@ class ScriptChanges(KeyTable):
     script: str | None = Field(default=None, description="The one script that the changes are for; default: any.")
 
     def set_ones(self) -> dict[str, Any]:
-        """Those that are set, as the hook reads them."""
+        """Return the settings that are set, as the hook reads them."""
         return {key: value for key, value in self.model_dump(exclude={"script"}).items() if value not in (None, False)}
 
     @property
     def words(self) -> str:
-        """``compile=default, workers=8``."""
+        """Return the settings in words: ``compile=default, workers=8``."""
         return in_words(self.set_ones())
 
 
@@ -142,7 +142,7 @@ class Tuning(KeyTable):
 
 
 def _settings(value: Any) -> Any:
-    """Each a SPEC, a value or a list of values."""
+    """Check that each setting is a SPEC, a value or a list of values. Raises ValueError."""
     if not isinstance(value, dict):
         return value
     for name, spec in value.items():
@@ -185,7 +185,7 @@ class Notify(KeyTable):
 
     @property
     def hidden(self) -> Notify:
-        """The same for a plan: the program of each command."""
+        """Return what a plan shows of it: the program of each command."""
         return Notify(command=tuple(program_of(command) for command in self.command))
 
     @property

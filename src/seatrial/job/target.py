@@ -107,12 +107,12 @@ def launcher_refused(words: Sequence[str]) -> TargetError:
 
 
 def _is_path_like(word: str, project: Path) -> bool:
-    """``train.py`` together with ``--image``: a script that is missing here, unless absolute (in the image)."""
+    """Return whether a missing word with ``--image`` is a script of this machine: not if absolute (in the image)."""
     return not word.startswith("/") or Path(word).is_relative_to(project)
 
 
 def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
-    """Modules of the project must exist; others may be installed in the image, which only the run can find out."""
+    """Return a module's target; one of the project must exist, others may be in the image, as only the run can see."""
     if module in LAUNCHER_MODULES and words:
         raise launcher_refused([f"python -m {module}", *words])
     if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
@@ -133,7 +133,7 @@ def _module_target(module: str, words: Sequence[str], project: Path, start: Path
 
 
 def _script(word: str, project: Path, start: Path) -> str:
-    """The script's path relative to the project, which alone is in the container."""
+    """Return the script's path relative to the project, which alone is in the container. Raises TargetError."""
     path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
@@ -156,7 +156,7 @@ def _script(word: str, project: Path, start: Path) -> str:
 
 
 def manifest_refused(word: str) -> TargetError:
-    """The error for a Kubernetes manifest given to run, plan or up."""
+    """Return the error for a Kubernetes manifest given to run, plan or up."""
     message = f"{word} is a Kubernetes manifest, which run takes with --file"
     return TargetError(message, run=f"seatrial run -f {shlex.quote(word)}")
 
@@ -172,7 +172,7 @@ def _notebook(word: str) -> TargetError:
 
 
 def _of_another_file(path: Path) -> tuple[str, str | None] | None:
-    """Return the kind of a file that is not a script, by its name and keys, and the command for such a file."""
+    """Return (kind, command for it or None) of a Dockerfile or YAML, by its name and keys; None for other files."""
     if re.match(r"(?i)(docker|container)file(\.|$)|.*\.dockerfile$", path.name) and path.suffix != ".py":
         return "a Dockerfile", "seatrial build --check"
     if path.suffix not in (".yaml", ".yml") or not is_file(path):
@@ -191,7 +191,7 @@ def _is_makefile(path: Path) -> bool:
 
 
 def _is_shell(path: Path) -> bool:
-    """By its name, or by its first line: batch systems take a script of any name."""
+    """Recognise a shell script by its name, or by its first line: batch systems take a script of any name."""
     if path.suffix in _SHELL_SUFFIXES or path.suffix == ".py" or not path.is_file():
         return path.suffix in _SHELL_SUFFIXES
     with path.open("rb") as file:
@@ -227,7 +227,7 @@ def _head(path: Path) -> bytes:
 
 
 def _started_by(path: Path, root: Path) -> list[str]:
-    """Scripts and modules of the project that a shell script or Makefile names, each once."""
+    """Return scripts and modules of the project that a shell script or Makefile names, each once."""
     text = _head(path).decode(errors="replace")
     text = re.sub(r"(?m)(^|\s)#.*$", "", text)
     found = {
@@ -241,7 +241,7 @@ def _started_by(path: Path, root: Path) -> list[str]:
 
 
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
-    """For no target at all: what there is here."""
+    """Return the error for no target at all, with what there is here."""
     message = "nothing to run: name a script, a recipe or -m module"
     if found := what_is_here(project):
         what, before, words = found
@@ -251,7 +251,7 @@ def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
 
 
 def _started_by_main(folder: str, project: Path) -> TargetError:
-    """``python FOLDER`` starts its __main__.py; of a package, ``python -m`` does, with the package around it."""
+    """Return the error for a folder, with what to start instead: its __main__.py, or the package that it is."""
     main = (Path(folder) / "__main__.py").as_posix()
     module = module_name(main, project).removesuffix("__main__").rstrip(".")
     is_module = is_package(project / folder) and _MODULE.fullmatch(module)
@@ -304,7 +304,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
 
 
 def _similar(word: str, names: Sequence[str]) -> list[str]:
-    """Names like the word: the same file elsewhere first, then similar spelling."""
+    """Return names like the word: the same file elsewhere first, then similar spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
     spelled = [name for name in names if _is_spelled_alike(Path(word).stem, Path(name).stem)]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]

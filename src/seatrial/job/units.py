@@ -29,7 +29,7 @@ _DURATION_EXAMPLES = "30s, 10m or 1h30m"
 
 
 def parse_bytes(text: str) -> int:
-    """``"4GB"`` → 4000000000, ``"512m"`` → 536870912. A unit is required: ``8`` alone is rarely eight bytes.
+    """Parse a size: ``"4GB"`` → 4000000000, ``"512m"`` → 536870912. It needs a unit: ``8`` is rarely eight bytes.
 
     Raises:
         UsageError: no size, or less than one byte.
@@ -46,7 +46,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """``"1h30m"`` → 5400.0; a bare number is seconds, as for coreutils' timeout.
+    """Parse a duration: ``"1h30m"`` → 5400.0; a bare number is seconds, as for coreutils' timeout.
 
     Raises:
         UsageError: no duration, or not above zero.
@@ -65,7 +65,7 @@ def parse_seconds(text: str) -> float:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Three significant digits in SI units; whole GiB, and whole MiB below one GiB, as such: ``2 GiB``, ``1.25 GB``."""
+    """Format three digits in SI units; whole GiB, or whole MiB below one GiB, as such: ``2 GiB``, ``1.25 GB``."""
     if size_bytes and size_bytes % 2**30 == 0:
         return f"{size_bytes // 2**30} GiB"
     if size_bytes and size_bytes < 2**30 and size_bytes % 2**20 == 0:
@@ -78,7 +78,7 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Two units at most, the rest cut off: ``0.35 s``, ``12.3 s``, ``1 min 30 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Format at most two units and cut the rest: ``0.35 s``, ``12.3 s``, ``1 min 30 s``, ``2 h 5 min``, ``3 d 4 h``."""
     if seconds < 59.95:
         return f"{_three_digits(seconds)} s"
     minutes, s = divmod(round(seconds), 60)
@@ -91,7 +91,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """``4.00`` → 4, ``1.254`` → 1.25, ``543.2`` → 543."""
+    """Format three significant digits: ``4.00`` → 4, ``1.254`` → 1.25, ``543.2`` → 543."""
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

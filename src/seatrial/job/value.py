@@ -15,6 +15,6 @@ class Value(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True)
 
     def changed(self: V, **fields: Any) -> V:
-        """Return one with these fields in place of its own, checked as if it had been written so."""
+        """Return a copy with these fields in place of its own, checked as if it had been written so."""
         kept = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**kept, **fields})

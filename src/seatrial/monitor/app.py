@@ -91,7 +91,7 @@ def _app(routes: list[Route], feed: Feed, exposition: Exposition, guard: Middlew
 
 
 class Housekeeping:
-    """Makes the receipts of runs that have ended, as ``runs ls`` does; asks engines now and then."""
+    """Makes the receipts of runs that have ended, as ``runs ls`` does; queries engines now and then."""
 
     def __init__(self, projects: Projects, host: Host) -> None:
         self._projects, self._host, self._turn = projects, host, 0

@@ -72,7 +72,7 @@ class Overlay:
 
     @property
     def styles(self) -> tuple[str, ...]:
-        """Classes of each line: a run has one colour in every plot."""
+        """Return the classes of each line: a run has one colour in every plot."""
         pairs = zip(self.runs, self.dashes, strict=True)
         return tuple(f"line{run % COLOURS}" + (f" dash{dash}" if dash else "") for run, dash in pairs)
 

@@ -44,7 +44,7 @@ def readings(runs: Sequence[Receipt]) -> Iterator[ComparedNumber]:
 
 
 def stem(label: str) -> str:
-    """Return ``accuracy`` of ``test_accuracy, best``."""
+    """Return a number's name without its phase and remark: ``accuracy`` of ``test_accuracy, best``."""
     return _PHASE.sub("", label.partition(",")[0])
 
 

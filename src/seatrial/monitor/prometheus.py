@@ -179,7 +179,7 @@ class Exposition:
         self.readings = self.failures = 0
 
     def renew(self, reading: Mapping[str, Any] | None, cpu_s: float) -> None:
-        """Take over a reading; None if it failed."""
+        """Keep a reading for the next scrapes, and count it; None if it failed."""
         if reading is None:
             self.failures += 1
         else:
@@ -211,7 +211,7 @@ class Exposition:
         return body + self._own(good=True, cpu_s=last.cpu_s + time.thread_time() - begun_s)
 
     def _own(self, *, good: bool, cpu_s: float | None = None) -> bytes:
-        """Return our own series, which are always there."""
+        """Return the series about the exporter itself, which are always there."""
         ok = "Whether the current reading succeeded; if not, its series are omitted."
         lines: list[str] = []
         for name, kind, help, value in (

@@ -204,7 +204,7 @@ class Named:
 
 
 class ContainerNames:
-    """Asks the engines in the background: one that hangs must not stop the clock of a view."""
+    """Looks up names in the background: an engine that hangs must not stop the clock of a view."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

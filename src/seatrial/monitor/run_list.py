@@ -56,7 +56,7 @@ class Wanted:
 
 
 class Listing:
-    """Lines of runs; those of ended runs are kept. Safe to ask from several threads."""
+    """Lines of runs; those of ended runs are kept. Safe to read from several threads."""
 
     def __init__(self, projects: Projects) -> None:
         self._projects = projects

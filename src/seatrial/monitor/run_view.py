@@ -110,7 +110,7 @@ MAX_PIECE_BYTES = 256 * 1024
 
 
 class Receipts:
-    """Receipts of runs, provisional ones kept for a few seconds. Safe to ask from several threads."""
+    """Receipts of runs, provisional ones kept for a few seconds. Safe to read from several threads."""
 
     def __init__(self) -> None:
         self._made: dict[Path, tuple[float, Receipt]] = {}  # good until

@@ -205,7 +205,7 @@ class ReadingLog:
 
 
 class CsvLog(ReadingLog):
-    """The same as CSV, a row for each GPU."""
+    """A file of readings as CSV, a row for each GPU."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -226,13 +226,13 @@ _GRAPHED = ("utilization_pct", "sm_activity_pct")
 
 
 class History:
-    """(UUID, key) → its last values, oldest first; None where a reading had none."""
+    """Last values of each (UUID, key), oldest first; None where a reading had none."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], deque[float | None]] = {}
 
     def add(self, reading: Mapping[str, Any]) -> None:
-        """Add one reading."""
+        """Add the graphed values of each GPU in a reading."""
         for gpu in reading["gpus"]:
             for key in _GRAPHED:
                 self._series(gpu["uuid"], key).append(gpu.get(key))
@@ -249,5 +249,5 @@ class History:
 
 
 def _bar(percent: float, bars: str) -> str:
-    """Return a bar; any value above zero has one."""
+    """Return the character that draws a percentage; any value above zero shows."""
     return bars[max(1, min(len(bars) - 1, round(percent / 100 * (len(bars) - 1))))] if percent > 0 else bars[0]

@@ -1,3 +1,3 @@
-"""Job + facts → Plan, in one place for every backend. Reads the project's files and asks engines and clusters what
-they have; changes nothing.
+"""Job + facts → Plan, in one place for every backend. Reads the project's files and the facts of engines and
+clusters; changes nothing.
 """

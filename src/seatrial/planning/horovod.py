@@ -43,7 +43,7 @@ class HorovodParts:
 
 
 def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
-    """Nothing where the script does not import it.
+    """Plan a stand-in for Horovod; nothing where the script does not import it.
 
     Raises TargetError: the script cannot do without a part of Horovod that nothing stands in for.
     """
@@ -95,7 +95,7 @@ def _refused(needed: str) -> tuple[str, str] | None:
 
 
 def refuse_first(job: Job, script: ScriptFacts, traits: Traits) -> None:
-    """Do as ``refuse_parts``, before anything is resolved, if the image will be ours."""
+    """Refuse as ``refuse_parts``, before anything is resolved, if the image will be ours."""
     if script.horovod and traits.isolates and not job.image.ready and not _is_required(job):
         refuse_parts(job, script)
 
@@ -115,7 +115,7 @@ def _is_required(job: Job) -> bool:
 
 
 def refuse_parts(job: Job, script: ScriptFacts) -> None:
-    """Raises TargetError: the script cannot do without a part of Horovod that nothing stands in for."""
+    """Refuse a script that cannot do without a part of Horovod that nothing stands in for. Raises TargetError."""
     for needed in (*script.needs_horovod, *(["horovod.torch.elastic"] if script.horovod_elastic else [])):
         if refused := _refused(needed):
             part, instead = refused

@@ -34,23 +34,23 @@ class HostFacts(Host):
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs that NVML lists, in PCI order; () with the reason in ``inventory.error`` if there are none."""
+        """Return the GPUs that NVML lists, in PCI order; () with the reason in ``inventory.error`` if it lists none."""
         return tuple(Gpu.model_validate(gpu, from_attributes=True) for gpu in self.inventory.gpus)
 
     @cached_property
     def driver(self) -> DriverFiles:
-        """The driver's files; looked for where GPUs of this machine go into a container, and nowhere else."""
+        """Find the driver's files; only where GPUs of this machine go into a container."""
         return self.find_driver()
 
     def load(self) -> dict[str, float]:
-        """GPU UUID → how busy it is, for picking the idlest: utilisation plus share of memory in use, 0 to 2."""
+        """Return GPU UUID → how busy it is, for picking the idlest: utilisation plus share of memory in use, 0 to 2."""
         return {
             gpu.uuid: (gpu.utilization_pct or 0) / 100 + (gpu.memory_used_bytes or 0) / max(1, gpu.memory_bytes)
             for gpu in self.inventory.gpus
         }
 
     def machine(self, gpus: Sequence[Gpu] | None = None) -> TargetMachine:
-        """Driver and GPUs for the resolver: of these GPUs, or of all that are here."""
+        """Describe driver and GPUs for the resolver: of these GPUs, or of all that are here."""
         chosen = self.gpus if gpus is None else gpus
         return this_machine(self.inventory.driver_version, [(gpu.name, gpu.compute_capability) for gpu in chosen])
 
@@ -61,7 +61,7 @@ def read_host(host: Host) -> HostFacts:
 
 
 def git_commit(project: Path) -> str | None:
-    """The project's commit, with ``-dirty`` when tracked files differ from it; None outside a repository."""
+    """Return the project's commit, with ``-dirty`` when tracked files differ from it; None outside a repository."""
     head = checkout.commit(project)
     if head is None:
         return None
@@ -86,12 +86,12 @@ class AnotherMachine:
     choice: Choice
 
     def selection(self) -> Selection:
-        """None of this machine's GPUs."""
+        """Select none of this machine's GPUs."""
         return Selection((), (self.choice,))
 
 
 def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
-    """The machine that ``--target`` describes, where it is not this one and GPUs are wanted; else None."""
+    """Return the machine that ``--target`` describes, where it is not this one and GPUs are wanted; else None."""
     if job.image.target is None or job.gpus.kind == "none":
         return None
     target, request = parse_target(job.image.target), job.gpus
@@ -111,7 +111,7 @@ def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
 
 
 def refuse_without_gpu(job: Job, host: HostFacts) -> None:
-    """Raises GpuContractError: the image is for a GPU, and this machine has none."""
+    """Refuse to run an image for a GPU on this machine if it has none. Raises GpuContractError."""
     if job.image.target is None or job.gpus.kind != "auto" or host.gpus:
         return
     raise GpuContractError(

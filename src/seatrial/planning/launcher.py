@@ -48,7 +48,7 @@ _HOW_TO_JOIN = {
 
 
 def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, Choice]:
-    """torchrun for several GPUs where the script joins a process group or is a recipe that takes a rank a GPU.
+    """Choose torchrun for several GPUs where the script joins a process group or is a recipe that takes a rank a GPU.
 
     One process gets it only where the script cannot run without: under torchrun a script that looks for RANK joins a
     process group, by NCCL even on a CPU.
@@ -103,7 +103,7 @@ def has_a_rank_per_gpu(job: Job) -> bool:
 
 
 def with_rank(argv: tuple[str, ...], job: Job, script: ScriptFacts, launcher: Launcher) -> tuple[str, ...]:
-    """The command of a script of torch.distributed.launch's time: torchrun puts each rank's number in.
+    """Add the rank's option to a script of torch.distributed.launch's time: torchrun puts each rank's number in.
 
     Without it each rank of such a script takes itself for the only one, or all take the same GPU.
     Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, ``macros.substitute``; torch 1.9 to 2.13.
@@ -130,7 +130,7 @@ def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
 #: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
 PORT = 29400
 
-#: scontrol expands a list by itself, in milliseconds; it asks no other machine for that.
+#: scontrol expands a list by itself, in milliseconds; it contacts no other machine for that.
 SCONTROL_S = 10.0
 
 #: ``--nodes slurm``: hosts and this node's number come from SLURM_JOB_NODELIST and SLURM_NODEID.
@@ -138,7 +138,7 @@ SLURM = ("slurm",)
 
 
 def join(job: Job, rank_of: int | None, host: Host) -> Job:
-    """The job with its hosts' names and, where known, which of them this is.
+    """Return the job with its hosts' names and, where known, which of them this is.
 
     Args:
         rank_of: ``--rank-of``, from 0; None if Slurm has it or instructions are wanted.
@@ -168,7 +168,7 @@ def join(job: Job, rank_of: int | None, host: Host) -> Job:
 
 
 def slurm_hosts(host: Host) -> tuple[str, ...]:
-    """The hosts of this Slurm job, in its order. Raises UsageError outside of one."""
+    """Return the hosts of this Slurm job, in its order. Raises UsageError outside of one."""
     listed = host.env.get("SLURM_JOB_NODELIST") or host.env.get("SLURM_NODELIST")
     if not listed:
         raise UsageError(
@@ -183,7 +183,7 @@ def slurm_hosts(host: Host) -> tuple[str, ...]:
 
 
 def expand(nodelist: str) -> list[str]:
-    """``gpu[01-03,7],login`` → its names. Source: slurm.schedmd.com/hostlists.html (one pair of brackets a name)."""
+    """Expand ``gpu[01-03,7],login``. Source: slurm.schedmd.com/hostlists.html (one pair of brackets a name)."""
     names: list[str] = []
     for word in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,]*)?", nodelist):
         match = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", word)
@@ -209,7 +209,7 @@ def meeting(job: Job) -> Meeting:
 
 
 def with_network(job: Job) -> Job:
-    """Ranks in containers open ports of their own choice, which no --publish could name: the host's network."""
+    """Put ranks in containers on the host's network: they open ports of their choice, which no --publish could name."""
     return job.changed(network="host") if job.hosts and job.network is None else job
 
 
@@ -248,7 +248,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
 
 
 def _variables(job: Job, script: ScriptFacts) -> list[str]:
-    """Return the variables that the agent would set."""
+    """Return lines with the variables that the agent would set on each node."""
     workers = meeting(job.changed(node_rank=0)).workers
     if script.framework == "jax":
         return [

@@ -29,7 +29,7 @@ _USUAL = ("train.py", "main.py", "run.py", "finetune.py", "fine_tune.py", "pretr
 
 
 def project_file(project: Path, script: str | None = None) -> str:
-    """The text of seatrial.toml. Raises UsageError where no script is there to start from."""
+    """Return the text of seatrial.toml. Raises UsageError where no script is there to start from."""
     target = script or find_script(project)
     job = Job(project=project, target=Target(kind="script", value=target))
     facts = script_facts(job.target, project)
@@ -56,7 +56,7 @@ def project_file(project: Path, script: str | None = None) -> str:
 
 
 def write_project_file(project: Path, script: str | None = None) -> Path:
-    """Write it. Raises UsageError where there is one already."""
+    """Write seatrial.toml and return its path. Raises UsageError where there is one already."""
     path = project / FILE
     if path.exists():
         raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
@@ -72,7 +72,7 @@ def _gpus(facts: ScriptFacts) -> Sequence[str]:
 
 
 def _data(project: Path) -> Sequence[str]:
-    """An empty folder is refused by each run, so it waits behind a #."""
+    """Return the line for data, behind a # for an empty folder, which each run refuses; [] without a folder."""
     folders = [name for name in ("data", "dataset", "datasets") if (project / name).is_dir()]
     if full := next((name for name in folders if any((project / name).iterdir())), None):
         return [f'data = "./{full}"                # the folder exists; mounted read-only at /data']
@@ -82,7 +82,7 @@ def _data(project: Path) -> Sequence[str]:
 
 
 def find_script(project: Path) -> str:
-    """The script that trains. Raises UsageError where that is not plain."""
+    """Find the script that trains. Raises UsageError where that is not plain."""
     for name in _USUAL:
         if (project / name).is_file():
             return name
@@ -102,7 +102,7 @@ def find_script(project: Path) -> str:
 
 
 def _inner_scripts(project: Path) -> list[str]:
-    """Scripts up to two folders down that are named as ones that train are; the nearest first."""
+    """Return scripts up to two folders down that are named as ones that train are; the nearest first."""
     folders = [folder for folder in project.glob("*/") if not is_foreign(folder)]
     folders += [inside for folder in folders for inside in folder.glob("*/") if not is_foreign(inside)]
     found = [path.relative_to(project) for folder in folders for path in folder.glob("*train*.py")]
@@ -166,7 +166,7 @@ def _refuse_what_is_there(folder: Path) -> None:
 
 
 def two_moons(points: int = POINTS, seed: int = 0) -> str:
-    """A CSV of two half circles that reach into one another: no line divides them, and a small network does."""
+    """Return a CSV of two interlocking half circles: no line divides them, and a small network does."""
     chance = random.Random(seed)
     rows = ["x,y,label"]
     for number in range(points):

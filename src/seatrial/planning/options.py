@@ -37,7 +37,7 @@ def refuse_options(job: Job, traits: Traits, name: str) -> None:
 
 
 def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> int | None:
-    """Bytes of each GPU that the target may use, or None for all. Raises UsageError for what cannot be held."""
+    """Return bytes of each GPU that the target may use; None for all. Raises UsageError for what cannot be held."""
     limit = job.gpu_memory_bytes
     if limit is None and job.gpus.share and gpus and script.framework in LIMITED_FRAMEWORKS:
         return int(job.gpus.share * _USABLE * min(gpu.memory_bytes for gpu in gpus))
@@ -79,7 +79,7 @@ PRECISIONS = {"true": "bf16", "1": "bf16", "yes": "bf16", "false": "fp32", "0": 
 
 
 def flags_of_env(env: Mapping[str, str], args: Sequence[str]) -> list[str]:
-    """Flags for the variables that are set; a flag among the target's own arguments wins."""
+    """Return flags for the variables that are set; a flag among the target's own arguments wins."""
     given = {word.partition("=")[0] for word in args}
     flags: list[str] = []
     for name, flag in RECIPE_FLAGS.items():
@@ -134,7 +134,7 @@ def server_changes(job: Job, traits: Traits) -> dict[str, Any]:
 
 
 def _spec(serving: Serving, job: Job, traits: Traits) -> str:
-    """The model as the server finds it from its working directory."""
+    """Return the model as the server finds it from its working directory."""
     if serving.kind == "recipe":
         return serving.model
     if serving.kind == "file":

@@ -60,7 +60,7 @@ def with_defaults(job: Job, traits: Traits) -> Job:
 
 
 def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
-    """This machine's GPUs for the run. Raises GpuContractError, with NVML's own reason, when there is none."""
+    """Select this machine's GPUs for the run. Raises GpuContractError, with NVML's own reason, when there is none."""
     try:
         return select(
             job.gpus,
@@ -231,7 +231,7 @@ def _tuning_choices(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
 
 
 def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:
-    """Folders that the project's own packages are imported from, as after ``pip install -e .``"""
+    """Return the folders that the project's own packages are imported from, as after ``pip install -e .``"""
     root = places.scripts.rstrip("/") or places.project
     return tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots)
 

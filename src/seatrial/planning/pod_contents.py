@@ -27,7 +27,7 @@ from seatrial.system.typed_path import as_typed
 def cluster_image(
     job: Job, script: ScriptFacts, facts: ClusterFacts, host: Host, cache_folder: Path
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """For the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
+    """Plan an image for the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
     request = job.gpus
     cpu_only = request.kind == "none" or (
         request.kind == "auto" and not any(node.allocatable for node in facts.nodes or ())
@@ -80,7 +80,7 @@ class Code:
 
 
 def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, Code]:
-    """The image, with a layer of the code where that is its way, and the way."""
+    """Choose the way of the code; return the image, with a layer of the code where that is its way, and the way."""
     if job.target.kind in ("recipe", "image"):
         choice = Choice(what="code", value="in the image", reason=f"the target is a {job.target.kind}")
         return image, Code("none", choice, {})
@@ -126,9 +126,10 @@ def _text_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Volumes:
-    """``run`` is the run's own folder on the volume of models; None where it needs no mount: it does not outlive the
-    pod, or lies in the mounted folder of models. The folders are as the pod sees them.
-    """
+    """Holds a pod's volumes, and its folders as the pod sees them.
+
+    ``run`` is the run's own folder on the volume of models; None where it needs no mount: it does not outlive the
+    pod, or lies in the mounted folder of models."""
 
     models: Volume
     mounts: tuple[PodMount, ...]
@@ -138,7 +139,7 @@ class Volumes:
 
 
 def volumes_of(job: Job, run_id: str, kind: Kind) -> Volumes:
-    """Raises UsageError for a run to resume without the volume that has its checkpoints."""
+    """Return the pod's volumes. Raises UsageError for a run to resume without the volume that has its checkpoints."""
     options = job.kubernetes
     models = options.models or Volume(kind="emptydir")
     mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]
@@ -163,9 +164,9 @@ def _resume_mount(job: Job, models: Volume) -> PodMount:
 
 
 def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> tuple[str, ...]:
-    """Args:
-    machines: that the cluster has; None where they may not be listed.
-    """
+    """Return warnings about volumes that lie on one node or end with the pod.
+
+    ``machines``: the cluster's count; None where they may not be listed."""
     hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
     warnings = [_hostpath_warning(path, machines) for path in hostpaths]
     if not models.lasting:

@@ -52,7 +52,7 @@ def pod_resource(job: Job) -> str:
 
 
 def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
-    """Raises GpuRequestError for anything but a count, CapacityError if no node has enough and that is required."""
+    """Plan a pod's GPUs. Raises GpuRequestError for anything but a count, CapacityError if no node has enough."""
     request, profile = job.gpus, job.gpus.profile
     if request.kind == "none":
         return PodGpus(GpuPlan("none", 0, "none"), _choice("none", "--gpus none"), facts)

@@ -50,7 +50,7 @@ GO_ON_VARIABLE = "SEATRIAL_GO_ON"
 
 
 def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises SeatrialError: a request cannot be met on this cluster."""
+    """Plan the pods of a run. Raises SeatrialError: a request cannot be met on this cluster."""
     assert site.cluster is not None, "a place on a cluster is given what the cluster has"
     if job.own is not None:
         return _own_parts(job, job.own, site, script)
@@ -310,7 +310,7 @@ def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
 
 
 def _refuse_folders(job: Job) -> None:
-    """This machine's folders, which pods cannot mount."""
+    """Refuse this machine's folders, which pods cannot mount, and a ``min_nodes`` above the nodes."""
     for flag, folder in (("--data", job.data), ("--models", job.models)):
         if folder is not None:
             raise UsageError(
@@ -325,14 +325,14 @@ def _refuse_folders(job: Job) -> None:
 
 
 def _env(job: Job, places: Places, host: Host) -> dict[str, str]:
-    """Variables of the container. NCCL and Gloo report errors alone."""
+    """Return the container's variables. NCCL and Gloo report errors alone."""
     ours = {"NCCL_DEBUG": "WARN"} if job.nodes > 1 else {}
     from_files = {name: value for path in job.env_files for name, value in read_env_file(path, host).items()}
     return without_secrets({**ours, **places.env(), **from_files, **job.env}, job)
 
 
 def _elastic(min_nodes: int | None) -> dict[str, str]:
-    """A store of the ranks' own. With torchrun's, a node that joins later waits for an address that nobody writes.
+    """Return the variable for a store of the ranks' own: in torchrun's, a later node waits for an unwritten address.
 
     Seen with torch 2.13: next_rendezvous of dynamic_rendezvous.py writes it in the first round only.
     """

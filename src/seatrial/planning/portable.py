@@ -26,7 +26,7 @@ _OURS = "/seatrial/"
 
 
 class _Readable(yaml.SafeDumper):
-    """Text of several lines as a block."""
+    """Writes text of several lines as a block."""
 
 
 _Readable.add_representer(
@@ -36,7 +36,7 @@ _Readable.add_representer(
 
 
 def as_docker(plan: Plan) -> str:
-    """One ``docker run`` command, an option a line. Raises UsageError for a plan without a container."""
+    """Write one ``docker run`` command, an option a line. Raises UsageError for a plan without a container."""
     container, image = _container(plan), _image(plan)
     words: list[list[str]] = [["docker", "run", "--rm", "--init"]]
     for flag, values in (
@@ -73,7 +73,7 @@ def as_docker(plan: Plan) -> str:
 
 
 def as_compose(plan: Plan) -> str:
-    """A Compose file with one service. Raises UsageError for a plan without a container."""
+    """Write a Compose file with one service. Raises UsageError for a plan without a container."""
     recipe = _image(plan).plain_dockerfile if _elsewhere(plan) else None
     document = {"services": {"train": _service(plan, recipe)}}
     text: str = yaml.dump(document, Dumper=_Readable, sort_keys=False, width=120)
@@ -127,7 +127,7 @@ def _service(plan: Plan, recipe: str | None) -> dict[str, Any]:
 
 
 def _elsewhere(plan: Plan) -> bool:
-    """The plan is for a machine that is only described."""
+    """Return whether the plan is for a machine that is only described."""
     return plan.agent.gpu_mode == "required" and not plan.gpus
 
 
@@ -161,7 +161,7 @@ def _build(recipe: str | None, image: ImagePlan) -> dict[str, Any] | None:
 
 
 def _devices(gpus_flag: str) -> dict[str, Any]:
-    """Docker's ``--gpus`` in Compose's words."""
+    """Translate Docker's ``--gpus`` into Compose's words."""
     if gpus_flag == "all":
         return {"count": "all"}
     if gpus_flag.isdigit():
@@ -170,7 +170,7 @@ def _devices(gpus_flag: str) -> dict[str, Any]:
 
 
 def _command(plan: Plan) -> list[str]:
-    """The target, under torchrun where the plan has it so."""
+    """Return the target's command, under torchrun where the plan has it so."""
     agent = plan.agent
     argv = list(agent.argv)
     if agent.launcher != "torchrun" or agent.script is None:
@@ -189,7 +189,7 @@ def _env(plan: Plan, container: ContainerPlan) -> dict[str, str]:
 
 
 def _mounts(plan: Plan, container: ContainerPlan) -> list[Mount]:
-    """The user's folders and the driver's files; nothing of ours, which may not be there."""
+    """Return the user's folders and the driver's files; nothing of ours, which may not be there."""
     return [
         each
         for each in container.mounts
@@ -240,7 +240,7 @@ USER {_USER}
 
 
 def devcontainer(plan: Plan) -> dict[str, Any]:
-    """devcontainer.json of a plan with a container."""
+    """Build the devcontainer.json of a plan with a container."""
     job, container = plan.job, plan.container
     assert container is not None
     build: dict[str, Any] = {"dockerfile": "Dockerfile", "context": "."}
@@ -304,7 +304,7 @@ def _requirements(plan: Plan) -> dict[str, Any]:
 
 
 def _mount(plan: Plan, key: str) -> str | None:
-    """A folder of the project where a run has it. One from outside of it is on this machine alone."""
+    """Return the mount of a project's folder, or None. A folder outside of it is on this machine alone."""
     below = _below(plan, key)
     if below is None:
         return None
@@ -313,7 +313,7 @@ def _mount(plan: Plan, key: str) -> str | None:
 
 
 def _below(plan: Plan, key: str) -> Path | None:
-    """A data or models folder as a path in the project."""
+    """Return a data or models folder as a path in the project; None if it is not set or lies outside."""
     folder, root = getattr(plan.job, key), Path(os.path.realpath(plan.job.project))
     if folder is None or not Path(os.path.realpath(folder.source)).is_relative_to(root):
         return None

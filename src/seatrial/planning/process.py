@@ -82,9 +82,9 @@ class LocalPython:
 
 
 def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: bool) -> LocalPython:
-    """The active virtual environment's Python or ours, whichever first has all that the target imports.
+    """Choose the active virtual environment's Python or ours, whichever first has all that the target imports.
 
-    Asks the interpreters; makes nothing.
+    Runs the interpreters to look; makes nothing.
     """
     needed = _needed(job, script, gpus=not cpu_only)
     missing: dict[Path, list[str]] = {}
@@ -130,7 +130,7 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
 
 
 def candidates(host: Host) -> list[Path]:
-    """The Pythons that may have what a target imports: the one of the active virtual environment, then ours."""
+    """Return the Pythons that may have what a target imports: the active virtual environment's, then ours."""
     own = Path(sys.executable)
     active = Path(host.env["VIRTUAL_ENV"]) / "bin" / "python" if host.env.get("VIRTUAL_ENV") else own
     if not active.exists() or active.parent.resolve() == own.parent.resolve():  # python and python3 of one environment
@@ -139,7 +139,7 @@ def candidates(host: Host) -> list[Path]:
 
 
 def missing_in(python: Path, needed: tuple[str, ...]) -> list[str]:
-    """Which of these modules or packages an interpreter lacks."""
+    """Return the names of these modules or packages that an interpreter lacks."""
     return command.check([str(python), "-c", _MISSING, *needed], timeout_s=30).stdout.split()
 
 
@@ -153,7 +153,7 @@ def _names_a_source(python: Path) -> bool:
 
 
 def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises UsageError for a folder that is not there or not writable, ImageError when no interpreter fits."""
+    """Plan a process. Raises UsageError for a folder missing or not writable, ImageError when no interpreter fits."""
     _refuse_unwritable(script)
     gpus = selected(site)
     python = choose_python(job, script, site.host, cpu_only=not gpus)
@@ -192,7 +192,7 @@ def _without_effect(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def _refuse_unwritable(script: ScriptFacts) -> None:
-    """Raises UsageError: the script is certain to write where this user cannot, as late as in its last line."""
+    """Refuse a script certain to write where this user cannot, as late as in its last line. Raises UsageError."""
     for write in script.writes:
         if not write.certain or not write.path.startswith("/"):
             continue

@@ -24,7 +24,7 @@ _TELLING_LENGTH = 8
 
 
 def check_secrets(job: Job, host: Host) -> None:
-    """Raises UsageError when a named secret is not set on this host, or stands where plan.json would show it."""
+    """Check that each named secret is set on this host, and not where plan.json would show it. Raises UsageError."""
     missing = [name for name in job.secrets if not host.secret(name)]
     if missing:
         raise UsageError(
@@ -47,7 +47,7 @@ def check_secrets(job: Job, host: Host) -> None:
 
 
 def hide_webhook(job: Job, host: Host) -> tuple[Job, Host]:
-    """The job with the webhook among its secrets and only its host to be seen, and the environment that has the URL."""
+    """Put the webhook among the job's secrets, with only its host to be seen, and its URL into the environment."""
     url = job.watch.webhook
     if url is None:
         return job, host
@@ -65,17 +65,17 @@ def hide_notify(job: Job) -> Job:
 
 
 def targets_secrets(job: Job) -> tuple[str, ...]:
-    """Those that the target gets, of a job whose webhook is hidden."""
+    """Return the secrets that the target gets, of a job whose webhook is hidden."""
     return tuple(name for name in job.secrets if name != WEBHOOK_SECRET)
 
 
 def without_secrets(env: Mapping[str, str], job: Job) -> dict[str, str]:
-    """A secret's value reaches the target through its handover alone, also when --env names it: the plan is a file."""
+    """Leave secrets out, also when --env names them: the plan is a file, and the handover alone brings their values."""
     return {name: value for name, value in env.items() if name not in job.secrets}
 
 
 def secrets_folder(run_id: str, host: Host) -> Path:
-    """Where a run's secrets are handed over. Raises DiskError."""
+    """Return the folder where a run's secrets are handed over. Raises DiskError."""
     return host.runtime_folder / run_id
 
 
@@ -92,5 +92,5 @@ def write_secrets(job: Job, run_id: str, host: Host) -> None:
 
 
 def remove_secrets(run_id: str, host: Host) -> None:
-    """Whatever the agent has not deleted itself, e.g. because it never started."""
+    """Delete the secrets that the agent has not deleted itself, e.g. because it never started."""
     shutil.rmtree(secrets_folder(run_id, host), ignore_errors=True)

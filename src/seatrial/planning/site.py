@@ -193,7 +193,7 @@ class Places:
     scripts: str = ""
 
     def env(self) -> dict[str, str]:
-        """The same as variables, so that an unmodified script can be pointed at them on every backend."""
+        """Return the places as variables, so that an unmodified script can be pointed at them on every backend."""
         variables = {
             "SEATRIAL_RUN_DIR": self.run,
             "SEATRIAL_DATA_DIR": self.data,
@@ -215,7 +215,7 @@ def container_places(job: Job, *, resumes: bool) -> Places:
 
 
 def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
-    """Raises UsageError if the requested working directory does not exist."""
+    """Return the places of a process here. Raises UsageError if the requested working directory does not exist."""
     project = Path(os.path.normpath(job.project / (job.workdir or "")))
     if not project.is_dir():
         raise UsageError(f"--workdir {job.workdir}: folder {project} not found", run=f"ls {as_typed(job.project)}")
@@ -230,7 +230,7 @@ def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
 
 
 def target_argv(target: Target, image: ImagePlan | None, python: str, places: Places) -> tuple[list[str], int | None]:
-    """(argv, index behind the interpreter or None when it is not ours to relaunch under torchrun).
+    """Return (argv, index behind the interpreter or None when it is not ours to relaunch under torchrun).
 
     An image's ENTRYPOINT stands in front, as the engine itself would put it; an image run by its own command
     keeps its CMD unless arguments are given, as ``docker run`` does.
@@ -249,7 +249,7 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, places: Pl
 
 
 def _recipe_arguments(target: Target, places: Places) -> list[str]:
-    """Where a training recipe finds data, saves and resumes; the others read the same from their environment."""
+    """Return a training recipe's folders as flags; the other recipes read them from their environment."""
     if target.kind != "recipe" or not recipe(target.value).trains:
         return []
     arguments = []

@@ -17,10 +17,11 @@ from seatrial.system.caller import Caller
 
 @dataclass(frozen=True)
 class Streams:
-    """Attributes:
+    """Holds the terminal and the input that the target gets of the caller's.
 
-    container: the plan's, with the pipe mounted where there is one.
-    input: the pipe as the agent sees it, or None.
+    Attributes:
+        container: the plan's, with the pipe mounted where there is one.
+        input: the pipe as the agent sees it, or None.
     """
 
     container: ContainerPlan | None
@@ -30,7 +31,7 @@ class Streams:
 
 
 def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher) -> Streams:
-    """Raises UsageError: ``--interactive`` where no input can be passed on."""
+    """Choose the target's terminal and input. Raises UsageError: ``--interactive`` where no input can be passed on."""
     caller = site.caller
     if caller is None:
         return Streams(parts.container)
@@ -78,7 +79,7 @@ def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, 
 
 
 def _why_no_input(site: Site, parts: Parts, launcher: Launcher) -> tuple[str, str] | None:
-    """(why nothing typed or piped can reach the target, the next command), or None."""
+    """Return (why nothing typed or piped can reach the target, the next command), or None."""
     if not site.backend.traits.on_this_host:
         return "a cluster's pods run detached", "seatrial runs exec RUN -- bash   # once it runs"
     if _has_ranks(parts, launcher):
@@ -93,7 +94,7 @@ def _has_ranks(parts: Parts, launcher: Launcher) -> bool:
 
 
 def _terminal(caller: Caller, *, typed: bool) -> Terminal | None:
-    """Terminals for what the caller sees on one; its keyboard is one where its screen is."""
+    """Return terminals for what the caller sees on one; its keyboard is one where its screen is. None without one."""
     if 1 not in caller.screens:
         return None
     keyboard = (0,) if typed and caller.input == "terminal" else ()

@@ -92,7 +92,7 @@ def build_image(job: Job, host: Host, echo: Echo, *, explain: bool = False, lock
 
 
 def _machine(plan: Plan, host: Host) -> TargetMachine | None:
-    """Return the machine that the image is for."""
+    """Return the machine that the image is for; None for a plan without GPUs or a target."""
     if plan.job.image.target is not None:
         return parse_target(plan.job.image.target)
     return read_host(host).machine(plan.gpus) if plan.gpus else None
@@ -106,7 +106,7 @@ def _base_bytes(plan: Plan, store: ImageStore, host: Host) -> int | None:
 
 
 def _compressed(tag: str, store: ImageStore) -> int:
-    """Bytes of the image's layers, gzipped at the level that Docker pushes with (6)."""
+    """Compute the bytes of the image's layers, gzipped at the level that Docker pushes with (6)."""
     packer, size = zlib.compressobj(6, zlib.DEFLATED, 31), 0
     for chunk in store.save(tag):
         size += len(packer.compress(chunk))
@@ -114,7 +114,7 @@ def _compressed(tag: str, store: ImageStore) -> int:
 
 
 def _write_lock(built: Built, store: ImageStore) -> Path:
-    """Every package of the image at its version; read as constraints by the next plan."""
+    """Write every package of the image at its version; the next plan reads them as constraints."""
     image, project = built.plan.image, built.plan.job.project
     assert image is not None
     ended = store.run_once(image.tag, [image.python or "python3", "-m", "pip", "freeze"], timeout_s=120)
@@ -128,7 +128,7 @@ def _write_lock(built: Built, store: ImageStore) -> Path:
 
 
 def _check_budget(built: Built, store: ImageStore, machine: TargetMachine | None) -> None:
-    """Raises ImageError with the three largest reasons."""
+    """Check the image's sizes against their limits. Raises ImageError with the three largest reasons."""
     options, size = built.plan.job.image, built.size_bytes
     assert built.plan.image is not None
     over = None

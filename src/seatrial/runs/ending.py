@@ -104,7 +104,7 @@ def _host_state(state: State) -> HostState:
 
 
 def _recorded_state(run: Run) -> State | None:
-    """Return the run's last state, if a process collected it whole and got no further."""
+    """Return the run's last state, if a process collected it whole and got no further; else None."""
     event = next((event for event in of_type(run.events()[0], HostState) if event["source"] == "host"), None)
     if event is None or "status" not in event:
         return None

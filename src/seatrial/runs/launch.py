@@ -111,7 +111,7 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
 
 
 def _hidden(project: Path, backend: Backend, host: HostFacts) -> tuple[Path, ...]:
-    """Return what no container may see besides the state folder. Raises UsageError."""
+    """Return folders that no container may see besides the state folder. Raises UsageError."""
     sockets = any(Path(place).is_relative_to(project) for place in _ENGINES_PLACES)
     if sockets or any(folder.is_relative_to(project) for folder in host.temporary_folders):
         what = "the engine's socket: a script there would be root on this machine"
@@ -206,7 +206,7 @@ def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
 
 
 def _refuse_cut_down_image(plan: Plan) -> None:
-    """Raises GpuContractError: the image has device code for other GPUs only."""
+    """Refuse an image with device code for other GPUs only. Raises GpuContractError."""
     image = plan.image
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():

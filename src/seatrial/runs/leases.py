@@ -68,7 +68,7 @@ class Lease(Value):
 
 
 def default_folder(host: Host) -> Path:
-    """``$SEATRIAL_LEASES``, else a folder in /var/lock (tmpfs on every systemd distribution), else in /tmp."""
+    """Return ``$SEATRIAL_LEASES``, else a folder in /var/lock (tmpfs on every systemd distribution), else in /tmp."""
     if chosen := host.env.get(FOLDER_VARIABLE):
         return Path(chosen)
     parent = Path("/var/lock")

@@ -103,7 +103,7 @@ def _live(run: Run, status: Status, outcome: str) -> RunLine:
 
 
 def _waiting(handle: Handle, host: Host) -> str | None:
-    """Return why a run on a cluster waits. Elsewhere nothing waits."""
+    """Return why a run on a cluster waits; None if it does not, and elsewhere, where nothing waits."""
     from seatrial.backends import table  # with the plan's models, which a list of ended runs needs not
     from seatrial.runs.leases import state_of
 
@@ -123,7 +123,7 @@ def _seconds_so_far(run: Run) -> float | None:
 
 
 def _status(summary: Summary) -> Status:
-    """A stopped run is neither done nor failed, however its target handled the signal."""
+    """Return stopped, done or failed; a stopped run is neither of the others, however its target took the signal."""
     if summary.cause == "stopped":
         return "stopped"
     return "done" if summary.exit_code == 0 else "failed"

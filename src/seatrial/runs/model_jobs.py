@@ -51,7 +51,7 @@ class Export:
 
 
 def check_format(to: str) -> None:
-    """Raises UsageError."""
+    """Check the name of an export's format. Raises UsageError."""
     if to == "torchscript":
         raise UsageError(
             "--to torchscript is not written any more",
@@ -224,7 +224,7 @@ _LOOKED_AT = 20
 
 
 def refuse_taken_port(job: Job, store: RunStore) -> None:
-    """Raises UsageError: the port is taken, or the address is not this machine's."""
+    """Check a server's address. Raises UsageError: the port is taken, or the address is not this machine's."""
     serving = job.serve
     if serving is None or (error := taken(serving.address, serving.port)) is None:
         return
@@ -249,7 +249,7 @@ def refuse_taken_port(job: Job, store: RunStore) -> None:
 
 
 def _serving_on(store: RunStore, port: int) -> Run | None:
-    """Return the run of this project that serves on a port by its record."""
+    """Return the run of this project that serves on a port, by its record; None if none does."""
     for run in reversed(store.all()):
         with contextlib.suppress(SeatrialError, OSError):  # another look at the run reports it
             serving = None if run.ended else run.plan().job.serve
@@ -259,7 +259,7 @@ def _serving_on(store: RunStore, port: int) -> Run | None:
 
 
 def warnings_of(job: Job) -> tuple[str, ...]:
-    """Warn of a server that others can use."""
+    """Return a warning about a server that others can use, without a token; else ()."""
     serving = job.serve
     if serving is None or is_loopback(serving.address) or TOKEN in job.secrets:
         return ()
@@ -273,7 +273,7 @@ def _is_ready(serving: Serving) -> bool:
     connection = HTTPConnection(where.hostname or "", serving.port, timeout=_ANSWER_S)
     try:
         connection.request("GET", READY_PATH)
-        return connection.getresponse().status in (200, 401)  # 401: it asks for a token, so it answers
+        return connection.getresponse().status in (200, 401)  # 401: it requires a token, so it answers
     except (OSError, HTTPException, ValueError):
         return False
     finally:
@@ -281,7 +281,7 @@ def _is_ready(serving: Serving) -> bool:
 
 
 def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | None:
-    """Return the seconds until it answered; None if it ended before."""
+    """Wait for a server and return the seconds until it answered; None if it ended before."""
     started_s = time.monotonic()
     while not ended():
         if _is_ready(serving):
@@ -313,7 +313,7 @@ def report_when_ready(serving: Serving | None, echo: Callable[[str], None]) -> I
 
 
 def ready_words(serving: Serving, seconds: float) -> str:
-    """``serves digits at http://127.0.0.1:8000, ready after 2.1 s``."""
+    """Return ``serves digits at http://127.0.0.1:8000, ready after 2.1 s`` and the address to try it."""
     return f"serves {serving.name} at {serving.url}, ready after {seconds:.1f} s; to try it: {serving.url}/"
 
 

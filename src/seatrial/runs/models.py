@@ -65,7 +65,7 @@ class Verb:
     preferred: tuple[tuple[str, ...], ...]
 
     def of(self, word: object) -> str:
-        """``seatrial export models/best.pt2 --to onnx``."""
+        """Return ``seatrial export models/best.pt2 --to onnx`` for a file, or for a run's name in place of ``last``."""
         return self.example.replace("last", as_typed(word) if isinstance(word, Path) else str(word))
 
 
@@ -107,7 +107,7 @@ class TrainedModel:
 
     @property
     def is_weights_alone(self) -> bool:
-        """True if by its name it is a state dict without its network. Examples next to a recipe's own file name it."""
+        """Return whether its name is a state dict's and its network is unknown: no examples of a recipe lie by it."""
         if self.kind != "file" or self.folder is None:
             return False
         path = self.folder / self.model
@@ -199,7 +199,7 @@ _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 
 def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:
-    """Raises DataError: truncated. UsageError: a pickle, or weights without their network.
+    """Check a model's file. Raises DataError: truncated. UsageError: a pickle, or weights without their network.
 
     Args:
         with_network: the command names the function that makes the network of weights.

@@ -61,7 +61,7 @@ class Ended:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The JSON that a command gets. ``text`` and ``content`` are the keys that chat services show."""
+        """Return the JSON that a command gets. ``text`` and ``content`` are the keys that chat services show."""
         keys = {key: value for key, value in asdict(self).items() if key != "receipt"}
         return {**keys, "run": self.id if self.kind == "run" else None, "content": self.text}
 
@@ -103,7 +103,7 @@ def deliver(folder: Path, host: Host) -> None:
 
 
 def _run(line: str, message: Mapping[str, Any], project: Path, env: Mapping[str, str]) -> str:
-    """Return ``done``, or the command's failure."""
+    """Run a command with the message on its input; return ``done``, or its failure."""
     try:
         argv = ["/bin/sh", "-c", line]
         ended = command.run(argv, timeout_s=COMMAND_TIMEOUT_S, input=json.dumps(message), env=env, cwd=project)

@@ -16,7 +16,7 @@ from seatrial.system import nofollow
 
 
 def run_to_resume(store: RunStore, reference: str) -> Run:
-    """The run to go on from; of ``last``, the newest that trains: a prediction after it takes nothing from it.
+    """Find the run to go on from; of ``last``, the newest that trains: a prediction after it takes nothing from it.
 
     Raises RunNotFoundError.
     """
@@ -33,7 +33,7 @@ def _trains(run: Run) -> bool:
 
 
 def checkpoints_of(run: Run) -> Path:
-    """The folder of a run's checkpoints, made if it is missing.
+    """Return the folder of a run's checkpoints, made if it is missing.
 
     Raises UntrustedPathError when it, or a folder above it in the project, is a link: the target of that run could
     have put one there.
@@ -43,7 +43,7 @@ def checkpoints_of(run: Run) -> Path:
 
 
 def resumed(run: Run, *, on_a_volume: bool) -> Resumed:
-    """The run as planning needs it.
+    """Return the run as planning needs it.
 
     Args:
         on_a_volume: its checkpoints lie on a cluster's volume, and not here.
@@ -54,7 +54,7 @@ def resumed(run: Run, *, on_a_volume: bool) -> Resumed:
 
 
 def resume_mount(run: Run) -> Mount:
-    """The mount that shows a run's checkpoints below CONTAINER_RESUME.
+    """Return the mount that shows a run's checkpoints below CONTAINER_RESUME.
 
     What is mounted is the folder above them, which no container can replace: should a target that still runs turn its
     checkpoints into a link, it leads to nothing but the new container's own files.
@@ -79,5 +79,5 @@ def _project(run: Run) -> Path:
 
 
 def _below(run: Run) -> tuple[str, ...]:
-    """The checkpoints' path below the project."""
+    """Return the checkpoints' path below the project, in parts."""
     return run.checkpoints.relative_to(_project(run)).parts

@@ -134,7 +134,7 @@ class Run:
             log.write(event)
 
     def started_at(self) -> float | None:
-        """Return when its process or container was started, as Unix time; before that its image is made."""
+        """Return when its process or container was started, as Unix time; None before, while its image is made."""
         try:
             return (self.folder / "handle.json").lstat().st_mtime
         except OSError:
@@ -142,12 +142,12 @@ class Run:
 
     @property
     def input(self) -> Path:
-        """The named pipe of its caller's input, while there is any."""
+        """Return the named pipe of its caller's input, which exists while there is any."""
         return self.folder / PIPE
 
     @property
     def outputs(self) -> Path:
-        """The folder that the target writes."""
+        """Return the folder that the target writes."""
         return self.place / "outputs"
 
     @property
@@ -198,7 +198,7 @@ class Run:
 
     @property
     def given_up(self) -> bool:
-        """True if its launcher could not start it."""
+        """Return whether its launcher could not start it."""
         return not self.records.has("launcher.json")
 
     def save_plan(self, plan: Plan) -> None:
@@ -221,7 +221,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """True if it has been finalised; faster than reading the summary."""
+        """Return whether it has been finalised; faster than reading the summary."""
         return self.records.has(SUMMARY)
 
     def lock(self, name: str) -> AbstractContextManager[None]:

@@ -127,7 +127,7 @@ def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
 
 
 def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
-    """Args: so: the consequence of an end. Raises UsageError; SeatrialError: its plan cannot be read."""
+    """Find a live run. ``so``: the consequence of an end. Raises UsageError; SeatrialError: its plan is unreadable."""
     run.plan()
     handle = handle_of(run, host)
     if run.is_starting():

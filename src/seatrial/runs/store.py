@@ -237,7 +237,7 @@ class RunStore:
             ) from error
 
     def newest_of(self, name: str) -> Run | None:
-        """Return the run that is found by this name, if there is one."""
+        """Return the newest run of this name, or None."""
         return next((run for run in reversed(self.all()) if run_name(run) == name), None)
 
     def unfinalised(self, name: str) -> Run | None:

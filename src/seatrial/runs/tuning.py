@@ -21,7 +21,7 @@ _LEAST_BUDGET_S = 20.0
 
 
 def tuning_job(job: Job, tuning: Tuning) -> Job:
-    """The job with its script tuned in place of run: what ``[tune]`` of the file has is left out, and no criteria hold.
+    """Return the job with its script tuned in place of run: without ``[tune]`` of the file, and with no criteria.
 
     Raises UsageError: a recipe, several nodes, a budget that is too small, or no hook.
     """
@@ -49,7 +49,7 @@ _HEADER = re.compile(r"^[ \t]*\[")
 
 
 def save_changes(project: Path, changes: Mapping[str, Any], comment: str) -> Path:
-    """Write them as ``[tune]`` into seatrial.toml, or ``[tool.seatrial.tune]`` where pyproject.toml is the file.
+    """Write changes as ``[tune]`` into seatrial.toml, or ``[tool.seatrial.tune]`` if pyproject.toml is the file.
 
     Args:
         comment: one line above the keys.
@@ -73,7 +73,7 @@ def _file(project: Path) -> tuple[Path, str]:
 
 
 def with_table(text: str, table: str, changes: Mapping[str, Any], comment: str) -> str:
-    """``text`` with the table in the place of the one of its name, or at the end."""
+    """Put the table into ``text``, in the place of the one of its name, or at the end."""
     lines = text.splitlines()
     header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\][ \t]*(#.*)?$")
     begin = next((at for at, line in enumerate(lines) if header.match(line)), None)
@@ -93,7 +93,7 @@ def _value(value: Any) -> str:
 
 
 def _check(path: Path, before: str, after: str, table: str, changes: Mapping[str, Any]) -> None:
-    """The same table as before but for the changes."""
+    """Check that only the table has changed, to these values. Raises ConfigError."""
     *outer, last = table.split(".")
     expected, found = parse_toml(before, path), parse_toml(after, path)
     inner: dict[str, Any] = expected

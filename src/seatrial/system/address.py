@@ -11,7 +11,7 @@ from seatrial.errors import UsageError
 
 
 def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
-    """(host, port). A port alone is on the loopback address.
+    """Return (host, port). A port alone is on the loopback address.
 
     Args:
         command, port: for the command to run next.
@@ -36,7 +36,7 @@ def _can_be_host(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach it."""
+    """Return whether only this machine can reach an address."""
     if host == "localhost":
         return True
     try:

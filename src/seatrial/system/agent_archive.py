@@ -97,7 +97,7 @@ def _without_prose(source: bytes) -> bytes:
 
 
 def build(directory: Path, *, compiled: bool = False) -> Path:
-    """The archive ``agent-<hash of its content>.pyz`` in ``directory``; made only when it is not there yet.
+    """Build the archive ``agent-<hash of its content>.pyz`` in ``directory``, unless it is there; return its path.
 
     It is written aside and renamed, so that a reader never meets half of it. Raises DiskError.
 
@@ -127,7 +127,7 @@ def _written(
 def _with_bytecode(contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
     """Add ``x.pyc`` to each ``x.py``, where zipimport looks first; it passes over one of another Python's.
 
-    Said to be unchecked, or it would ask for the time of the source. Source: PEP 552; CPython's Lib/zipimport.py.
+    Each is marked unchecked: else zipimport would compare times of the source. Source: PEP 552; Lib/zipimport.py.
     """
     head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little")
     both: dict[str, bytes] = {}
@@ -139,9 +139,9 @@ def _with_bytecode(contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
     return both
 
 
-@functools.cache  # 100 files, which a plan for a cluster asks for twice; nobody may change what is given
+@functools.cache  # 100 files, which a plan for a cluster needs twice; nobody may change what is given
 def _contents() -> Mapping[str, bytes]:
-    """Path in the archive → content, sorted by path."""
+    """Return path in the archive → content, sorted by path."""
     package = Path(seatrial.__file__).parent
     files = list(_FILES)
     for part in _ROOMS:
@@ -157,7 +157,7 @@ def _contents() -> Mapping[str, bytes]:
 
 
 def _pynvml() -> bytes:
-    """nvidia-ml-py is this one pure file; it is taken as installed, licence text included."""
+    """Read nvidia-ml-py, which is this one pure file; it is taken as installed, licence text included."""
     spec = importlib.util.find_spec("pynvml")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("nvidia-ml-py is not installed: python -m pip install nvidia-ml-py")
@@ -169,7 +169,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def zip_bytes(contents: Mapping[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """Path in the archive → content, as one zip; in the mapping's order, every file readable by all."""
+    """Pack path in the archive → content as one zip; in the mapping's order, every file readable by all."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as archive:
         for name, data in contents.items():

@@ -19,11 +19,12 @@ _COLUMNS, _LINES = 80, 24
 
 @dataclass(frozen=True)
 class Caller:
-    """Attributes:
+    """Describes the standard streams of the process that runs a command.
 
-    input: what standard input is. asks: ``--interactive``: it is for the target in any case.
-    screens: which of stdout (1) and stderr (2) are terminals that show the target's.
-    columns, lines: of that terminal. term, colors: $TERM, $COLORTERM.
+    Attributes:
+        input: what standard input is. asks: ``--interactive``: it is for the target in any case.
+        screens: which of stdout (1) and stderr (2) are terminals that show the target's.
+        columns, lines: of that terminal. term, colors: $TERM, $COLORTERM.
     """
 
     input: InputKind = "nothing"
@@ -55,7 +56,7 @@ def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) ->
 
 
 def window_size(descriptor: int) -> tuple[int, int]:
-    """(columns, lines) of a terminal."""
+    """Return (columns, lines) of a terminal; those of a usual one where they are unknown."""
     try:
         size = os.get_terminal_size(descriptor)
     except OSError:

@@ -29,13 +29,13 @@ _SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
 
 
 def commit(project: Path) -> str | None:
-    """The full hash of the project's commit; None: no git, no checkout, somebody else's checkout, no commit yet."""
+    """Return the full hash of the project's commit; None: no git, no checkout, somebody else's, or no commit yet."""
     found = _git(project, "rev-parse", "HEAD") if _is_readable(project) else None
     return found if found and set(found) <= set("0123456789abcdef") else None
 
 
 def remote(project: Path) -> str | None:
-    """The URL of the remote ``origin``, which may hold a login; None without one."""
+    """Return the URL of the remote ``origin``, which may hold a login; None without one."""
     return (_is_readable(project) and _git(project, "config", "--get", "remote.origin.url")) or None
 
 

@@ -60,7 +60,7 @@ def run(
         CommandTimeoutError: it did not end in ``timeout_s`` seconds and was killed.
     """
     try:
-        # Standard input is closed unless given, and the terminal out of reach: a tool that asks for a password must
+        # Standard input is closed unless given, and the terminal out of reach: a tool that wants a password must
         # fail, not hang; and Ctrl-C is for us, who may just be stopping a run with this command.
         ended = subprocess.run(
             list(argv),
@@ -86,7 +86,7 @@ def run(
 
 
 def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
-    """Do as ``run``; raises CommandError as well when the exit code is not 0."""
+    """Run as ``run`` does; raises CommandError as well when the exit code is not 0."""
     ended = run(argv, timeout_s=timeout_s)
     if ended.exit_code != 0:
         raise failed(ended)
@@ -94,7 +94,7 @@ def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
 
 
 def failed(ended: Completed) -> CommandError:
-    """The error for a command that ended with another exit code than 0."""
+    """Return the error for a command that ended with another exit code than 0."""
     return CommandError(
         f"{Path(ended.argv[0]).name} failed: {ended.last_line()}",
         argv=ended.argv,
@@ -156,7 +156,7 @@ def call_interactive(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Completed:
-    """Run on the caller's terminal. Ctrl-C reaches the command, which decides what it means.
+    """Run on the caller's terminal. Ctrl-C reaches the command, which decides how to react.
 
     Args:
         keep_stderr: pass stderr on and keep a copy in the result; the command then sees no terminal there.
@@ -219,11 +219,11 @@ class Piped:
         return self._process.poll() is not None
 
     def wait(self) -> int:
-        """Its exit code, where all of its output has been read."""
+        """Wait for the end, once all output has been read, and return the exit code."""
         return self._process.wait()
 
     def end(self) -> int:
-        """Make it end if it has not; its exit code, negative for a signal."""
+        """End the command if it has not ended; return its exit code, negative for a signal."""
         if self._process.poll() is None:
             self._process.terminate()
         try:

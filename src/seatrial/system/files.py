@@ -50,13 +50,13 @@ def cannot_write(path: Path, error: OSError) -> DiskError:
 
 
 def in_the_way(folder: Path, error: OSError) -> str:
-    """The command that shows why nothing can be written into a folder: its owner, or the free space."""
+    """Return the command that shows why nothing can be written into a folder: its owner, or the free space."""
     look = "ls -ld" if isinstance(error, PermissionError | NotADirectoryError) else "df -h"
     return f"{look} {as_typed(folder)}"
 
 
 def require_writable(path: Path) -> None:
-    """Before what takes long: a file can be written there. Raises DiskError, and changes nothing."""
+    """Check before what takes long that a file can be written there. Raises DiskError, and changes nothing."""
     reasons = {
         errno.EISDIR: path.is_dir(),
         errno.ENOENT: not path.parent.exists(),

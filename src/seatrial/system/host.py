@@ -67,7 +67,7 @@ class Host:
 
     @cached_property
     def account(self) -> pwd.struct_passwd | None:
-        """The user's entry among the accounts; None without one, as in many containers."""
+        """Return the user's entry among the accounts; None without one, as in many containers."""
         try:
             return pwd.getpwuid(self.uid)
         except KeyError:
@@ -79,12 +79,12 @@ class Host:
 
     @cached_property
     def memory_bytes(self) -> int | None:
-        """Memory that this process may use, or the machine's; None if unknown."""
+        """Return the memory that this process may use, or the machine's, in bytes; None if unknown."""
         return Cgroup().memory_limit_bytes() or MachineSampler().read()["memory_total_bytes"]
 
     @cached_property
     def most_pids(self) -> int | None:
-        """Processes and threads that the machine can have: the smaller of the kernel's two limits; None if unknown."""
+        """Return how many processes and threads the kernel allows: the smaller of its two limits; None if unknown."""
         try:
             return min(int(Path("/proc/sys/kernel", name).read_text()) for name in ("pid_max", "threads-max"))
         except (OSError, ValueError):
@@ -107,7 +107,7 @@ class Host:
 
     @cached_property
     def state_folder(self) -> Path:
-        """``$SEATRIAL_STATE``, ``$XDG_STATE_HOME/seatrial`` or ``~/.local/state/seatrial``; made with mode 0700.
+        """Return ``$SEATRIAL_STATE``, ``$XDG_STATE_HOME/seatrial`` or ``~/.local/state/seatrial``; made with mode 0700.
 
         An existing folder must be the user's; nobody else can write it afterwards. Without a HOME that can be written:
         ``/var/tmp/seatrial-<uid>``, which outlives a restart of the machine.
@@ -136,7 +136,7 @@ class Host:
 
     @cached_property
     def cache_folder(self) -> Path:
-        """``$XDG_CACHE_HOME/seatrial`` or ``~/.cache/seatrial``; made if missing.
+        """Return ``$XDG_CACHE_HOME/seatrial`` or ``~/.cache/seatrial``; made if missing.
 
         It holds downloads and compiled kernels, which a run can do without and makes again. Without a HOME that can be
         written: ``/var/tmp/seatrial-cache-<uid>``. A relative path is ignored, as in the XDG base directory
@@ -155,7 +155,7 @@ class Host:
 
     @cached_property
     def runtime_folder(self) -> Path:
-        """This user's folder for secrets and sockets, in memory where the machine has such a place; mode 0700.
+        """Return this user's folder for secrets and sockets, in memory where the machine has such a place; mode 0700.
 
         Raises DiskError: it cannot be made anywhere, or is another user's everywhere.
         """
@@ -176,13 +176,13 @@ class Host:
 
     @property
     def temporary_folders(self) -> tuple[Path, ...]:
-        """Where this user's programs have sockets and temporary files."""
+        """Return the folders where this user's programs have sockets and temporary files."""
         found = (self.env.get("XDG_RUNTIME_DIR", ""), "/dev/shm", self.env.get("TMPDIR", ""), tempfile.gettempdir())
         return tuple(Path(os.path.realpath(folder)) for folder in dict.fromkeys(found) if folder.startswith("/"))
 
     @property
     def own_folders(self) -> tuple[Path, ...]:
-        """Every folder of state or caches, also those of another environment of this user's that can be made."""
+        """Return every folder of state or caches, also those of another environment of this user's that can be made."""
         usual = (*self._usual_state(), *self._cache_candidates(), *self._runtime_candidates())
         candidates = {self.state_folder, self.cache_folder, *usual}
         nearest = {each: next(up for up in (each, *each.parents) if up.exists()) for each in candidates}
@@ -216,7 +216,7 @@ class Host:
 
 
 def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
-    """Return (value, file) of a secret that a login has left, by the name of its variable.
+    """Return (value, file) of a secret that a login has left, by the name of its variable; None without one.
 
     Sources: docs.wandb.ai/models/ref/cli/wandb-login; huggingface.co/docs/huggingface_hub/package_reference/
     environment_variables, HF_HOME and HF_TOKEN_PATH.

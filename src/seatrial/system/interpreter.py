@@ -32,7 +32,7 @@ class Interpreter:
 
 
 def build(directory: Path, archive: Path) -> Interpreter | None:
-    """The copy in ``directory`` for an agent's archive, made where it is missing or older than what it is made of.
+    """Return the copy in ``directory`` for an agent's archive, made where it is missing or older than its parts.
 
     None where this Python cannot be copied: another system than Linux, another C library than glibc. Raises DiskError.
     """
@@ -67,7 +67,7 @@ def build(directory: Path, archive: Path) -> Interpreter | None:
 
 
 def _states(paths: object) -> dict[str, list[int]]:
-    """Path → time of the last change and size: a library that the system has updated is copied again."""
+    """Return path → time of the last change and size: a library that the system has updated is copied again."""
     assert isinstance(paths, (list, dict))
     found = {path: Path(path).stat() for path in paths}
     return {path: [state.st_mtime_ns, state.st_size] for path, state in found.items()}

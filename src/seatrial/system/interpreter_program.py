@@ -91,7 +91,7 @@ def main(archive: str, to: str) -> None:
 
 
 def needed(archive: str) -> dict[str, Path]:
-    """Name → file of each module of the standard library that the archive's modules, or those, may import."""
+    """Return name → file of each standard module that the archive's modules, or those, may import."""
     with zipfile.ZipFile(archive) as file:
         texts = [file.read(name) for name in file.namelist() if name.endswith(".py")]
     waiting = [*ALWAYS, *(name for text in texts for name in imports(text, ""))]

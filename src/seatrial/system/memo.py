@@ -19,7 +19,7 @@ _answers: dict[Hashable, tuple[float, object]] = {}
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Context manager in which answers are good for a minute, in every thread."""
+    """Remember answers for a minute, in every thread, while the context is open."""
     global _open
     with _lock:
         _open += 1

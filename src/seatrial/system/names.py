@@ -58,13 +58,13 @@ class Names:
     secrets: tuple[str, ...] = ()
 
     def text(self, text: str) -> str:
-        """A text without them."""
+        """Return a text with each name and secret replaced by its word, such as USER."""
         for pattern, word in self._patterns:
             text = pattern.sub(word, text)
         return text
 
     def scrub(self, value: T, keep: Collection[str] = ()) -> T:
-        """The same JSON without them, in the middle of texts too; what stands under a key of ``keep`` stays as it is.
+        """Return the same JSON without them, also in the middle of texts; leave the values under a key of ``keep``.
 
         The value of a key that names a secret is always taken out.
         """
@@ -92,7 +92,7 @@ class Names:
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
-        """In this order: a secret may hold a name, and a home folder ends in one."""
+        """Build patterns with what replaces them, in this order: a secret may hold a name, and a home ends in one."""
         made = [(_secret(value), REDACTED) for value in _longest_first(self.secrets)]
         made.append((SECRET_TEXT, REDACTED))
         made += [(_URL_USER, USER)] if self.users else []
@@ -106,7 +106,7 @@ class Names:
 
 
 def names_of(host: Host, *, secrets: Iterable[str] = (), hosts: Iterable[str] = ()) -> Names:
-    """Those of this user and machine.
+    """Collect the names of this user and machine.
 
     Args:
         secrets: names of further variables whose values are secret. hosts: further names of machines.
@@ -132,8 +132,8 @@ def is_telling(name: str) -> bool:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    """Words of our own: of the findings' texts, and of names.txt, which has accounts that are nobody's and words of the
-    field, of receipts and of pages."""
+    """Return words of our own: of the findings' texts, and of names.txt, which has accounts that are nobody's and words
+    of the field, of receipts and of pages."""
     texts = (text for known in entries() for text in (known.id, known.title, known.cause, known.fix, *known.symptoms))
     common = resources.files("seatrial.system").joinpath("names.txt").read_text("utf-8")
     return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower())) | set(common.split())
@@ -148,27 +148,27 @@ def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:
 
 
 def _is_home(path: str) -> bool:
-    """``/home/me`` and ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody."""
+    """Accept ``/home/me`` and ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody."""
     return path.startswith("/") and (path.rstrip("/").count("/") >= 2 or path.rstrip("/") == "/root")
 
 
 def _secret(value: str) -> re.Pattern[str]:
-    """Anywhere; a short one, or a number, as a word by itself."""
+    """Build the pattern of a secret anywhere; of a short one, or a number, as a word by itself."""
     return _word(value) if len(value) < _SECRET_LENGTH or value.isdigit() else re.compile(re.escape(value))
 
 
 def _path(folder: str) -> re.Pattern[str]:
-    """The folder and what is in it; not ``/home/alice2``, nor ``/mnt/home/alice``."""
+    """Build the pattern of the folder and what is in it; not ``/home/alice2``, nor ``/mnt/home/alice``."""
     return re.compile(rf"(?<![\w.~-]){re.escape(folder)}(?![\w-]|\.\w)")
 
 
 def _word(name: str) -> re.Pattern[str]:
-    """By itself: no letter or digit before or behind it. ``alice_data`` and ``alice-laptop`` hold it."""
+    """Build the pattern of a name without a letter or digit around it: ``alice_data`` and ``alice-laptop`` hold it."""
     return re.compile(rf"(?:(?<![^\W_])|(?<=%2F)){re.escape(name)}(?![^\W_])", re.IGNORECASE)
 
 
 def _anchored(user: str) -> Iterable[re.Pattern[str]]:
-    """Where a user's name can be nothing else: below a folder of homes, before an @ (no image's digest), an owner."""
+    """Yield patterns of a user's name where it can be nothing else: in a home, before an @ (no digest's), an owner."""
     name = re.escape(user)
     below = "|".join(f"(?<=/{folder}/)" for folder in _HOMES)  # looking behind takes one length at a time
     yield re.compile(rf"(?:{below}){name}(?![\w-]|\.\w)")

@@ -31,7 +31,7 @@ NO_RESULTS = frozenset({"__pycache__", "node_modules", "site-packages", "venv", 
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, to be read.
+    """Open a regular file, to be read.
 
     Raises:
         FileNotFoundError: there is none.
@@ -56,7 +56,7 @@ def require_regular(descriptor: int, path: Path) -> BinaryIO:
 
 @contextmanager
 def folder(top: Path, *parts: str, make: bool = False) -> Iterator[int]:
-    """A descriptor of ``top/parts…``. ``top`` is trusted, links in it too; no part below may be one.
+    """Open the folder ``top/parts…``. ``top`` is trusted, links in it too; no part below may be one.
 
     Args:
         make: what is missing is made, for which no part of ``top`` may be a link either.
@@ -273,7 +273,7 @@ def remove_tree(parent: int, name: str) -> None:
 
 
 def _open_up(parent: int, name: str) -> int:
-    """A descriptor of a folder, which its owner may then read and write, in any mode."""
+    """Open a folder, which its owner may then read and write, in any mode, and return its descriptor."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         with contextlib.suppress(OSError):
@@ -284,7 +284,7 @@ def _open_up(parent: int, name: str) -> int:
 
 
 def _empty(descriptor: int) -> list[str]:
-    """Delete all but folders; the names of those."""
+    """Delete all but the folders in a folder; return their names."""
     folders = []
     for name in os.listdir(descriptor):
         if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
@@ -302,7 +302,7 @@ def files_below(
     hidden: bool = False,
     links: bool = False,
 ) -> Iterator[os.DirEntry[str]]:
-    """Entries of regular files below a folder, as deep as paths go; at most so many looked at.
+    """Yield entries of regular files below a folder, as deep as paths go; at most so many are looked at.
 
     Links are left alone, or with ``links`` named as what they are.
 
@@ -326,7 +326,7 @@ def files_below(
 
 
 def tree_bytes(top: Path) -> int:
-    """Bytes of the regular files below a folder, as far as MOST_ENTRIES of them."""
+    """Sum the bytes of the regular files below a folder, as far as MOST_ENTRIES of them."""
     total = 0
     for entry in files_below(top, hidden=True):
         with contextlib.suppress(OSError):

@@ -28,7 +28,7 @@ _KINDS = (
 
 
 class _NotReadError(Exception):
-    """Why, as what follows the file's name in a sentence."""
+    """A file is not read; the text follows the file's name in a sentence."""
 
 
 def real_project(project: Path) -> Path:
@@ -90,7 +90,7 @@ def _has_table(path: Path, folder: Path) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Something has this name, be it a link that leads nowhere: reading it reports what is wrong with it."""
+    """Return whether something has this name, be it a link that leads nowhere: reading it reports what is wrong."""
     try:
         path.lstat()
     except (OSError, ValueError):  # a name too long, a null byte: no file has it
@@ -101,7 +101,7 @@ def is_there(path: Path) -> bool:
 def read_bytes(
     path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES, refusal: type[UsageError] = ConfigError
 ) -> bytes:
-    """The whole file.
+    """Read the whole file.
 
     Args:
         inside: the project, which the file must lie in, links resolved; None: a file that the user or the
@@ -130,7 +130,7 @@ def read_bytes(
 
 
 def read_text(path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES) -> str:
-    """The whole file, which must be UTF-8; a byte order mark is left out. Raises as ``read_bytes``."""
+    """Read the whole file, which must be UTF-8; a byte order mark is left out. Raises as ``read_bytes``."""
     data = read_bytes(path, inside=inside, limit_bytes=limit_bytes)
     try:
         return data.decode("utf-8-sig")
@@ -140,7 +140,7 @@ def read_text(path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES) 
 
 
 def read_sources(paths: Iterable[Path], inside: Path, most_bytes: int) -> Iterator[str]:
-    """The text of each, as far as it can be read; ends when they are more than ``most_bytes`` together."""
+    """Yield the text of each file that can be read; end when they are more than ``most_bytes`` together."""
     for path in paths:
         try:
             data = read_bytes(path, inside=inside, limit_bytes=min(MAX_BYTES, most_bytes))
@@ -151,12 +151,12 @@ def read_sources(paths: Iterable[Path], inside: Path, most_bytes: int) -> Iterat
 
 
 def shown_path(path: Path, inside: Path | None) -> str:
-    """Return its name for a sentence: seen from the project."""
+    """Return a path for a sentence: relative to the project if it lies inside."""
     return str(path.relative_to(inside)) if inside is not None and path.is_relative_to(inside) else str(path)
 
 
 def _open(path: Path, inside: Path | None) -> int:
-    """A descriptor of the regular file. Raises OSError, ValueError, _NotReadError."""
+    """Open the regular file and return its descriptor. Raises OSError, ValueError, _NotReadError."""
     real = Path(os.path.realpath(path, strict=True))
     if inside is not None and (not real.is_relative_to(root := inside.resolve()) or real == root):
         raise _NotReadError(f"points outside the project, to {real}: only files in the project are read")

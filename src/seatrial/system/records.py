@@ -129,7 +129,7 @@ class Folder:
             return []
 
     def has(self, name: str) -> bool:
-        """Return True if there is something of this name."""
+        """Return whether there is something of this name, be it a broken link."""
         return os.path.lexists(self.path / name)
 
     def remove(self, name: str) -> None:

@@ -56,7 +56,7 @@ class UnreadableSourceError(Exception):
 
 
 def marks(source: bytes) -> int:
-    """Return how much there is to parse."""
+    """Count the bytes outside of words and spaces, a measure of how much there is to parse."""
     return len(source.translate(None, _IN_WORDS))
 
 
@@ -73,7 +73,7 @@ def _short(line: str) -> str:
 
 
 def parse_source(source: bytes, name: str) -> ast.Module:
-    """The tree of source that has at most MOST_MARKS. Raises UnreadableSourceError."""
+    """Parse source that has at most MOST_MARKS into its tree. Raises UnreadableSourceError."""
     if chain := _CHAIN.search(source):
         line = source.count(b"\n", 0, chain.start()) + 1
         raise UnreadableSourceError(f"{name}:{line}: an expression is nested too deep")
@@ -103,7 +103,7 @@ def parse_source(source: bytes, name: str) -> ast.Module:
 
 
 def _old_except(tree: ast.Module) -> int | None:
-    """The line of the first ``except IOError, e:``; older Pythons refuse it themselves."""
+    """Return the line of the first ``except IOError, e:``, or None; older Pythons refuse it themselves."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ExceptHandler) or not isinstance(node.type, ast.Tuple) or len(node.type.elts) != 2:
             continue

@@ -42,7 +42,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, in any case; None where none is."""
+    """Return the known name that is most like this one, in any case; None where none is."""
     import difflib  # re with it: only where a name was not found
 
     names = {each.lower(): each for each in known}
@@ -51,7 +51,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean train?``, or nothing."""
+    """Return ``; did you mean train?``, or "" where no known name is similar."""
     found = nearest(name, known)
     return f"; did you mean {found}?" if found else ""
 
@@ -63,17 +63,17 @@ class _Short(reprlib.Repr):
         self.maxlist = self.maxdict = self.maxtuple = 6
 
     def repr_int(self, value: int, level: int) -> str:
-        """``repr`` refuses integers of more than 4300 digits."""
+        """Describe an integer of 256 bits or more by its size: ``repr`` refuses more than 4300 digits."""
         return repr(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
 
 
 def shown(value: Any) -> str:
-    """``repr``, cut where it is long or deep."""
+    """Return ``repr``, cut where it is long or deep."""
     return _Short().repr(value)
 
 
 def without_login(url: str) -> str:
-    """The URL without ``user:password@``; other text, such as a folder's path, as it is."""
+    """Return the URL without ``user:password@``; other text, such as a folder's path, as it is."""
     scheme, found, rest = url.partition("://")
     place, slash, path = rest.partition("/")
     return f"{scheme}{found}{place.rpartition('@')[2]}{slash}{path}" if found else url

@@ -28,12 +28,12 @@ _LONG_KEY = re.compile(f"(?:{_PART}){{{_MOST_PARTS}}}")
 
 
 def read_toml(path: Path, *, inside: Path) -> dict[str, Any]:
-    """The file's table. Raises ConfigError naming the file and, where there is one, the line."""
+    """Read the file's table. Raises ConfigError naming the file and, where there is one, the line."""
     return parse_toml(read_text(path, inside=inside, limit_bytes=MAX_BYTES), path)
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """The table of the text of the file at ``path``. Raises ConfigError."""
+    """Parse the text of the file at ``path`` into its table. Raises ConfigError."""
     if long_key := _LONG_KEY.search(text):
         line = text.count("\n", 0, long_key.start()) + 1
         raise _refused(path, f"a key of more than {_MOST_PARTS} parts (at line {line})")

@@ -72,6 +72,6 @@ def _real(project: Path) -> str:
 
 
 def _entries(data: Any) -> dict[str, dict[str, str]]:
-    """Return what the file allows; entries of another kind are left out."""
+    """Return the permissions in the file's data; entries of another kind are left out."""
     allowed = data["allowed"].items()
     return {key: each for key, each in allowed if isinstance(each, dict) and {*map(type, each.values())} <= {str}}

@@ -1,4 +1,4 @@
-"""A path as the user would type it in the shell they stand in."""
+"""A path as the user would type it in the current folder of a shell."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def as_typed(path: Path | str) -> str:
-    """Quoted for the shell; relative to the working directory where that is shorter, and never like an option."""
+    """Quote a path for the shell; relative to the working directory where that is shorter, and never like an option."""
     return shlex.quote(from_here(path))
 
 
 def from_here(path: Path | str) -> str:
-    """The same, to be read: not quoted."""
+    """Return the same for reading: not quoted."""
     text = os.fspath(path)
     try:
         relative = os.path.relpath(text)

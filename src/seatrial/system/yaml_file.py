@@ -22,7 +22,7 @@ _MOST_VALUES = 200_000
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """The document's data. Raises ConfigError that begins with ``name:line``."""
+    """Parse the document's data. Raises ConfigError that begins with ``name:line``."""
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -50,7 +50,7 @@ def _copied(data: Any) -> Any:
 
 
 def _refuse_more_than_data(text: str, name: str, loader: Any) -> None:
-    """Before anything is built, from the stream of events. Raises ConfigError, YAMLError."""
+    """Refuse more than plain data from the stream of events, before it is built. Raises ConfigError, YAMLError."""
     import yaml
 
     values = 0
@@ -86,7 +86,7 @@ def _refuse_more_than_data(text: str, name: str, loader: Any) -> None:
 
 
 def _refuse_half_characters(data: Any, name: str) -> None:
-    """``"\\ud800"`` is half of a character, which nothing can print."""
+    """Refuse text such as ``"\\ud800"``, half of a character, which nothing can print. Raises ConfigError."""
     pending = [data]
     while pending:
         value = pending.pop()

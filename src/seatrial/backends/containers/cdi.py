@@ -110,7 +110,7 @@ def _spec_files(folder: Path) -> list[Path]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Raises ConfigError, ValueError."""
+    """Read a spec. Raises ConfigError, ValueError."""
     text = read_text(path, inside=None, limit_bytes=_MAX_BYTES)
     try:
         spec = json.loads(text) if path.suffix == ".json" else parse_yaml(text, path.name)

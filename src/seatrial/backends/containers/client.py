@@ -169,7 +169,7 @@ class EngineClient:
     """
 
     def __init__(self, dialect: Dialect, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
-        """``call``: default is the engine's name."""
+        """Set up a client that is called by ``call``; default is the engine's name."""
         self.dialect, self.at = dialect, at
         self.typed = list(call) or [dialect.name]
         self.call = self.typed if at is None else addressed(self.typed, at, tls=dialect.compose)
@@ -209,7 +209,7 @@ class EngineClient:
         return unavailable_error(self.dialect.name, stderr, at=self.at)
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
-        """Return the engine's description of one; None if it has none. Raises EngineUnavailableError."""
+        """Return what the engine has on an image or container; None if it has none. Raises EngineUnavailableError."""
         ended = self.ask(kind, "inspect", id)
         if ended.exit_code == 0:
             return cast("dict[str, Any]", json.loads(ended.stdout)[0])
@@ -224,5 +224,5 @@ def is_unknown(stderr: str, kind: Literal["image", "container"]) -> bool:
 
 
 def with_algorithm(digest: str) -> str:
-    """``sha256:…`` also where Podman leaves the algorithm out."""
+    """Return ``sha256:…`` also where Podman leaves the algorithm out."""
     return digest if digest.startswith("sha256:") else f"sha256:{digest}"

@@ -42,7 +42,7 @@ class Docker(ContainerEngine):
 
 
 def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFacts:
-    """``docker info`` → facts.
+    """Read the engine's facts from ``docker info``.
 
     Args:
         hook: the toolkit's hook is on this machine.

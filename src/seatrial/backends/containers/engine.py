@@ -67,7 +67,7 @@ class ContainerEngine(ABC):
     bare_tmpfs: ClassVar[str] = ""
 
     def __init__(self, client_call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
-        """``client_call``: the program and its global options; default is the engine's name."""
+        """Set up an engine. ``client_call``: the program and its global options; default is the engine's name."""
         self.name: str = self.dialect.name
         self.client = EngineClient(self.dialect, client_call, at)
         self.call = self.client.typed
@@ -209,7 +209,7 @@ class ContainerEngine(ABC):
         return container
 
     def _act(self, handle: Handle, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """Do something to a run's container; one that is gone or has ended already needs nothing done."""
+        """Run ``container WORDS`` on a run's container; one that is gone or has ended already is left alone."""
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
             return
         ended = command.run([*self.client.call, "container", *words, handle.id], timeout_s=timeout_s)
@@ -218,7 +218,7 @@ class ContainerEngine(ABC):
 
     @contextlib.contextmanager
     def _removed_on_failure(self, run_dir: Path) -> Iterator[Path]:
-        """Yield a file for the engine to write the new container's ID to; remove that container on any failure."""
+        """Make a file for the engine to write the new container's ID to; remove that container on any failure."""
         id_file = run_dir / "container.id"
         id_file.unlink(missing_ok=True)
         try:

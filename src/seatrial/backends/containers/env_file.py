@@ -15,7 +15,7 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PR
 
 
 def read_env_file(path: Path, host: Host) -> dict[str, str]:
-    """Variables of a file in Docker's format: ``NAME=value`` verbatim, quotes included; ``NAME`` alone takes the
+    """Read variables in Docker's format: ``NAME=value`` verbatim, quotes included; ``NAME`` alone takes the
     host's value if it has one; ``#`` begins a comment line.
 
     Raises UsageError naming file and line.
@@ -41,7 +41,7 @@ def read_env_file(path: Path, host: Host) -> dict[str, str]:
 
 
 def proxy_env(host: Host) -> dict[str, str]:
-    """The host's proxy variables in upper and lower case; the lower case one counts where they differ, as in curl.
+    """Return the host's proxy variables in upper and lower case; where they differ the lower case counts, as in curl.
 
     One whose URL holds a login is not among them: everybody may read an engine's variables (``docker inspect``).
     """
@@ -54,7 +54,7 @@ def proxy_env(host: Host) -> dict[str, str]:
 
 
 def proxies_with_login(host: Host) -> tuple[str, ...]:
-    """Names of the proxy variables set on this host whose URL holds a login: they travel as secrets do."""
+    """Return names of the proxy variables set on this host whose URL holds a login: they travel as secrets do."""
     names = (name for upper in PROXY_VARIABLES for name in (upper, upper.lower()))
     return tuple(name for name in names if _holds_login(host.env.get(name, "")))
 

@@ -50,13 +50,13 @@ ERRORS: dict[str, type[SeatrialError]] = {
 
 #: The variable of each engine's client for the engine's address.
 ADDRESS_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
-#: What may be wrong with the place that a variable names; other entries are of the client or of what it asks for.
+#: What may be wrong with the place that a variable names; other entries are of the client or of what it requests.
 OF_ADDRESS = ("engine-down", "engine-permission")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -> SeatrialError:
-    """The error for a container that could not be made or started."""
+    """Return the error for a container that could not be made or started."""
     return _known(AT_START, engine, stderr) or CommandError(
         f"{engine.capitalize()} could not start the container: {last_line(stderr) or f'exit code {exit_code}'}",
         argv=argv,
@@ -67,7 +67,7 @@ def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -
 
 
 def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:
-    """The error for an image that could not be pulled."""
+    """Return the error for an image that could not be pulled."""
     return _known(AT_PULL, engine, stderr, reference=reference) or ImageError(
         f"Image {reference} cannot be pulled: {last_line(stderr)}", run=f"{engine} pull {reference}"
     )
@@ -76,7 +76,7 @@ def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:
 def unavailable_error(
     engine: str, stderr: str, host: Host | None = None, at: EngineAddress | None = None
 ) -> EngineUnavailableError:
-    """The error for an engine that gave no answer to a plain question. ``at``: its client was led there."""
+    """Return the error for an engine that gave no answer to a plain question. ``at``: its client was led there."""
     found = _known(("engine",), engine, stderr)
     if not isinstance(found, EngineUnavailableError):
         words = last_line(stderr)
@@ -91,7 +91,7 @@ def unavailable_error(
 def as_addressed(
     error: EngineUnavailableError, engine: str, host: Host | None = None, at: EngineAddress | None = None
 ) -> EngineUnavailableError:
-    """The error of an engine that a variable leads to: the variable is what to look at then, without its login."""
+    """Return the error of an engine that a variable leads to: it names the variable, without its login."""
     if at is not None:
         message = f"Engine at {_LOGIN.sub('', at.endpoint)} not reachable: {mid_sentence(error.message)}"
         return EngineUnavailableError(message, cause=error.cause, run=error.run, finding=error.finding)
@@ -113,7 +113,7 @@ def as_addressed(
 
 
 def last_line(stderr: str) -> str:
-    """The engine's own reason: the last line that is not its pointer to ``--help``, without its prefixes."""
+    """Return the engine's own reason: the last line that is not its pointer to ``--help``, without its prefixes."""
     pointers = ("Run '", "See '", "Usage:")
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(pointers)]
     if not lines:
@@ -122,7 +122,7 @@ def last_line(stderr: str) -> str:
 
 
 def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> SeatrialError | None:
-    """The error of what the catalogue knows of these words."""
+    """Return the error that the catalogue has for these words; None where it has none."""
     match = first_in(stderr, layers)
     if match is None:
         return None

@@ -97,7 +97,7 @@ def _is_our_name(name: str) -> bool:
 
 
 def unused_images(images: Sequence[OwnImage], repository: str | None) -> list[OwnImage]:
-    """Return the images to remove. Pure."""
+    """Return the unused images; of a ``repository`` all but the last listed. Pure."""
     named = [image for image in images if image.repository == repository][:-1]
     return [image for image in (images if repository is None else named) if not image.used]
 
@@ -194,7 +194,7 @@ class ImageStore:
         self.call = client.call
 
     def image(self, reference: str) -> ImageFacts | None:
-        """Look into the store. Raises EngineUnavailableError."""
+        """Look an image up in the store; None if it is not there. Raises EngineUnavailableError."""
         question = ("image", *self.call, reference)
         inspected = remembered(
             question, lambda: self._client.inspect("image", reference), lambda found: found is not None
@@ -235,7 +235,7 @@ class ImageStore:
         return next((one for one in digests if one.startswith(f"{reference.rpartition(':')[0]}@")), reference)
 
     def find_python(self, reference: str) -> str | None:
-        """Return the path of a Python >= 3.8 inside, found by running the image."""
+        """Return the path of a Python >= 3.8 inside, found by running the image; None without one."""
         for candidate in PYTHON_CANDIDATES:
             options = {"cap_drop": ["ALL"], "entrypoint": candidate, "networks": ["none"], "pull": "never"}
             safe = RunOptions(reference, ("-c", FIND_PYTHON), {**options, "read_only": True, "remove": True})
@@ -311,7 +311,7 @@ class ImageStore:
         return Path(root) if root and Path(root).is_dir() else None
 
     def check_builder(self) -> None:
-        """Raises EngineUnavailableError: it lacks bind mounts and secrets, which images/ writes."""
+        """Check that images can be built. Raises EngineUnavailableError: no bind mounts and secrets in builds."""
         if shutil.which(self.call[0]) is None:
             raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.dialect.install)
         if not self._client.dialect.buildkit:

@@ -20,7 +20,7 @@ from seatrial.findings.finding import GENERATE_CDI
 from seatrial.job.plan import Gpu, Injection, Mount
 from seatrial.probe.driver_files import DeviceNode, DriverFiles
 
-#: The driver's libraries and programs that training needs; what NVIDIA's own images ask for.
+#: The driver's libraries and programs that training needs; what NVIDIA's own images request.
 #: Source: NVIDIA Container Toolkit documentation, "Driver Capabilities".
 DEFAULT_CAPABILITIES = ("compute", "utility")
 
@@ -144,7 +144,7 @@ def _toolkit(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: 
 
 
 def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...] | None:
-    """The qualified name of each GPU, the most lasting that the engine resolves; None when one has none."""
+    """Return each GPU's qualified name, the most lasting that the engine resolves; None when one GPU has none."""
     known = set(facts.cdi_devices)
     if driver.wsl and f"{CDI_KIND}=all" in known:  # the only name there is under WSL2
         return (f"{CDI_KIND}=all",)
@@ -198,7 +198,7 @@ def _device_nodes(
 
 
 def _nodes(gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[DeviceNode, ...] | None:
-    """The control nodes and each GPU's own, or None when one is not there."""
+    """Return the control nodes and each GPU's own, or None when one is not there."""
     if driver.wsl:
         return driver.control or None
     minors = [gpu.index if gpu.minor is None else gpu.minor for gpu in gpus]
@@ -208,7 +208,7 @@ def _nodes(gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[DeviceNode, ...] |
 
 
 def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mount]:
-    """Each library under the names that programs ask for, in DRIVER_FOLDER.
+    """Mount each library under the names that programs load, in DRIVER_FOLDER.
 
     Mounted file by file: the rest of a folder such as /usr/lib/x86_64-linux-gnu would shadow the image's own libc.
     """
@@ -247,7 +247,7 @@ def _refuse_impossible(
             + ("; ".join(absent) if absent else "the GPU's node under /dev"),
             run=_first_fix(absent),
         )
-    # crun can keep the caller's groups in a rootless container, runc cannot, and Docker does not ask it to.
+    # crun can keep the caller's groups in a rootless container, runc cannot, and Docker does not request it.
     keeps_groups = facts.group_keyword is not None and "crun" in facts.runtimes
     closed = [node.path for node in nodes if not (node.accessible if keeps_groups else node.world)]
     if facts.rootless and closed:
@@ -261,7 +261,7 @@ def _refuse_impossible(
 
 
 def _first_fix(absent: Sequence[str]) -> str:
-    """The command for the lowest layer that is missing: module, then nodes, then libraries."""
+    """Return the command for the lowest layer that is missing: module, then nodes, then libraries."""
     if any(line.startswith("/proc/") for line in absent):
         return "sudo modprobe nvidia"
     if not absent or any(line.startswith("/dev/") for line in absent):
@@ -270,7 +270,7 @@ def _first_fix(absent: Sequence[str]) -> str:
 
 
 def _groups(facts: EngineFacts, nodes: Sequence[DeviceNode]) -> tuple[str, ...]:
-    """Groups without which an ordinary user inside could not open the nodes."""
+    """Return the groups without which an ordinary user inside could not open the nodes."""
     gids = dict.fromkeys(str(node.gid) for node in nodes if not node.world)
     if not gids:
         return ()

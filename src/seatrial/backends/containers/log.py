@@ -38,7 +38,7 @@ class K8sFile:
         self._stopping, self._whole, self._held = threading.Event(), False, b""
 
     def read(self) -> bytes:
-        """Return what comes next; b"" at the end, after ``end``, and when the disk fails."""
+        """Return the next lines of stdout; b"" at the end, after ``end``, and when the disk fails."""
         while not self._stopping.is_set():
             try:
                 data = os.read(self._file, _CHUNK_BYTES)
@@ -62,7 +62,7 @@ class K8sFile:
         return self._whole or self._stopping.is_set()
 
     def end(self) -> int:
-        """Make it end; return 0 if it had come to its end."""
+        """Stop reading; return 0 if the log had been read to its end, else -1."""
         self._stopping.set()
         return 0 if self._whole else -1
 
@@ -84,7 +84,7 @@ OpenLog = Callable[[bool], "command.Piped | K8sFile"]
 #: A log goes on for a moment after its container is reported to have ended.
 DRAIN_S = 10.0
 
-#: How often a process that is not the collector asks whether it may be; and at the end, when it must.
+#: How often a process that is not the collector tries to become it; and at the end, when it must.
 _TURN_S = 1.0
 _LAST_TURN_S = 0.05
 

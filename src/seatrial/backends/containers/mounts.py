@@ -23,7 +23,7 @@ ALLOWED_IN_RESERVED = ("/dev/shm",)
 
 
 def parse_mount(text: str) -> Mount:
-    """``./weights:/weights:ro`` → Mount. Raises UsageError."""
+    """Parse ``./weights:/weights:ro``. Raises UsageError."""
     mount = Mount.parse(text)
     if mount is None:
         raise UsageError(

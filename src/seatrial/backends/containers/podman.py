@@ -69,7 +69,7 @@ class Podman(ContainerEngine):
         return options.plus(tmpfs=bare) if bare else options
 
     def open_log(self, handle: Handle) -> OpenLog:
-        """The file that conmon writes; where it cannot be read (``sudo podman``) what is printed once all has ended."""
+        """Open the file that conmon writes; if it is unreadable (``sudo podman``), the output once all has ended."""
         try:
             about = self._inspect(handle.id)
         except SeatrialError:  # it is gone
@@ -90,7 +90,7 @@ class Podman(ContainerEngine):
 
 
 def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:
-    """``podman info`` → facts; it does not report the folders of CDI specs.
+    """Read the engine's facts from ``podman info``; it does not report the folders of CDI specs.
 
     Source of the keys: podman libpod/define/info.go.
     """

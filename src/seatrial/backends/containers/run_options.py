@@ -28,7 +28,7 @@ class RunOptions:
     options: Mapping[str, Any]
 
     def plus(self, **options: Any) -> RunOptions:
-        """Set or replace some options."""
+        """Return the same with some options set or replaced."""
         return RunOptions(self.image, self.command, {**self.options, **options})
 
     def argv(self, client_call: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ _PATTERNS = {"LABEL": _LABEL, "SUBDOMAIN": _SUBDOMAIN, "MANAGER": _SUBDOMAIN.rep
 
 
 def check(manifest: Mapping[str, Any], file: str | None) -> None:
-    """Args: file: where the user wrote it. Raises UsageError for the first rule that it breaks."""
+    """Check the operator's rules. ``file``: where the user wrote it. Raises UsageError for the first broken rule."""
     for operator, table in own_table(_TABLE).items():
         for rule in table["rules"] if manifest["kind"] in table["kinds"] else ():
             values = [str(value) for value in _values(manifest, rule["at"].split("|"))]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def execute(cluster: Cluster, namespace: str, pod: Pod, argv: list[str], *, terminal: bool) -> int:
-    """Run it in the run's own container; return its exit code. Raises EngineError: a terminal needs kubectl."""
+    """Run ``argv`` in the run's container; return its exit code. Raises EngineError: a terminal needs kubectl."""
     if not terminal:
         out, err = sys.stdout.buffer.write, sys.stderr.buffer.write
         return cluster.call(cluster.execute(namespace, pod.name, argv, out, err, container=pod.container))
@@ -58,7 +58,7 @@ class Kubernetes:
     images = None  # nodes have images, but do not report what is in them
 
     def __init__(self, host: Host, at: EngineAddress | None = None) -> None:
-        """``at``: the cluster to find runs in, by the kubeconfig that they were submitted with."""
+        """Set up a backend. ``at``: the cluster to find runs in, by the kubeconfig that they were submitted with."""
         self._host, self._at = host, at
 
     def bound_to(self, engine: EngineAddress) -> Kubernetes:
@@ -66,7 +66,7 @@ class Kubernetes:
         return Kubernetes(self._host.with_env(files), engine)
 
     def facts(self) -> EngineFacts:
-        """Read from files alone if there is a cluster to ask. Its own facts are survey's."""
+        """Check from files alone whether there is a cluster to contact. Its own facts are survey's."""
         why = configured(self._host)
         if why is None:
             return EngineFacts(
@@ -169,7 +169,7 @@ class Kubernetes:
         return execute(cluster, plan.namespace, running[0], argv, terminal=interactive and sys.stdin.isatty())
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
-        """Raises EngineError: a pod is submitted, not held by a terminal."""
+        """Refuse to open a shell: a pod is submitted, not held by a terminal. Raises EngineError."""
         raise EngineError(
             "shell is not supported on Kubernetes",
             cause="the cluster manages pods; open a shell in a running run instead",
@@ -190,7 +190,7 @@ class Kubernetes:
         return self._cluster(handle.context, handle.namespace), _cluster_plan(_read_plan(handle.folder))
 
     def _workloads(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
-        """Those that are not being deleted."""
+        """Return the plan's workloads that are not being deleted."""
         return [one for one in self._own(cluster, plan).values() if "deletionTimestamp" not in one["metadata"]]
 
     def _own(self, cluster: Cluster, plan: ClusterPlan) -> dict[str, dict[str, Any]]:
@@ -210,7 +210,7 @@ class Kubernetes:
 
 @lru_cache(maxsize=8)
 def _connection(variables: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
-    """One connection for each cluster and process: signing in costs more than most requests."""
+    """Keep one connection for each cluster and process: signing in costs more than most requests."""
     from seatrial.backends.kubernetes.client import Cluster
 
     return Cluster(Host(dict(variables)), context, namespace)
@@ -226,6 +226,6 @@ def _cluster_plan(plan: Plan) -> ClusterPlan:
 
 
 def _read_plan(run_dir: Path) -> Plan:
-    """Raises EngineError for a plan of another version of seatrial."""
+    """Read the run's plan. Raises EngineError for a plan of another version of seatrial."""
     delete = f"kubectl delete job,configmap,service -l {RUN_LABEL}={run_dir.name}"
     return Folder(run_dir).get("plan.json", Plan, max_bytes=MAX_BYTES, run=delete)

@@ -266,12 +266,12 @@ class Cluster:
 
     @cached_property
     def namespace(self) -> str:
-        """The requested one, or the context's."""
+        """Return the requested namespace, or the context's."""
         return self._namespace or str(self.call(self._api()).auth.namespace)
 
     @cached_property
     def context(self) -> str | None:
-        """The context in use; None inside a pod."""
+        """Return the context in use; None inside a pod."""
         return self.call(self._api()).auth.active_context or None
 
     def address(self) -> EngineAddress:
@@ -311,7 +311,7 @@ class Cluster:
         return api
 
     async def _sign_in(self) -> Api:
-        """Raises EngineUnavailableError, UsageError. kr8s takes the types of a kubeconfig's values for granted."""
+        """Sign in. Raises EngineUnavailableError, UsageError. kr8s trusts the types of a kubeconfig's values."""
         import httpx
         import kr8s.asyncio
         import yaml

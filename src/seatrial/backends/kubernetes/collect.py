@@ -152,7 +152,7 @@ RETRY_S = 1.0
 #: A log goes on for a moment after its pod is reported to have ended; the kubelet may be slower than the API.
 DRAIN_S = 10.0
 
-#: How often a process that is not the collector asks whether it may be.
+#: How often a process that is not the collector tries to become it.
 TURN_S = 1.0
 
 
@@ -173,7 +173,7 @@ class Collector:
         self._progress = PodProgress(cluster, echo, self._sink.host_event, namespace)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch pods and events until cancelled."""
         watches = [asyncio.ensure_future(self._watch_pods()), asyncio.ensure_future(self._watch_events())]
         try:
             await asyncio.gather(*watches)
@@ -225,7 +225,7 @@ class Collector:
             await self._event(item)
 
     async def _event(self, item: dict[str, Any]) -> None:
-        """One that is about the run; a namespace has many others."""
+        """Handle an event that is about the run; a namespace has many others."""
         involved = item.get("involvedObject", {})
         if involved.get("kind") == "Pod" and involved.get("name") in self._pods:
             await self._progress.event(self._pods[involved["name"]], item)
@@ -233,7 +233,7 @@ class Collector:
             self._progress.workload_event(item)
 
     async def _follow(self, pod: Pod) -> None:
-        """A pod's log until its end; again when the server cuts it while the pod goes on."""
+        """Follow a pod's log until its end; again when the server cuts it while the pod goes on."""
         while True:
             with contextlib.suppress(SeatrialError):
                 await self._read(pod, follow=True)
@@ -269,7 +269,7 @@ class Collector:
                 cursor.save(last_ns, lines)
 
     async def _watch(self, plural: str, **params: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """(type, object) of a list and then its changes, for ever."""
+        """Yield (type, object) of a list and then its changes, for ever."""
         while True:
             try:
                 listing = await self._cluster.request("GET", self._path(plural), params=params)
@@ -293,7 +293,7 @@ class Collector:
 
 @contextmanager
 def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Echo) -> Iterator[None]:
-    """While open, the run is collected into its folder, by this process or another; then all that is there has come."""
+    """Collect the run into its folder while open, by this process or another; then all that is there has come."""
     turn, stopping = Turn(run_dir), threading.Event()
 
     def collect() -> None:

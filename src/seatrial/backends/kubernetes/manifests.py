@@ -323,7 +323,7 @@ def _on_exit(action: str, operator: str, *codes: int) -> Manifest:
 
 
 def _replica(cluster: ClusterPlan, count: int) -> Manifest:
-    """Return replicas of a PyTorchJob."""
+    """Return a group of a PyTorchJob's replicas, with ``count`` pods."""
     spec = pod_spec(cluster, PYTORCH_CONTAINER)
     # The operator looks for the port by this name; its Service for the master carries it.
     spec["containers"][0]["ports"] = [{"name": "pytorchjob-port", "containerPort": cluster.port}]

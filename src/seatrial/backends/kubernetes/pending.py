@@ -49,7 +49,7 @@ class Surroundings:
 
     @property
     def gpu_resource(self) -> str:
-        """The name of the GPUs that the pod requests."""
+        """Return the name of the GPUs that the pod requests."""
         limits = self.container.get("resources", {}).get("limits", {})
         return next((key for key in limits if "/" in key), "nvidia.com/gpu")
 
@@ -181,7 +181,7 @@ def _resources(message: str, around: Surroundings) -> Facts:
 
 
 def _taint(message: str, around: Surroundings) -> Facts:
-    """Name the taints of the nodes that have what the pod requests. The scheduler's sentence has no effect, or none."""
+    """Name the taints of nodes that have what the pod requests; the scheduler's sentence may lack them or effects."""
     tolerations = around.item.get("spec", {}).get("tolerations") or ()
     fitting = [node for node in around.nodes or () if around.selector.items() <= node.labels.items()]
     having = [node for node in fitting if node.allocatable >= around.wanted_gpus] or fitting
@@ -203,7 +203,7 @@ def _are_of_gpus(taints: Iterable[str]) -> bool:
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    """Source: kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration."""
+    """Match toleration and taint. Source: kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration."""
     exists = toleration.get("operator") == "Exists"
     return (
         toleration.get("effect") in (None, "", taint["effect"])

@@ -145,12 +145,12 @@ def _tolerations(cluster: ClusterPlan) -> list[Manifest]:
 
 
 def object_name(cluster: ClusterPlan, part: str) -> str:
-    """The name of what a workload brings along: its ``config``, ``code``, ``secrets`` or ``gpus``."""
+    """Return the name of what a workload brings along: its ``config``, ``code``, ``secrets`` or ``gpus``."""
     return f"seatrial-{cluster.labels[RUN_LABEL]}-{part}"
 
 
 def selector(run_id: str) -> str:
-    """Label selector of everything of one run."""
+    """Return the label selector of everything of one run."""
     return f"{RUN_LABEL}={run_id}"
 
 
@@ -202,12 +202,12 @@ def claim_template(cluster: ClusterPlan) -> list[Manifest]:
 
 
 def config_key(path: str) -> str:
-    """A ConfigMap's key for a path: letters, digits, ``-``, ``_`` and ``.`` only."""
+    """Turn a path into a ConfigMap's key: letters, digits, ``-``, ``_`` and ``.`` only."""
     return "".join(character if character.isalnum() or character in "-_." else "_" for character in path)
 
 
 def pod_claims(cluster: ClusterPlan) -> list[Manifest]:
-    """A pod's ``resourceClaims``; [] for GPUs of a device plugin."""
+    """Return a pod's ``resourceClaims``; [] for GPUs of a device plugin."""
     named = {"name": _CLAIM, "resourceClaimTemplateName": object_name(cluster, "gpus")}
     return [named] if cluster.claim else []
 

@@ -120,7 +120,7 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
 
 
 def _has_kueue(cluster: Cluster) -> bool:
-    """Look in discovery, which everybody may read; Kueue's version differs from cluster to cluster."""
+    """Look for Kueue in discovery, which everybody may read; its version differs from cluster to cluster."""
     try:
         return bool(cluster.get("/apis/kueue.x-k8s.io").get("versions"))
     except SeatrialError:
@@ -128,6 +128,6 @@ def _has_kueue(cluster: Cluster) -> bool:
 
 
 def _number(text: str) -> int:
-    """``"20+"`` is 20: providers add a plus to the minor version."""
+    """Read ``"20+"`` as 20: providers add a plus to the minor version."""
     digits = "".join(character for character in str(text) if character.isdigit())
     return int(digits or 0)

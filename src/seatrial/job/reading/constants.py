@@ -78,7 +78,7 @@ class Constants:
         self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
-        """Return the value of an expression in ``unit``."""
+        """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
         self._looks = self._looks + 1 if depth else 0
         if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return None
@@ -236,7 +236,7 @@ class Constants:
             known.again = known.again or known.node is not node
 
     def of_option(self, name: str, depth: int = 0) -> Text | None:
-        """The value that was typed, else the default."""
+        """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.options[name]
         self._looks = self._looks if depth else 0
         for flag, value in typed_options(self._arguments):
@@ -255,12 +255,12 @@ class Constants:
 
 
 def is_outside(path: str) -> bool:
-    """Neither relative to the working directory nor unknown from its beginning."""
+    """Return whether a path may lie outside: not relative to the working directory, nor unknown from its beginning."""
     return len(path) > 1 and "\n" not in path and (path.startswith("../") or (path[0] == "/" and path[1] not in "/*"))
 
 
 def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
-    """Parts one behind the other; a path begins anew at an absolute one."""
+    """Join parts one behind the other; a path begins anew at an absolute one."""
     texts = [ANY if each is None else each.text for each in parts]
     text = posixpath.join(*texts) if separator else "".join(texts)
     anywhere = separator and any(each.startswith(ANY) for each in texts[1:])  # it may be an absolute path
@@ -273,7 +273,7 @@ def _parameters(function: FunctionNode) -> list[str]:
 
 
 def typed_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(option, value) of ``--output /x`` and ``--output=/x``."""
+    """Yield (option, value) of ``--output /x`` and ``--output=/x``."""
     for number, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
         if word.startswith("-") and equals:

@@ -69,7 +69,7 @@ class RunNode(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """When the statements of a block run, as RunNode has it."""
+    """Certainty with which the statements of a block run, in the terms of RunNode."""
 
     certain: bool
     needed: bool
@@ -118,11 +118,11 @@ class Flow:
 
     @cached_property
     def globals(self) -> set[str]:
-        """Names that functions assign at the module's top."""
+        """Return the names that functions assign at the module's top."""
         return {name for node in ast.walk(self._tree) if isinstance(node, ast.Global) for name in node.names}
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
-        """Name → what a function, or with "" the module's top, assigns to it; None if it is not one expression."""
+        """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
         found: dict[str, list[ast.expr | None]] = {}
         plain: set[int] = set()
         for node in statements(self.functions[function].body if function else self._tree.body):
@@ -136,7 +136,7 @@ class Flow:
         return found
 
     def attributes(self, owner: str, name: str) -> list[tuple[str, ast.expr]]:
-        """(function, value) of what a class sets under a name, on itself or in its methods on ``self``."""
+        """Return (function, value) of what a class sets under a name, on itself or in its methods on ``self``."""
         found: list[tuple[str, ast.expr]] = []
         for node in _compound(self._tree):
             if isinstance(node, ast.ClassDef) and node.name == owner:
@@ -149,7 +149,7 @@ class Flow:
         return found
 
     def joined_texts(self) -> list[str]:
-        """Text of what the module's top assigns, and of calls there: ``lib_path = join(here, "lib")`` → ``lib``."""
+        """Return texts that the module's top assigns or passes to calls: ``lib_path = join(here, "lib")`` → ``lib``."""
         simple = (node for node in self._tree.body[:_MOST_STATEMENTS] if isinstance(node, ast.Assign | ast.Expr))
         return [text for node in simple for text in texts_of(node.value) if len(text) < _LONGEST_PATH]
 
@@ -210,7 +210,7 @@ class Flow:
         return children
 
     def _try(self, node: ast.Try, runs: _Runs) -> list[RunNode]:
-        """Imports that may fail are optional; what stands in for them is needed, unless they are there in any case."""
+        """List what runs in a ``try``: imports that may fail are optional; their stand-ins are needed if one may."""
         caught = [handler for handler in node.handlers if _catches_import_error(handler)]
         optional = any(not _gives_up(handler.body) for handler in caught)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
@@ -223,7 +223,7 @@ class Flow:
 
 
 def _compound(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every statement that holds others, in the order of ast.walk."""
+    """Yield every statement that holds others, in the order of ast.walk."""
     pending: deque[ast.AST] = deque([tree])
     while pending:
         node = pending.popleft()
@@ -232,7 +232,7 @@ def _compound(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def statements(block: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """All that runs when a block does, as it is written: functions and classes in it are named and not entered."""
+    """Yield all that runs when a block does, as it is written: functions and classes in it, but not their insides."""
     pending = [*reversed(block)]
     while pending:
         node = pending.pop()
@@ -242,7 +242,7 @@ def statements(block: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _called(block: Sequence[ast.AST]) -> set[str]:
-    """Names of the functions that a block's own statements call: ``init_process_group`` of ``dist.init_…("nccl")``."""
+    """Return the functions that a block's own statements call: ``init_process_group`` of ``dist.init_…("nccl")``."""
     calls = [node.value for node in block if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
     return {dotted(call.func).rpartition(".")[2] for call in calls} - {""}
 
@@ -257,7 +257,7 @@ def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Do as ast.iter_child_nodes, in half the time, without those that show nothing."""
+    """Yield children as ast.iter_child_nodes does, in half the time, without those that show nothing."""
     for name in node._fields:
         value = getattr(node, name, None)
         if isinstance(value, list):
@@ -271,7 +271,7 @@ def _each(nodes: Sequence[ast.expr], runs: _Runs) -> list[RunNode]:
 
 
 def _block(block: _Block, runs: _Runs) -> list[RunNode]:
-    """Its statements; those behind one that may return are not certain, behind one that may exit not ``always``."""
+    """List a block's statements; after one that may return none is certain, after one that may exit none ``always``."""
     found = []
     for node in block:
         found.append(RunNode(node, *runs))
@@ -283,12 +283,12 @@ def _block(block: _Block, runs: _Runs) -> list[RunNode]:
 
 
 def _may_return(node: ast.stmt) -> bool:
-    """A compound statement with a ``return`` in it, those of functions inside it aside."""
+    """Return whether a compound statement has a ``return`` in it, those of functions inside it aside."""
     return any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node))
 
 
 def _may_leave(node: ast.stmt) -> bool:
-    """An exit without an error, here or below, or a ``break`` or ``continue`` of the loop around the statement."""
+    """Look for an exit without an error, here or below, or a ``break`` or ``continue`` of the loop around it."""
     if _exits(node):
         return True
     return any(
@@ -298,7 +298,7 @@ def _may_leave(node: ast.stmt) -> bool:
 
 
 def _exits(node: ast.AST) -> bool:
-    """``sys.exit()`` and ``exit(0)``; not ``sys.exit("no data")``, by which a run fails."""
+    """Recognise ``sys.exit()`` and ``exit(0)``; not ``sys.exit("no data")``, by which a run fails."""
     call = node.value if isinstance(node, ast.Expr) else node.exc if isinstance(node, ast.Raise) else None
     if not (isinstance(call, ast.Call) and any(_ends_with(call.func, name) for name in (*_EXITS, "SystemExit"))):
         return False
@@ -306,7 +306,7 @@ def _exits(node: ast.AST) -> bool:
 
 
 def _statements_in(node: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
-    """(what a compound statement holds, functions inside it aside; whether no loop of its own is around that)."""
+    """Yield each node in a compound statement, functions aside, and whether no loop of its own is around that."""
     if not isinstance(node, _COMPOUND):
         return
     pending: list[tuple[ast.AST, bool]] = [(node, True)]
@@ -319,7 +319,7 @@ def _statements_in(node: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
 
 
 def _loops_for_certain(node: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """``while True`` and ``for epoch in range(…)``: an epoch at least is what a training is started for."""
+    """Recognise ``while True`` and ``for epoch in range(…)``: a training is started for an epoch at least."""
     if isinstance(node, ast.While):
         return isinstance(node.test, ast.Constant) and bool(node.test.value)
     heads = [call for call in ast.walk(node.iter) if isinstance(call, ast.Call)]
@@ -347,14 +347,14 @@ def _catches_import_error(handler: ast.ExceptHandler) -> bool:
 
 
 def _suppresses(node: ast.expr) -> bool:
-    """``with suppress(ImportError):``"""
+    """Recognise ``suppress(ImportError)``."""
     if not (isinstance(node, ast.Call) and _ends_with(node.func, "suppress")):
         return False
     return any(_ends_with(each, name) for each in node.args for name in _IMPORT_ERRORS)
 
 
 def _gives_up(block: _Block) -> bool:
-    """It ends in ``raise`` or an exit: what was tried is needed after all."""
+    """Return whether a block ends in ``raise`` or an exit: what was tried is needed after all."""
     last = block[-1]
     if isinstance(last, ast.Raise):
         return True

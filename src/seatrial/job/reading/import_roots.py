@@ -37,11 +37,11 @@ class ImportRoots:
 
     @property
     def exhausted(self) -> bool:
-        """True once the most names have been looked for."""
+        """Return whether the most names have been looked for."""
         return len(self._located) >= _MOST_NAMES
 
     def located(self, parts: list[str], roots: list[Path]) -> list[tuple[Path, Path] | None] | None:
-        """(file, root) of the module and of the packages that it is in; None when too many names were looked for."""
+        """Return (file, root) of the module and of its packages, None for each not found; None after too many names."""
         key = (".".join(parts), None if roots is self.absolute else roots[0])  # None: an absolute import
         if key not in self._located:
             if self.exhausted:
@@ -52,7 +52,7 @@ class ImportRoots:
         return self._located[key]
 
     def holds(self, path: Path, top: str) -> bool:
-        """``top``, imported by the file at ``path``, is the project's: a folder without ``__init__.py``, or a file.
+        """Return whether ``top``, imported by the file at ``path``, is the project's: a bare folder, or a file.
 
         Of a folder where Python looks first, ``wandb/`` or ``tensorflow/``, this is not known: an installed package of
         that name goes before it.
@@ -63,14 +63,14 @@ class ImportRoots:
         return is_file(path.parent / f"{top}.py")
 
     def provided(self, path: Path, node: Import) -> bool:
-        """Python itself or the project has all that an import in ``path`` names."""
+        """Return whether Python itself or the project has all that an import in ``path`` names."""
         if isinstance(node, ast.ImportFrom) and node.level:
             return True
         tops = [name.partition(".")[0] for name in modules_of(node)]
         return all(top in STANDARD_MODULES or locate_module(top, [path.parent, *self.absolute]) for top in tops)
 
     def extend_by_call(self, module: Module, call: ast.Call) -> None:
-        """``sys.path.append("lib")`` makes the folder one more place to look in."""
+        """Make the folder of ``sys.path.append("lib")`` one more place to look in."""
         if dotted(call.func) not in ("sys.path.append", "sys.path.insert", "site.addsitedir"):
             return
         named = [text for each in call.args for text in texts_of(each)]
@@ -84,7 +84,7 @@ class ImportRoots:
                     self._located.clear()
 
     def _extend_by_package(self, top: str) -> None:
-        """A package of the project in ``lib/`` or ``python/`` is imported once the project is installed."""
+        """Look for a package in ``lib/`` or ``python/`` too: it is imported once the project is installed."""
         if self._is_package is None:
             self._is_package = any(is_file(self.project / name) for name in _PACKAGING)
         if not self._is_package or top in EVERYWHERE or locate_module(top, self.absolute):
@@ -97,7 +97,7 @@ class ImportRoots:
                 return
 
     def _folders(self) -> list[Path]:
-        """Folders at the project's top, hidden ones aside."""
+        """List the folders at the project's top, hidden ones aside."""
         if self._top_folders is None:
             try:
                 inside = sorted(self.project.iterdir())[:_MOST_FOLDERS]

@@ -13,13 +13,13 @@ _MOST_FOLDERS, _DEEPEST = 500, 3
 
 
 def find_module(name: str, roots: Sequence[Path], *, main: bool = False) -> Path | None:
-    """The file of a dotted module under one of the roots; with ``main``, a package's ``__main__.py``."""
+    """Return the file of a dotted module under one of the roots, or None; ``main``: a package's ``__main__.py``."""
     found = locate_module(name, roots, main=main)
     return found[0] if found else None
 
 
 def locate_module(name: str, roots: Sequence[Path], *, main: bool = False) -> tuple[Path, Path] | None:
-    """(file, the root that it was found under), or None."""
+    """Return (file, the root that it was found under), or None."""
     inner = name.replace(".", os.sep)
     for root in roots:
         base = f"{root}{os.sep}{inner}"  # no Path yet: most of what is looked for is not there
@@ -30,19 +30,19 @@ def locate_module(name: str, roots: Sequence[Path], *, main: bool = False) -> tu
 
 
 def is_file(path: Path) -> bool:
-    """There is a file of this name, wherever links lead."""
+    """Return whether a file has this name, wherever links lead."""
     return _is_file(str(path))
 
 
 def _is_file(path: str) -> bool:
     try:
-        return os.path.isfile(path)  # noqa: PTH113 - a third of the time, and a plan asks thousands of times
+        return os.path.isfile(path)  # noqa: PTH113 - a third of the time, and a plan looks thousands of times
     except (OSError, ValueError):  # a name too long, a null byte: no file has it
         return False
 
 
 def is_folder(path: Path) -> bool:
-    """There is a folder of this name, wherever links lead."""
+    """Return whether a folder has this name, wherever links lead."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -50,18 +50,18 @@ def is_folder(path: Path) -> bool:
 
 
 def is_package(path: Path) -> bool:
-    """A folder that Python takes for a package before any other place: it has an ``__init__.py``."""
+    """Return whether Python takes a folder for a package before any other place: it has an ``__init__.py``."""
     return is_file(path / "__init__.py")
 
 
 def folder_of(module: str, project: Path) -> Path | None:
-    """The folder that a module lies in, relative to the project; the nearest to its top."""
+    """Return the folder that a module lies in, relative to the project, the nearest to its top; None without one."""
     found = locate_module(module, folders_of(project))
     return found[1].relative_to(project) if found else None
 
 
 def folders_of(project: Path) -> list[Path]:
-    """The project's folders, outer ones first, hidden ones aside."""
+    """Return the project's folders, outer ones first, hidden ones aside."""
     return list(islice(_folders(project), _MOST_FOLDERS))
 
 

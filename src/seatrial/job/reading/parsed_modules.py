@@ -68,7 +68,7 @@ class ParsedModules:
         self._bytes_left, self._marks_left = _MOST_BYTES, _MOST_MARKS
 
     def at(self, path: Path) -> Module | None:
-        """The file's module; None: it is too long, or one too many, or does not parse.
+        """Return the file's module; None if it is too long, or one too many, or does not parse.
 
         Raises TargetError: it is the script itself, and cannot be read or parsed.
         """
@@ -83,24 +83,24 @@ class ParsedModules:
         return self._modules[path]
 
     def known(self) -> list[Module]:
-        """Those parsed so far."""
+        """Return the modules parsed so far."""
         return [module for module in self._modules.values() if module is not None]
 
     def files(self) -> tuple[str, ...]:
-        """Names of the files that were looked at, the unreadable ones too."""
+        """Return the names of the files that were looked at, the unreadable ones too."""
         return tuple(self.shown(path) for path in self._modules)
 
     def shown(self, path: Path) -> str:
-        """The file's name in the project."""
+        """Return the file's path in the project; only its name if it lies elsewhere."""
         return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else path.name
 
     def refuse_python_2(self, path: Path) -> None:
-        """Raises TargetError: the file, imported in any case, is Python 2, which no image of ours runs."""
+        """Refuse a file of Python 2, imported in any case, which no image of ours runs. Raises TargetError."""
         if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
             raise unreadable(error, path)
 
     def _parse(self, path: Path, *, required: bool) -> ast.Module | None:
-        """The file's tree; None of one that is too long, which then shows nothing."""
+        """Parse a file; None if it is too long, or, where it is not required, unreadable."""
         try:
             if is_file(path) and path.stat().st_size > min(MAX_BYTES, self._bytes_left):
                 return None
@@ -135,7 +135,7 @@ _BROUGHT = {"Match": (3, 10), "TryStar": (3, 11), "TypeAlias": (3, 12), "Templat
 
 
 def least_python(tree: ast.Module, source: bytes) -> tuple[tuple[int, int], int] | None:
-    """((3, 12), line) of the newest syntax; None where Python 3.8 reads it all, as far as this looks."""
+    """Return ((3, 12), line) of the newest syntax; None where Python 3.8 reads it all, as far as this looks."""
     if not _HINTS.search(source):
         return None
     found: list[tuple[tuple[int, int], int]] = []
@@ -152,7 +152,7 @@ def least_python(tree: ast.Module, source: bytes) -> tuple[tuple[int, int], int]
 
 
 def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
-    """The error to raise for the file at ``path``."""
+    """Return the error to raise for the file at ``path``."""
     if error.python_2:
         return TargetError(
             f"{error.python_2}: this is Python 2, which no image that seatrial builds can run",
@@ -169,7 +169,7 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
 
 
 def notebook_error(message: str, file: Path, delete: str) -> TargetError:
-    """For a script that was a notebook. ``delete``: what sed removes such lines by."""
+    """Return the error for a script that was a notebook. ``delete``: what sed removes such lines by."""
     return TargetError(
         message,
         cause="a notebook exported to a script keeps its % and ! lines",

@@ -114,7 +114,7 @@ class ProjectReader:
         self.mentioned: set[str] = set()
 
     def read(self) -> ProjectReading:
-        """Raises TargetError: the script itself cannot be read or parsed."""
+        """Read the script and what it imports. Raises TargetError: the script itself cannot be read or parsed."""
         module = self.modules.at(self.start)
         self.certain.append((self.start, ""))
         if self.calls and module is not None:
@@ -242,7 +242,7 @@ class ProjectReader:
             modules[name] = f"{module.shown}:{node.lineno}"
 
     def _note_missing(self, module: Module, node: Import, parts: list[str], roots: list[Path]) -> None:
-        """A module inside one of the project's packages that is not there: setup.py writes it, or a compiler does."""
+        """Note a module that its package of the project lacks: setup.py writes it, or a compiler does."""
         for root in roots:
             inside = root.joinpath(*parts[:-1])
             if is_folder(inside / parts[-1]) or any(inside.glob(f"{glob.escape(parts[-1])}.*")):
@@ -252,7 +252,7 @@ class ProjectReader:
 
 
 def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **how: Any) -> ProjectReading:
-    """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
+    """Read a script, again wherever it puts folders on its path: they hold for what was imported before.
 
     Args: how: of ProjectReader. Raises TargetError: the script itself cannot be read or parsed.
     """
@@ -266,7 +266,7 @@ def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **
 
 
 def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str, list[Path], dict[str, str | None]]]:
-    """(dotted name, roots to look under, name that it binds → name in that module) of what an import names."""
+    """Yield (dotted name, roots to look under, name that it binds → name in that module) of what an import names."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             bound = alias.asname or alias.name.partition(".")[0]
@@ -292,7 +292,7 @@ def _is_foreign(prefix: str, roots: list[Path]) -> bool:
 
 
 def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
-    """Functions of the project that a call in ``unit`` runs: its own, and those that it is given by name."""
+    """Yield the project's functions that a call in ``unit`` runs: its own, and those that it is given by name."""
     names = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
     for each in names:
         called = dotted(each)
@@ -301,7 +301,7 @@ def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Pa
 
 
 def named(module: Module, unit: str, called: str, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
-    """Functions of the project that ``net.make``, ``Net``, ``self.load`` or ``make`` stands for in ``unit``."""
+    """Yield the project's functions that ``net.make``, ``Net``, ``self.load`` or ``make`` stands for in ``unit``."""
     first, _, rest = called.partition(".")
     if first == "self" and "." in unit:
         first = unit.partition(".")[0]

@@ -79,7 +79,7 @@ _TENSORFLOW_1 = {
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
 
-#: What reads standard input, or asks on a terminal.
+#: Calls that read standard input, or prompt on a terminal.
 _ASKS = {"input", "raw_input", "getpass.getpass", "fileinput.input", "click.prompt", "click.confirm", "typer.prompt"}
 _ASKS |= {"typer.confirm", "questionary.text", "questionary.select", "questionary.confirm", "Prompt.ask", "Confirm.ask"}
 _ASKS |= {"IntPrompt.ask", "breakpoint", "pdb.set_trace", "code.interact", "getpass"}
@@ -92,7 +92,7 @@ TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast
 
 
 def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """(sign, name to show) for a node that is evidence of something."""
+    """Yield (sign, name to show) for a node that is evidence of something."""
     if isinstance(node, ast.Constant) and node.value == "LOCAL_RANK":
         yield "local-rank", "LOCAL_RANK"
     elif isinstance(node, ast.Constant) and node.value == "HF_TOKEN":
@@ -128,7 +128,7 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
 
 
 def assigned_variables(node: ast.Assign) -> dict[str, str]:
-    """Name → value of ``os.environ["KERAS_BACKEND"] = "jax"``."""
+    """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``; {} for other assignments."""
     value = node.value.value if isinstance(node.value, ast.Constant) else None
     names = [
         target.slice.value
@@ -141,7 +141,7 @@ def assigned_variables(node: ast.Assign) -> dict[str, str]:
 
 
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:
-    """(module, version) of ``assert timm.__version__ == "0.3.2"``."""
+    """Return (module, version) of ``assert timm.__version__ == "0.3.2"``; None for any other node."""
     test = node.test if isinstance(node, ast.Assert) else None
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return None
@@ -153,7 +153,7 @@ def asserted_version(node: ast.AST) -> tuple[str, str] | None:
 
 
 def host_path(node: ast.AST) -> str | None:
-    """A literal path that may lie outside of the project: ``../data/train.csv``, ``/home/me/data``.
+    """Return a literal path that may lie outside of the project: ``../data/train.csv``, ``/home/me/data``. Else None.
 
     Not ``/../``, which is put behind the folder of a file.
     """
@@ -167,7 +167,7 @@ def host_path(node: ast.AST) -> str | None:
 
 
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
-    """``os.environ["RANK"]`` raises where nobody sets it; a script that sets it needs nobody."""
+    """Yield the sign of ``os.environ["RANK"]``: reading it needs someone to set it, unless the script does."""
     name = node.slice.value if isinstance(node.slice, ast.Constant) else None
     if name in _RANK_VARIABLES and dotted(node.value).rpartition(".")[2] == "environ":
         yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
@@ -216,7 +216,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
 
 
 def _spreads(device_map: ast.expr) -> bool | None:
-    """Over several GPUs, as ``auto`` does and ``{"": device}`` does not; None where it is a variable's value.
+    """Return whether it spreads over several GPUs, as ``auto`` does; None where it is a variable's value.
 
     Source: huggingface.co/docs/accelerate/concept_guides/big_model_inference, "Designing a device map".
     """
@@ -257,13 +257,13 @@ def data_root(call: ast.Call) -> str | None:
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Dotted names that an import names: ``torch.utils.tensorboard`` of ``from torch.utils import tensorboard``."""
+    """Return the names that an import names: ``torch.utils.tensorboard`` of ``from torch.utils import tensorboard``."""
     names = [alias.name for alias in node.names]
     return names if isinstance(node, ast.Import) else [f"{node.module or ''}.{name}" for name in names]
 
 
 def texts_of(node: ast.AST) -> list[str]:
-    """Text in an expression; the parts of ``join(here, "a", "b")`` and ``here / "a" / "b"`` as one, ``a/b``."""
+    """Return texts in an expression; the parts of ``join(here, "a", "b")`` and ``here / "a" / "b"`` as one, ``a/b``."""
     if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "join":
         parts = [text for each in node.args for text in texts_of(each)]
         return ["/".join(parts)] if parts else []
@@ -276,7 +276,7 @@ def texts_of(node: ast.AST) -> list[str]:
 
 
 def dotted(node: ast.AST) -> str:
-    """``a.b.c`` of a chain of names, "" where it starts from anything else but keeps the last names."""
+    """Return ``a.b.c`` of a chain of names; of one that starts from anything else only the last names, or ""."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < MOST_PARTS:
         parts.append(node.attr)

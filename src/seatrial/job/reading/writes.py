@@ -109,11 +109,11 @@ class Writes:
                 self._always.setdefault(unit, []).append(each)
 
     def note_import(self, unit: Unit, imported: Unit) -> None:
-        """``unit`` imports a module in every run."""
+        """Note that ``unit`` imports a module in every run."""
         self._always.setdefault(unit, []).append(imported)
 
     def note_store(self, name: str) -> None:
-        """An attribute is set: ``args.output = …``."""
+        """Note that an attribute is set: ``args.output = …``."""
         self._constants.stored.add(name)
 
     def found(self, start: Unit) -> tuple[Write, ...]:
@@ -148,7 +148,7 @@ class Writes:
                 break
 
     def _of_options(self) -> Iterator[Write]:
-        """Options that are named as places to write to; whether the script writes there is not seen."""
+        """Yield options that are named as places to write to; whether the script writes there is not seen."""
         for name, option in self._constants.options.items():
             if (
                 _OUTPUT.search(name)
@@ -164,7 +164,7 @@ class Writes:
                 yield Write(value, True, flag, False)
 
     def _runs_when_called(self, unit: Unit) -> bool:
-        """Not of a generator, which runs as it is read, nor a coroutine; nor where there are two of the name."""
+        """Return whether a call runs it: not a generator or a coroutine, nor one of two of the name."""
         module = self._module_at(unit[0])
         if module is None:
             return False
@@ -177,7 +177,7 @@ class Writes:
 
 
 def _targets(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
-    """(path, whether it is a folder, whether the call makes it whenever it runs) for each argument that may be one."""
+    """Yield (path, whether it is a folder, whether the call always makes it) for each argument that may be one."""
     name, last = _called(node)
     keywords = {each.arg: each.value for each in node.keywords}
     receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
@@ -199,7 +199,7 @@ def _targets(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
 
 
 def _called(node: ast.Call) -> tuple[str, str]:
-    """``os.mkdir``, ``mkdir`` of a call; ``.open``, ``open`` of ``Path("x").open()``."""
+    """Return a call's name and its last part: ``os.mkdir``, ``mkdir``; ``.open``, ``open`` of ``Path("x").open()``."""
     name = dotted(node.func)
     name = f".{name}" if isinstance(node.func, ast.Attribute) and "." not in name else name
     return name, name.rpartition(".")[2]

@@ -47,7 +47,7 @@ def plan_env(
     host: Host,
     filled: Sequence[Mount],
 ) -> ContainerEnv:
-    """Ours, then env files, then ``--env``. Never a secret.
+    """Merge our variables, then those of env files, then ``--env``. Never a secret.
 
     Args:
         filled: mounts that the user or an earlier target may have put files into.
@@ -62,7 +62,7 @@ def plan_env(
 def shielded(
     env: Mapping[str, str], image: Mapping[str, str], filled: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(PID 1's values of variables by which an image steers the loader, what the target gets back of them).
+    """Return PID 1's values of variables by which an image steers the loader, and what the target gets back of them.
 
     Args:
         env: of the container, on top of the ``image``'s. filled: targets of mounts with files of others.
@@ -77,7 +77,7 @@ def shielded(
 def without_login(
     job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host
 ) -> tuple[dict[str, str], list[Choice]]:
-    """Return variables of trackers that would ask for a login, and what the run lacks: it has none of this machine's.
+    """Return variables for trackers that would wait for a login, and what the run lacks: it has none of this machine's.
 
     Args:
         env: of the target, the image's included.
@@ -97,7 +97,7 @@ def without_login(
 
 
 def _way(name: str, host: Host) -> str:
-    """Return how the run gets the secret."""
+    """Return how the user can give the run a secret, as a phrase for the reason of a choice."""
     if host.env.get(name):
         return f"--secret {name} gives it yours"
     known = login(name, host.env)
@@ -107,7 +107,7 @@ def _way(name: str, host: Host) -> str:
 def service_env(
     service: ServiceSite, image: ImagePlan, injection: InjectionPlan
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(variables that are added to a container of somebody else's, what its target alone gets).
+    """Return (variables that are added to a container of somebody else's, what its target alone gets).
 
     What steers the loader stays out of PID 1. Python's own variables may stay, where a health check needs them:
     the agent's Python ignores them.
@@ -125,7 +125,7 @@ def service_env(
 
 
 def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """(what the agent may have, what steers the loader, the C library or Python and is the target's alone)."""
+    """Split off, for the target alone, the variables that steer the loader, the C library or Python."""
     steering = {name: value for name, value in env.items() if STEERING.match(name) and value != OURS.get(name)}
     return {name: value for name, value in env.items() if name not in steering}, steering
 
@@ -133,7 +133,7 @@ def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 def _wished(
     job: Job, image: ImagePlan, injection: InjectionPlan, user_name: str, host: Host
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Variables on top of the image's: ours, then env files, then ``--env``. Never a secret.
+    """Merge what goes on top of the image's variables: ours, then env files, then ``--env``. Never a secret.
 
     PYTHONUNBUFFERED: without it the last lines before a crash are lost in a buffer.
     """
@@ -158,7 +158,7 @@ def _wished(
 def library_path(
     injection: InjectionPlan, from_user: Mapping[str, str], from_image: Mapping[str, str]
 ) -> dict[str, str]:
-    """LD_LIBRARY_PATH with the driver's folder last, where the linker's cache that it stands for would come.
+    """Return LD_LIBRARY_PATH with the driver's folder last, where the linker's cache that it stands for would come.
 
     Last, so that an image's CUDA forward-compatibility libraries win over the host's driver, as their author intended.
     """

@@ -23,7 +23,7 @@ LEAST_STORE_BYTES = 75 * 2**20
 #: With a store larger than /dev/shm Ray goes to /tmp and warns, or refuses. This caps its default, no wish of a script.
 _MOST_VARIABLE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
 
-#: ``ray start`` asks, and sends them where nobody answers. Source: docs.ray.io, "Usage Stats Collection".
+#: ``ray start`` prompts, and sends statistics if nobody answers. Source: docs.ray.io, "Usage Stats Collection".
 _STATISTICS_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 
 
@@ -33,7 +33,7 @@ def store_bytes(memory_bytes: int | None) -> int:
 
 
 def ray_env(evidence: str | None, shm_bytes: int | None, have: Mapping[str, str]) -> dict[str, str]:
-    """Variables for a script that imports Ray; what the user or the image sets stays.
+    """Return the variables for a script that imports Ray; what the user or the image sets stays.
 
     Args:
         evidence: where it does so, or None.
@@ -65,7 +65,7 @@ LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
 def shm_limit(
     job: Job, gpu_count: int, *, ray: str | None = None, memory_bytes: int | None = None, counts: str = ""
 ) -> tuple[int, Choice]:
-    """The size of /dev/shm.
+    """Compute the size of /dev/shm in bytes, and explain it.
 
     Args:
         ray: where the script imports Ray, or None.
@@ -107,7 +107,7 @@ def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -
 
 
 def pids_limit(host_pids: int | None) -> int:
-    """Processes and threads. ``host_pids``: how many this host can have, if known."""
+    """Return the most processes and threads. ``host_pids``: how many this host can have, if known."""
     return min(PIDS, host_pids // 2) if host_pids else PIDS
 
 

@@ -41,7 +41,7 @@ _MOST_SHOWN = 3
 
 
 def with_models(job: Job, script: ScriptFacts) -> tuple[Job, tuple[Choice, ...]]:
-    """The job with ./models at /models, where its script writes there, or reads there and ./models is a folder."""
+    """Mount ./models at /models, where the script writes there, or reads there and ./models is a folder."""
     if job.models is not None or any(inside(CONTAINER_MODELS, mount.target) for mount in job.mounts):
         return job, ()
     folder = job.project / "models"
@@ -96,7 +96,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
 
 
 def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
-    """Raises UsageError: the script is certain to write where its container cannot, as late as in its last line.
+    """Refuse a script certain to write where its container cannot, as late as in its last line. Raises UsageError.
 
     Args:
         build: the image is one of ours. Another's may have a volume there.
@@ -119,7 +119,7 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
 
 
 def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """A sentence for each folder that the script may write to, and whose files would be lost, or could not be made."""
+    """Yield a sentence for each folder that the script may write to, and whose files would be lost or not be made."""
     if job.data is not None and job.data.read_only:
         into = (write for write in script.writes if inside(_in_container(job, write.path), CONTAINER_DATA))
         yield from (
@@ -133,13 +133,13 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
-    """Targets of the user's mounts that the script writes to: their folders in the project are made if missing."""
+    """Return the targets of the user's mounts that the script writes to: missing folders in the project are made."""
     paths = [_in_container(job, write.path) for write in script.writes]
     return frozenset(mount.target for mount in job.mounts if any(inside(path, mount.target) for path in paths))
 
 
 def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
-    """(``SOURCE:TARGET`` of the mount that would keep it, write), for what is written to no folder that is kept."""
+    """Yield (``SOURCE:TARGET`` of the mount that would keep it, write) for each write to a folder that is not kept."""
     kept = [*_WRITABLE, *_mounted(job)]
     for write in script.writes:
         path = _in_container(job, write.path)
@@ -150,7 +150,7 @@ def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
 
 
 def _mounted(job: Job) -> list[str]:
-    """Return the targets of the user's folders."""
+    """Return the paths in the container at which the user's folders are mounted, data and models too."""
     folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
     return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
 
@@ -165,7 +165,7 @@ def _next_to_its_script(job: Job, path: str, where: str) -> Path:
 
 
 def _may_succeed(job: Job, write: Write) -> bool:
-    """It lies in a folder that images have, or in the project as seen from the script's own folder."""
+    """Return whether a write lies in a folder that images have, or, from the script's own folder, in the project."""
     neighbour = _next_to_its_script(job, write.path, write.where)
     if write.path.startswith("../") and neighbour.is_relative_to(job.project):
         return True
@@ -174,7 +174,7 @@ def _may_succeed(job: Job, write: Write) -> bool:
 
 
 def _mount_point(path: str, *, is_folder: bool) -> str | None:
-    """``/output`` of ``/output/epoch*/model.pt``, ``/app/models`` of ``/app/models/x``.
+    """Return ``/output`` of ``/output/epoch*/model.pt``, ``/app/models`` of ``/app/models/x``.
 
     None where that would cover a folder of the image: of ``/a`` and ``/opt/a``.
     """
@@ -187,7 +187,7 @@ def _mount_point(path: str, *, is_folder: bool) -> str | None:
 
 
 def _source(job: Job, write: Write, folder: str) -> str:
-    """The same folder of this machine where it has one; else a folder of the project."""
+    """Return the same folder of this machine where it has one; else a folder of the project."""
     if write.path.startswith("../"):
         return os.path.relpath(posixpath.normpath(folder), job.folder_inside)
     if os.path.isdir(folder) and not any(inside(folder, each) for each in _IN_IMAGES):  # noqa: PTH112  # never raises
@@ -196,7 +196,7 @@ def _source(job: Job, write: Write, folder: str) -> str:
 
 
 def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """A sentence for each path outside of the project that is there now and will not be in the container."""
+    """Yield a sentence for each path outside of the project that is there now and will not be in the container."""
     found: dict[str, tuple[str, str]] = {}
     written = {write.path for write in script.writes}
     for path, where in script.paths.items():
@@ -217,7 +217,7 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """A sentence for each data set whose folder neither this machine nor a mount has."""
+    """Yield a sentence for each data set whose folder neither this machine nor a mount has."""
     kept = [*_IN_IMAGES, CONTAINER_PROJECT, *_mounted(job)]
     for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
         if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
@@ -226,7 +226,7 @@ def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def _missing(job: Job, path: str, where: str) -> str | None:
-    """``SOURCE:TARGET`` of the mount that would bring it, or None where nothing is missing."""
+    """Return ``SOURCE:TARGET`` of the mount that would bring it, or None where nothing is missing."""
     target = _in_container(job, path)
     source = Path(os.path.normpath(job.folder / path))  # resolve() would change the names
     neighbour = _next_to_its_script(job, path, where)

@@ -60,7 +60,7 @@ from seatrial.system.files import make_folder, write_atomically
 
 
 def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises SeatrialError: an image, mount or option that is invalid here."""
+    """Plan a container of this machine. Raises SeatrialError: an image, mount or option that is invalid here."""
     job = with_network(job)
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
@@ -134,7 +134,7 @@ def way_in(job: Job, site: Site) -> injection.InjectionPlan:
 def planned_image(
     job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """The image to build, or the ready one with its own facts, if it is here."""
+    """Return the image to build, or the ready one with its own facts, if it is here."""
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
     from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
@@ -151,7 +151,7 @@ def planned_image(
 
 
 def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """Return an existing image with its own facts."""
+    """Return a ready image with the facts that its store has of it, if it is here."""
     store = site.backend.images
     assert store is not None, "a place of containers has an image store"
     facts = store.image(tag)
@@ -166,7 +166,7 @@ def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choic
 
 
 def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) -> str | None:
-    """An image's Python, found once: an ID stands for the same files for ever, and looking starts a container."""
+    """Find an image's Python once, None without one: an ID's files never change, and looking starts a container."""
     kept = cache / facts.id.partition(":")[2]
     try:
         return kept.read_text() or None
@@ -179,7 +179,7 @@ def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) 
 
 
 def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises UsageError: the service has nothing to run."""
+    """Plan what is added to a service's container. Raises UsageError: the service has nothing to run."""
     service = site.service
     assert service is not None
     if not service.argv:

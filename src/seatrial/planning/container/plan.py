@@ -47,16 +47,13 @@ TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 #: does with their owners. An ordinary user needs none.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 
-#: Devices that only --gpus may ask for, or the contract would compare with the wrong list.
+#: Devices that only --gpus may request, or the contract would compare with the wrong list.
 GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
 
 
 @dataclass(frozen=True)
 class ContainerParts:
-    """Attributes:
-
-    target_env: variables of the user's that the target gets from the agent, and PID 1 itself does not have.
-    """
+    """Holds a planned container. ``target_env``: variables of the user's that the target gets, and PID 1 does not."""
 
     container: ContainerPlan
     target_env: dict[str, str]
@@ -74,7 +71,7 @@ def plan_container(
     made_if_missing: Collection[str] = (),
     more_mounts: Sequence[Mount] = (),
 ) -> ContainerParts:
-    """Everything about the container but the image.
+    """Plan everything about the container but the image.
 
     Args:
         ray: where the script imports Ray, or None.
@@ -158,7 +155,7 @@ def agent_mounts(site: Site) -> list[Mount]:
 
 
 def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
-    """Whom the container runs as, so that its files belong to the caller."""
+    """Choose the user that the container runs as, so that its files belong to the caller."""
     user, userns, reason = f"{uid}:{gid}", None, "the caller's own uid and gid: the caller owns the outputs"
     if engine.rootless and engine.maps_the_caller:
         userns, reason = "keep-id", "rootless Podman maps the caller to itself (keep-id)"
@@ -168,7 +165,7 @@ def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None,
 
 
 def unkept_folders(container: ContainerPlan) -> tuple[str, ...]:
-    """Folders that end with the container: in memory, and what is writable of the image."""
+    """Return the folders that end with the container: in memory, and what is writable of the image."""
     kept = {mount.target for mount in container.mounts}
     memory = [folder for folder in (TMP.target, "/dev/shm") if folder not in kept]
     return tuple(memory if container.read_only_root else ["/", *memory])
@@ -177,7 +174,7 @@ def unkept_folders(container: ContainerPlan) -> tuple[str, ...]:
 def _mounts(
     job: Job, site: Site, injection: InjectionPlan, *, named_user: bool, made_if_missing: Collection[str]
 ) -> tuple[Mount, ...]:
-    """Ours, the driver's and the user's, parents first."""
+    """Return our mounts, the driver's and the user's, parents first."""
     ours = [
         *_job_mounts(job, site.host.state_folder),
         *home_mounts(site.record, site.project_cache, named_user=named_user),
@@ -217,7 +214,7 @@ def _job_mounts(job: Job, state: Path) -> list[Mount]:
 
 
 def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
-    """The run's name where it will resolve, else what the engine gives: gloo and torchrun look their own name up.
+    """Return the run's name where it will resolve, else None: gloo and torchrun look their own name up.
 
     A name of ours does not resolve on the host's network, on none, or on another container's (measured: Docker 20.10,
     Podman 4.3); Podman's default network may be the host's, by containers.conf.

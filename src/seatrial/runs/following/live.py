@@ -77,7 +77,7 @@ def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None)
 
 
 def progress_words(run: Run, printed: Printed, pass_pct: float | None) -> str:
-    """Return the position in the whole training, and the time left by the mean since the target's start."""
+    """Return the position in the whole training, and the time left by the mean since the start; "" if unknown."""
     share = printed.progress.share(None if pass_pct is None else pass_pct / 100)
     if share is None:
         return ""
@@ -123,7 +123,7 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
 
 
 def _is_fresh(run: Run) -> bool:
-    """By the host's own clock, which is the one that wrote the file."""
+    """Return whether its events changed lately by the host's own clock, which is the one that wrote the file."""
     try:
         return time.time() - run.events_path.lstat().st_mtime <= LOOK_BACK_S
     except OSError:
@@ -172,7 +172,7 @@ class Progress:
         self._printed_bytes, self._cost_s = 0, 0.0
 
     def words(self) -> str:
-        """``1,203 steps, 81.4 steps/s, 5,209 examples/s; epoch 3/10, about 2 min left``; "" while nothing trains."""
+        """Return ``1,203 steps, 81.4 steps/s, 5,209 examples/s; epoch 3/10, about 2 min left``; "" without training."""
         now_s, size = time.monotonic(), self._printed_bytes
         with suppress(OSError):
             size = sum(path.stat().st_size for path in self._run.folder.glob("std*.log"))

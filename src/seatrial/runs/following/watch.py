@@ -255,7 +255,7 @@ class Alerts:
             deque(self._lines.new(), maxlen=0)
 
     def new(self) -> Iterator[str]:
-        """``warning: The run seems to hang (no step … for 300 s)``; control characters are taken out."""
+        """Yield ``warning: The run seems to hang (no step … for 300 s)``; control characters are taken out."""
         for line in self._lines.new():
             event = events.parse(line) if _FINDING in line else None
             if event is not None and event["source"] == "agent":
