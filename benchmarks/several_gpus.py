@@ -5,7 +5,7 @@
 
 Writes OUT/several_gpus.json and .md after every part, and each receipt beside them, so that running out of time loses
 nothing. Every container gets the variables that keep NVLink multicast off, and what runs inside refuses to go on
-without them before NCCL can start. Nothing is downloaded. ``--gpus 0`` rehearses on the CPU: two ranks over Gloo.
+without them before NCCL can start. Nothing is downloaded.
 
 Scaling is weak: the same batch on each rank, and for spam a collection repeated as often as there are ranks, so that
 every count of ranks trains on batches of the same lengths.
@@ -189,12 +189,8 @@ class Session:
         """One run and its receipt; ``kill_rank`` sends SIGKILL to a rank once the first epoch is done."""
         again = "2" if kill_rank else "0"
         base = [*self.base, *(word for pair in env for word in ("-e", pair))]
-        if not gpus:  # seatrial starts one rank where there is no GPU; the rehearsal wants two
-            ranks = ["--standalone", "--nproc-per-node", "2", "--max-restarts", again, script, *words]
-            argv = [*base, "--gpus", "none", "--name", name, "-m", "torch.distributed.run", "--", *ranks]
-        else:
-            flags = ["--gpus", str(gpus), "--launcher", "torchrun", "--restarts", again, "--name", name]
-            argv = [*base, *flags, script, "--", *words]
+        flags = ["--gpus", str(gpus), "--launcher", "torchrun", "--restarts", again, "--name", name]
+        argv = [*base, *flags, script, "--", *words]
         began = time.monotonic()
         with (self.out / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -329,7 +325,7 @@ def main() -> int:
     parser.add_argument("--mnist", type=Path, required=True, help="folder of MNIST")
     parser.add_argument("--sms", type=Path, required=True, help="folder of the SMS spam collection")
     parser.add_argument("--vocabulary", type=Path, required=True, help="BERT's vocab.txt")
-    parser.add_argument("--gpus", default="1,4,2", help="counts to scale over; 0: rehearse on the CPU")
+    parser.add_argument("--gpus", default="1,4,2", help="counts to scale over")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds in all")
     parser.add_argument("--only", nargs="+", metavar="PART", help="parts whose names begin so")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for every run")
@@ -337,11 +333,9 @@ def main() -> int:
     session = Session(parser.parse_args())
     counts = [int(word) for word in session.arguments.gpus.split(",")]
     most = max(counts)
-    rehearsal = most == 0
 
     def killed() -> dict[str, Any]:
-        words = ["digits", "--epochs", "3"] if rehearsal else ["mnist_deep", "--epochs", "40"]
-        words += [] if rehearsal else session.data("mnist_deep", most)
+        words = ["mnist_deep", "--epochs", "40", *session.data("mnist_deep", most)]
         result = session.run("killed-rank", most, "recipe.py", *words, limit_s=60, kill_rank=True)
         text = (session.out / "killed-rank.log").read_text(errors="replace")
         resumed = [line for line in text.splitlines() if line.startswith("resumed from")]
@@ -351,7 +345,7 @@ def main() -> int:
         result = session.run("hang", most, "hang.py", limit_s=45)
         text = (session.out / "hang.log").read_text(errors="replace")
         named = sorted(set(map(int, NAMED.findall(text))))
-        return {**result, "said": f"ranks named: {named}, asleep: {(most or 2) - 1}"}
+        return {**result, "said": f"ranks named: {named}, asleep: {most - 1}"}
 
     def recipe(
         name: str, count: int, batch: int, *words: str, env: tuple[str, ...] = ()
@@ -364,7 +358,7 @@ def main() -> int:
 
         return work
 
-    shape = ("--from-scratch", "--shape", "small" if rehearsal else "base", "--learning-rate", "2e-5")
+    shape = ("--from-scratch", "--shape", "base", "--learning-rate", "2e-5")
     session.part("killed-rank", killed, 25)
     session.part("hang", hang, 25)
     for count in counts:
@@ -376,7 +370,7 @@ def main() -> int:
         env = ("BENCH_PROFILE=1", *wire)
         session.part(f"profile{len(wire)}-64-{most}", recipe("spam", most, 64, *shape, env=env), 30)
     session.part(f"wire-own-256-{most}", recipe("spam", most, 256, *shape, env=("BENCH_WIRE=own",)), 30)
-    for count in [] if rehearsal else counts:
+    for count in counts:
         session.part(f"mnist-deep-128-{count}", recipe("mnist_deep", count, 128), 25)
     print((session.out / "several_gpus.md").read_text())
     return 0
