@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # The core tier runs on every push; `make test-all` is the full one, run before a release.
 JOBS   ?= 2
 # Processor time that the core tier may take, in seconds.
-CORE_SECONDS ?= 900
+CORE_SECONDS ?= 600
 # Tests start the command line hundreds of times; without bytecode each start compiles 300 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
