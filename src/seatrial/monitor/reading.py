@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from seatrial.errors import EngineError
+from seatrial.errors import SeatrialError
 from seatrial.job.in_container import NAME_LABEL, RUN_LABEL
 from seatrial.probe import container, machine, nvml, processes
 from seatrial.probe.container import Cgroup
@@ -238,7 +238,7 @@ class ContainerNames:
         for ask in (partial(self._engine, "docker"), partial(self._engine, "podman"), self._containerd):
             try:
                 known.update(ask())
-            except EngineError as error:
+            except SeatrialError as error:
                 if not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):  # there, and in trouble
                     problems.append(error.message)
         self._known = {**self._known, **known}

@@ -131,9 +131,16 @@ def _line_of(run: Run) -> Line:
     return _line(run, so_far, ended=False)
 
 
+def _level(summary: Summary) -> str:
+    """Return the level of a summary; older ones have none, so their exit code decides."""
+    if summary.level in LEVELS:
+        return summary.level
+    return "none" if summary.cause == "stopped" else "good" if summary.exit_code == 0 else "bad"
+
+
 def _line(run: Run, summary: Summary, *, ended: bool) -> Line:
     """Return the line of a run, from its summary or the one that it would have now."""
-    last, level = summary.last, summary.level if ended and summary.level in LEVELS else "none"
+    last, level = summary.last, _level(summary) if ended else "none"
     shown = [(number(last.get(name)), name in summary.percent) for name in headline_metrics(last)]
     words = [None if at is None else figure(float(f"{at:.4g}")) + " %" * share for at, share in shown]
     loss, accuracy = (at if at is None or not share else at / 100 for at, share in shown)

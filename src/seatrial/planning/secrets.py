@@ -5,12 +5,13 @@ They are never part of the plan, of an argv, of the container's environment as t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from seatrial.errors import UsageError
+from seatrial.errors import DiskError, UsageError
 from seatrial.job.asks import hidden
 from seatrial.job.model import Job
 from seatrial.job.tables import host_of
@@ -93,4 +94,5 @@ def write_secrets(job: Job, run_id: str, host: Host) -> None:
 
 def remove_secrets(run_id: str, host: Host) -> None:
     """Delete the secrets that the agent has not deleted itself, e.g. because it never started."""
-    shutil.rmtree(secrets_folder(run_id, host), ignore_errors=True)
+    with contextlib.suppress(DiskError):  # no folder is this user's: no secret was written
+        shutil.rmtree(secrets_folder(run_id, host), ignore_errors=True)

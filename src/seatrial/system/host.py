@@ -13,7 +13,6 @@ import os
 import pwd
 import shlex
 import stat
-import tempfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -177,7 +176,7 @@ class Host:
     @property
     def temporary_folders(self) -> tuple[Path, ...]:
         """Return the folders where this user's programs have sockets and temporary files."""
-        found = (self.env.get("XDG_RUNTIME_DIR", ""), "/dev/shm", self.env.get("TMPDIR", ""), tempfile.gettempdir())
+        found = (self.env.get("XDG_RUNTIME_DIR", ""), "/dev/shm", self.env.get("TMPDIR", ""), "/tmp")
         return tuple(Path(os.path.realpath(folder)) for folder in dict.fromkeys(found) if folder.startswith("/"))
 
     @property
@@ -185,7 +184,8 @@ class Host:
         """Return every folder of state or caches, also those of another environment of this user's that can be made."""
         usual = (*self._usual_state(), *self._cache_candidates(), *self._runtime_candidates())
         candidates = {self.state_folder, self.cache_folder, *usual}
-        nearest = {each: next(up for up in (each, *each.parents) if up.exists()) for each in candidates}
+        # os.path's: Path's raises where another user's folder may not be searched
+        nearest = {each: next(up for up in (each, *each.parents) if os.path.exists(up)) for each in candidates}  # noqa: PTH110
         return tuple(folder for folder, there in nearest.items() if os.access(there, os.W_OK))
 
     def _state_candidates(self) -> list[Path]:

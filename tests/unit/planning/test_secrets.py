@@ -9,7 +9,7 @@ from cluster_plans import a_cluster_plan
 from fakes import load_job
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target, WatchOptions
-from seatrial.planning.secrets import WEBHOOK_SECRET, check_secrets, hide_webhook, targets_secrets
+from seatrial.planning.secrets import WEBHOOK_SECRET, check_secrets, hide_webhook, remove_secrets, targets_secrets
 from seatrial.system.host import Host
 
 CLUSTER = {"uid": 1234, "context": "test", "namespace": "default"}
@@ -57,3 +57,9 @@ def test_the_watchdog_goes_with_a_pod_and_its_webhook_as_a_secret(tmp_path, monk
     assert plan.agent.alert_webhook == WEBHOOK_SECRET and plan.agent.secrets == ()
     assert plan.cluster.secrets == (WEBHOOK_SECRET,) and environ.secret(WEBHOOK_SECRET) == url
     assert plan.agent.secrets_dir is not None and url not in plan.model_dump_json()
+
+
+def test_a_run_ends_where_no_folder_for_secrets_is_this_users(tmp_path, monkeypatch):
+    (tmp_path / "taken").touch()
+    monkeypatch.setattr(Host, "_runtime_candidates", lambda host: [tmp_path / "taken"])
+    remove_secrets("20261121-000001-aaaa", Host({}))

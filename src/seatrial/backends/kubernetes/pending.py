@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seatrial.backends.kubernetes.manifests import KINDS as WORKLOADS
 from seatrial.backends.kubernetes.pods import OURS, Pod, newest, own_container
@@ -15,9 +15,6 @@ from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import Match, first_in
-
-if TYPE_CHECKING:
-    pass
 
 Object = Mapping[str, Any]
 

@@ -3,12 +3,15 @@
 Stops, commands in a run and runs whose handle nobody wrote: tests/integration/test_lifecycle.py, tests/unit/runs.
 """
 
+import os
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from fakes import a_plan
+from seatrial.backends.base import Handle
 from seatrial.backends.local import Local
 from seatrial.probe import processes
 from seatrial.system import agent_archive
@@ -95,3 +98,11 @@ def test_the_projects_modules_do_not_shadow_the_agents(launch, tmp_path, monkeyp
     handle = launch("finish(0)")
     wait_until(lambda: Local().state(handle).status != "running")
     assert Local().state(handle).exit_code == 0
+
+
+@pytest.mark.parametrize("changed", ["abc", "0", "9" * 20])
+def test_a_changed_handle_ends_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str) -> None:
+    ended: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *given: ended.append(given))
+    Local().kill(Handle(backend="local", id=changed, started="1", run_id="r", run_dir=str(tmp_path)))
+    assert ended == []
