@@ -40,7 +40,7 @@ FEW_LINES = 3
 MAX_LINES, MAX_FRAMES, MAX_LETTERS = 40, 60, 400
 
 TRACEBACK = "Traceback (most recent call last):"
-_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
+_EXCEPTION = re.compile(r"^([A-Za-z_][\w.<>]*)(?:: (.*))?$")
 #: The sides and edges of a frame around text, as rich draws it.
 _SIDES, _EDGES = ("│", "┃"), "╭╮╰╯─┏┓┗┛━┌┐└┘"
 _FRAME = re.compile(r"^  File \".*\", line \d+, in (\S+)$")
@@ -182,10 +182,13 @@ def _text(line: bytes) -> str:
 
 def _tracebacks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield where each traceback begins and where its exception is, the last first; not those of a launcher."""
-    for start in reversed([place for place, line in enumerate(lines) if line.startswith(TRACEBACK)]):
-        place = next((at for at in range(start + 1, len(lines)) if _EXCEPTION.match(lines[at])), None)
-        if place is not None and lines[place].partition(":")[0].rpartition(".")[2] not in _LAUNCHER_ERRORS:
-            yield start, place
+    following: int | None = None  # the next exception, None if it is a launcher's
+    for place in reversed(range(len(lines))):
+        if _EXCEPTION.match(lines[place]):
+            launchers = lines[place].partition(":")[0].rpartition(".")[2] in _LAUNCHER_ERRORS
+            following = None if launchers else place
+        elif following is not None and lines[place].startswith(TRACEBACK):
+            yield place, following
 
 
 def _last_exception(lines: Sequence[str]) -> tuple[str | None, str | None]:

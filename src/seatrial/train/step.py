@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from seatrial.train.autocast_weights import EarlyError
 from seatrial.train.checks import Loss, check_numbers, check_parts, trained_on
 from seatrial.train.compiled_blocks import CompiledBlocks
 from seatrial.train.data.order import Shape, Span
@@ -214,12 +215,16 @@ class Step:
         while True:
             generators = rng_state()
             buffers = [buffer.clone() for buffer in self.model.buffers()]
-            failed, total = False, None
+            failed, total, early = False, None, None
             try:
                 total = self._gradients(shape, overlap=False)
             except torch.OutOfMemoryError:
                 failed = True
+            except EarlyError as error:  # of the layers, which all ranks have alike
+                early = error
             if not self.reducer.agree(failed):
+                if early is not None:
+                    raise early
                 assert total is not None
                 return self._update(total)
             self.reducer.clear()

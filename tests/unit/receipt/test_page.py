@@ -1,6 +1,7 @@
 """The receipt's page: failures first, the end of the logs, and numbers and charts of one window."""
 
 import re
+import time
 
 import pytest
 
@@ -81,6 +82,15 @@ class TestLogEnd:
         assert end.traceback[2:] == tuple(error.splitlines())
         one_line = "RuntimeError: Error(s) in loading for Net: size mismatch for l.weight"
         assert read_output(tmp_path).exception == one_line
+
+    def test_exception_of_a_local_class_ends_its_traceback(self, tmp_path):
+        end = self.end(tmp_path, "Traceback (most recent call last):\n  File 'a'\nmain.<locals>.Bad: boom\nbye\nDone\n")
+        assert end.traceback == ("Traceback (most recent call last):", "  File 'a'", "main.<locals>.Bad: boom")
+
+    def test_beginnings_of_tracebacks_without_an_end_take_no_time(self, tmp_path):
+        began_s = time.process_time()
+        assert self.end(tmp_path, "Traceback (most recent call last):\n" * 7000).traceback == ()
+        assert time.process_time() - began_s < 1
 
     def test_deep_traceback_keeps_both_ends(self, tmp_path):
         frames = "".join(f"  File {n}\n" for n in range(2000))

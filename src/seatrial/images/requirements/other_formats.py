@@ -368,7 +368,7 @@ def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements
 
 def _setups(project: Path) -> Iterator[Requirements]:
     """Yield pyproject.toml's list, or else those of setup.py and setup.cfg, which setuptools reads together."""
-    if is_there(file := project / "pyproject.toml") and (setup := read_pyproject(file)) is not None:
+    if is_there(file := project / "pyproject.toml") and (setup := read_pyproject(file, None)) is not None:
         yield setup
         return
     for name in ("setup.py", "setup.cfg"):

@@ -107,9 +107,10 @@ class _PyProject:
             raise _no_version(self.file, "tool.poetry.dependencies.python", wish) from None
 
 
-def read_pyproject(file: Path, imported: Iterable[str] = ()) -> Requirements | None:
+def read_pyproject(file: Path, imported: Iterable[str] | None = ()) -> Requirements | None:
     """Read ``[project] dependencies``, and those extras and groups that are imported; None if none are declared.
 
+    Without ``imported`` no group is read, so that one that cannot be read refuses nothing.
     Of ``[tool.poetry]`` likewise, where ``[project]`` lists none.
 
     Raises ConfigError naming ``file:line``.
@@ -119,12 +120,12 @@ def read_pyproject(file: Path, imported: Iterable[str] = ()) -> Requirements | N
     poetry = None if lists else poetry_requirements(tables.poetry, file)
     if lists:
         required, extras = tables.listed(table["dependencies"], "project.dependencies"), tables.extras()
-        further = _poetry_groups(tables.poetry, file)
-        optional = [*(line for lines in extras.values() for line in lines), *tables.groups(), *further]
+        optional = [line for lines in extras.values() for line in lines]
     else:
         required, optional = poetry or ([], [])
-        optional = [*optional, *tables.groups()]
-    lines = (*required, *_imported(optional, required, imported))
+    if imported is not None:
+        optional = [*optional, *tables.groups(), *(_poetry_groups(tables.poetry, file) if lists else ())]
+    lines = (*required, *_imported(optional, required, imported or ()))
     if not lines and not lists and poetry is None:
         return None
     dynamic, name = table.get("dynamic"), table.get("name")
