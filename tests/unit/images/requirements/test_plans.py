@@ -141,34 +141,3 @@ def test_packages_of_a_plan(
     assert made.chosen("system packages") == reported and ("apt-get" in dockerfile) is bool(installed)
     assert f"--no-install-recommends {installed}" in (dockerfile + "--no-install-recommends ")
     assert warns in "".join(made.image.warnings)
-
-
-def with_list(project: Path, source: str, listed: str, **more: Any) -> str:
-    """The torch of the plan, and why it has these packages."""
-    made = planned(project, {"train.py": source, "requirements.txt": listed}, **more)
-    return f"{made.image.stack.get('torch')} {made.reason('packages')}"
-
-
-def test_a_framework_that_is_imported_later_is_added_for_a_gpu(tmp_path: Path) -> None:
-    later = "import sys\nif sys.argv[1:]:\n    import torch\n"
-    reason = with_list(tmp_path, later, "numpy\n", cpu_only=False)
-    assert reason.startswith("2.") and "torch, which train.py:3 imports and the list leaves out" in reason
-    assert with_list(tmp_path, later, "numpy\n").startswith("None ")
-
-
-@pytest.mark.parametrize(
-    ("source", "listed", "message"),
-    [
-        ("import mlx.core\n", "mlx\n", "train.py:1 imports mlx, which computes on Apple's GPUs"),
-        (
-            "import torch\n",
-            "--extra-index-url https://download.pytorch.org/whl/rocm6.2\ntorch\n",
-            "requirements.txt names packages for AMD's GPUs",
-        ),
-    ],
-    ids=["Apple", "AMD"],
-)
-def test_other_makers_get_one_clear_sentence(tmp_path: Path, source: str, listed: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        with_list(tmp_path, source, listed, cpu_only=False)
-    assert with_list(tmp_path, source, listed)
