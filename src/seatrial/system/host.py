@@ -224,16 +224,18 @@ def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
     import netrc  # of runs with such a secret alone
 
     home = Path(env.get("HOME") or "/nonexistent")
-    file, value = Path(env.get("NETRC") or home / ".netrc"), ""
+    cache = Path(env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface")
+    files = {WANDB_KEY: env.get("NETRC") or home / ".netrc", HUB_TOKEN: env.get("HF_TOKEN_PATH") or cache / "token"}
+    file = Path(files.get(name, ""))
     try:
-        if name == WANDB_KEY:
+        if not file.is_file():  # a pipe would be waited for
+            return None
+        if name == HUB_TOKEN:
+            value = file.read_text().strip()
+        else:
             server = urlsplit(env.get("WANDB_BASE_URL", "")).hostname or "api.wandb.ai"
             value = (netrc.netrc(file).hosts.get(server) or ("",))[-1] or ""  # not the default, another server's
-        elif name == HUB_TOKEN:
-            cache = env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface"
-            file = Path(env.get("HF_TOKEN_PATH") or Path(cache) / "token")
-            value = file.read_text().strip()
-    except (OSError, ValueError, netrc.NetrcParseError):  # another's, a folder, no text
+    except (OSError, ValueError, netrc.NetrcParseError):  # another's, no text
         return None
     return (value, file) if value else None
 

@@ -1,5 +1,6 @@
 """A run without a key or token: trackers are offline, and the plan shows where this machine has one."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,13 @@ def test_a_login_of_this_machine_is_a_secret_by_its_variables_name(
 def test_a_file_without_the_login_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / ".netrc").write_text(text)
     assert Host({"HOME": str(tmp_path)}).secret("WANDB_API_KEY") == ""
+
+
+def test_a_pipe_in_place_of_a_login_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".netrc")
+    os.mkfifo(tmp_path / "token")
+    machine = Host({"HOME": str(tmp_path), "HF_TOKEN_PATH": str(tmp_path / "token")})
+    assert machine.secret("WANDB_API_KEY") == machine.secret("HF_TOKEN") == ""
 
 
 @pytest.mark.parametrize("name", ["WANDB_API_KEY", "WANDB_MODE"])
