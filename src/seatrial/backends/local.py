@@ -253,9 +253,8 @@ def _is_running(handle: Handle) -> bool:
 
 def _sessions(handle: Handle) -> set[int]:
     """Return the sessions of the agent and of all below it: all in them is the run's, even if init has adopted it."""
-    if not (leader := _pid(handle)):
-        return set()
+    leader = _pid(handle)
     agent = processes.read(leader)
-    if agent is not None and str(agent.started_ticks) != handle.started:
-        return set()  # another process has this ID now, which it could not get while our session lived
+    if not leader or (agent is not None and str(agent.started_ticks) != handle.started):
+        return set()  # no ID, or another process's, which it could not get while our session lived
     return {leader} | {process.session for process in processes.descendants(leader)}

@@ -145,10 +145,9 @@ def gradient_counts(loss: Tensor) -> dict[Tensor, int]:
 
 def is_watched(weight: Tensor) -> bool:
     """Return True if a hook gets the gradient, other than the reducer's, which waits for it."""
-    hooks = (getattr(weight, "_post_accumulate_grad_hooks", None) or {}).values()
-    return bool(weight._backward_hooks) or any(
-        getattr(hook, "__func__", None) is not GradientReducer.filled for hook in hooks
-    )
+    hooks = getattr(weight, "_post_accumulate_grad_hooks", None) or {}
+    others = [hook for hook in hooks.values() if getattr(hook, "__func__", None) is not GradientReducer.filled]
+    return bool(weight._backward_hooks or others)
 
 
 COPY = torch.bfloat16
