@@ -71,7 +71,8 @@ class Project:
         """A command to its end; fails unless it exits with ``exit_code`` (None: any)."""
         argv, env = self.argv(*words), {**self.environ, **environ}
         imported = env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")  # else another copy of the package is imported
-        if argv[: len(PROGRAM)] == PROGRAM and not self.user and imported:
+        forks = imported and not self.user and "SEATRIAL_TEST_UNFORKED" not in env
+        if forks and argv[: len(PROGRAM)] == PROGRAM:
             ended = fork_server.server().run(argv[len(PROGRAM) :], self.folder, env, timeout_s)
         else:
             options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, **self.user}
