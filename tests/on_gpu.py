@@ -2,8 +2,8 @@
 
     python tests/on_gpu.py [PATH ...] [--part-s 150]
 
-For a bare machine: needs seatrial's own dependencies, hypothesis, syrupy, and pytest with its plugins timeout and xdist;
-the fork server stays out. A test that hangs ends its part, and the next part begins after it. Exits with 1 if a test failed
+A bare machine needs seatrial's own dependencies, hypothesis, syrupy, and pytest with its plugins timeout and xdist; the
+fork server stays out. A test that hangs ends its part, and the next part begins after it. Exits with 1 if a test failed
 or hung.
 """
 
