@@ -302,6 +302,8 @@ def tune(
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
+        from seatrial.job.plan import gpu_models
+        from seatrial.job.script import source_digest
         from seatrial.job.tables import Tuning
         from seatrial.receipt.store import load
         from seatrial.runs.tuning import save_changes, tuning_job
@@ -310,6 +312,7 @@ def tune(
     screen = Screen(json=as_json, whole=verbose)
     job = tuning_job(read_allowed_job(words, flags, screen), tuning)
     begun: list[Prepared] = []
+    digest = source_digest(job) if save else None
     code = run_to_receipt(job, this_host(), screen, notifies=True, before_start=begun.append)
     found = load(begun[0].run.folder).tune if code == EXIT_DONE else None
     if found is None or fit or not found.kept:
@@ -317,8 +320,12 @@ def tune(
     script = begun[0].plan.job.target.value
     if save:
         comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
-        path = save_changes(job.project, {"script": script, **found.kept}, comment)
-        screen.note(f"[tune] of {path.name} has it: later runs of {script} apply it, and --no-tune leaves it out")
+        where = {"script": script, "gpu": gpu_models(begun[0].plan.gpus), **({"digest": digest} if digest else {})}
+        path = save_changes(job.project, {**where, **found.kept}, comment)
+        screen.note(
+            f"[tune] of {path.name} has it: runs of {script} on this GPU apply it while the script stays the same, and "
+            "--no-tune leaves it out"
+        )
     else:
         screen.note("keep it: the same command with --save applies it to later runs")
     return code
