@@ -351,7 +351,7 @@ class TuneDriver:
         while standing.kept:
             fresh = []
             for at in range(statistics.LAST_PAIRS):
-                pair_s = 1.1 * (standing.baselines[-1].wall_s + standing.reference[-1].wall_s)
+                pair_s = 1.2 * (standing.baselines[-1].wall_s + standing.reference[-1].wall_s)
                 if at == len(bases) and self.budget.left_s > pair_s:
                     bases.append(self.baseline("as it is, at the end", self.budget.limit_s()))
                 if self.budget.left_s > 1.1 * standing.reference[-1].wall_s:

@@ -198,8 +198,8 @@ class Tune(Section):
         rows.append(("trials", f"{tune.trials} in {format_seconds(tune.seconds)}"))
         if tune.loss_band is not None:
             share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
-            margin = f"; the margin of a change is {figure(tune.loss_margin)}" if tune.loss_margin is not None else ""
-            words = f"losses of the script as it is differ by up to {figure(tune.loss_band)}{share}{margin}"
+            margin = f"; the margin of a change is {tune.loss_margin:.3g}" if tune.loss_margin is not None else ""
+            words = f"losses of the script as it is differ by up to {tune.loss_band:.3g}{share}{margin}"
             rows.append(("two seeds", words))
         by_hand = {each.key: each.by_hand for each in TUNABLES}
         for key, value in tune.kept.items():
@@ -268,7 +268,7 @@ def _cells(row: TriedChange, words: str, verdict: str) -> tuple[str, ...]:
 def _verdict(row: TriedChange) -> str:
     """Return the verdict with the ends of its interval, and with the reason where the change had another fault."""
     ends = row.faster_low is not None and row.faster_high is not None
-    between = f" ({row.faster_low:.2f}–{row.faster_high:.2f} ×)" if ends else ""
+    between = f" ({row.faster_low:.2f}–{row.faster_high:.2f})" if ends else ""
     if not row.verdict or row.name == "combination":
         return row.why + between
     if row.verdict in ("different", "failed", "refused", "removed") and row.why:
