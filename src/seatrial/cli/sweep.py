@@ -208,7 +208,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
 
 def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int:
     """Print the best trial and remarks; return the exit code: with an objective there must be a best trial."""
-    from seatrial.search.results import best_of
+    from seatrial.search.results import best_of, close_second
 
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
@@ -217,7 +217,7 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
         screen.note(f"best in every metric: {best.label} (run {best.run_id})")
     elif search.objective is None and len(trials) > 1:
         screen.note("no best trial: --metric NAME:max names what decides, --metric-from PATTERN finds it in the output")
-    for line in search.remarks(trials):
+    for line in filter(None, [close_second(trials, search.objective), *search.remarks(trials)]):
         screen.note(line)
     if search.problem is not None:
         return search.problem.exit_code
