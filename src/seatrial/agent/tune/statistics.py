@@ -69,14 +69,15 @@ def _spread_of_parts(trial: TuneTrial) -> float:
 def faster(
     reference: Sequence[TuneTrial], made: Sequence[TuneTrial], repeats: paired.Deviation
 ) -> Optional[paired.Interval]:
-    """Return how many times as fast these trials are as the reference's, each as the one nearest to it in time; None
-    if a side was not measured."""
-    known = [trial for trial in reference if trial.steps_per_s]
-    pairs = [
-        (_measured(min(known, key=lambda each: abs(each.number - trial.number))), _measured(trial))
-        for trial in made
-        if known and trial.measured and trial.steps_per_s
-    ]
+    """Return how many times as fast these trials are as the reference's; None if a side was not measured.
+
+    Each is compared with the one nearest to it in time, and each of the reference's is in one pair at most.
+    """
+    left, pairs = [trial for trial in reference if trial.steps_per_s], []
+    for trial in (trial for trial in made if trial.measured and trial.steps_per_s and left):
+        nearest = min(left, key=lambda each: abs(each.number - trial.number))
+        left.remove(nearest)
+        pairs.append((_measured(nearest), _measured(trial)))
     return paired.ratio(pairs, repeats) if pairs else None
 
 
