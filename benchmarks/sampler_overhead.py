@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from seatrial.common.paired import Measured, mean, ratio
+from seatrial.common.paired import Sampled, mean, ratio
 from seatrial.probe import nvml
 from seatrial.probe.sampler import Sampler
 
@@ -59,7 +59,7 @@ def overhead(budget_s: float) -> dict[str, Any]:
     for kind, both in json.loads(ended.stdout).items():
         off, on = both["off"], both["on"]
         pairs = [
-            (Measured((before + after) / 2), Measured(rate))
+            (Sampled((before + after) / 2), Sampled(rate))
             for before, rate, after in zip(off, on, off[1:], strict=False)
         ]
         found[kind] = {

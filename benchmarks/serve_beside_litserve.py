@@ -124,7 +124,7 @@ def main():
     from http_load.table import HEAD, line
 
     from pace import slowness
-    from seatrial.common.paired import Measured, ratio
+    from seatrial.common.paired import Sampled, ratio
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, required=True)
@@ -162,7 +162,7 @@ def main():
                 print(f"{' '.join(name):17}{line(found)}  slowness {slowness():.1f}", flush=True)
     for model in ("empty", "digits"):
         pairs = zip(rates[model, "LitServe"], rates[model, "seatrial"], strict=True)
-        times = ratio([(Measured(theirs), Measured(ours)) for theirs, ours in pairs])
+        times = ratio([(Sampled(theirs), Sampled(ours)) for theirs, ours in pairs])
         print(f"{model}: seatrial answers {times.words} times as many requests a second ({options.repeats} in turn)")
 
 

@@ -5,7 +5,8 @@ The agent, the recipes, the host and the benchmarks use it; the same numbers alw
 
 import math
 import random
-from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+from statistics import fmean
+from typing import Callable, NamedTuple, Optional, Sequence, Tuple
 
 #: Resamplings of one interval, the seed that they are drawn with, and the share of them that it holds.
 _DRAWS, _SEED, _LEVEL = 2000, 17, 0.95
@@ -34,7 +35,7 @@ class Interval(NamedTuple):
         return self.high < margin
 
 
-class Measured(NamedTuple):
+class Sampled(NamedTuple):
     """One run: its rate, and the time or rate of its parts, if they were measured apart."""
 
     rate: float
@@ -52,22 +53,16 @@ class Deviation(NamedTuple):
         return dice.gauss(0, self.share) * math.sqrt(self.repeats / dice.gammavariate(self.repeats / 2, 2))
 
 
-def deviation(groups: Sequence[Sequence[float]], scales: Optional[Sequence[float]] = None) -> Deviation:
-    """Return how repeats differ, from groups of repeats of the same.
-
-    Args:
-        scales: of each group's deviation; 1 for all where it is None.
-    """
+def deviation(groups: Sequence[Sequence[float]]) -> Deviation:
+    """Return how repeats differ, from groups of repeats of the same."""
     squares, count = _USUAL_COUNT * _USUAL**2, _USUAL_COUNT
-    for values, scale in zip(groups, scales or [1.0] * len(groups)):
-        if len(values) > 1:
-            middle = sum(values) / len(values)
-            squares += scale**2 * sum((value / middle - 1) ** 2 for value in values)
-            count += len(values) - 1
+    for values in filter(None, groups):
+        squares += sum((value / fmean(values) - 1) ** 2 for value in values)
+        count += len(values) - 1
     return Deviation(math.sqrt(squares / count), count)
 
 
-def ratio(pairs: Sequence[Tuple[Measured, Measured]], repeats: Optional[Deviation] = None) -> Interval:
+def ratio(pairs: Sequence[Sequence[Sampled]], repeats: Optional[Deviation] = None) -> Interval:
     """Return how many times the second of each pair is the first: the geometric mean over the pairs.
 
     A draw takes other pairs of those that were measured, and in the place of pairs that are not there the deviation
@@ -77,7 +72,7 @@ def ratio(pairs: Sequence[Tuple[Measured, Measured]], repeats: Optional[Deviatio
         repeats: deviation of each run of a pair; None takes it from the pairs.
     """
     logs = [math.log(second.rate / first.rate) for first, second in pairs]
-    count, middle = len(logs), sum(logs) / len(logs)
+    count, middle = len(logs), fmean(logs)
     if repeats is None:
         repeats = deviation([[math.exp((log - middle) / math.sqrt(2)) for log in logs]])
     seen = (count - 1) / (count - 1 + _EXPECTED_COUNT)
@@ -110,8 +105,7 @@ def mean(values: Sequence[float], cut: float = 0.0) -> Interval:
 
     def of(some: Sequence[float]) -> float:
         out = int(cut * len(some))
-        kept = sorted(some)[out : len(some) - out]
-        return sum(kept) / len(kept)
+        return fmean(sorted(some)[out : len(some) - out])
 
     low, high = _ends(lambda dice: of(dice.choices(values, k=len(values))))
     return Interval(low, of(values), high)
@@ -119,6 +113,6 @@ def mean(values: Sequence[float], cut: float = 0.0) -> Interval:
 
 def _ends(draw: Callable[[random.Random], float]) -> Tuple[float, float]:
     dice = random.Random(_SEED)
-    drawn: List[float] = sorted(draw(dice) for _ in range(_DRAWS))
+    drawn = sorted(draw(dice) for _ in range(_DRAWS))
     out = int((1 - _LEVEL) / 2 * _DRAWS)
     return drawn[out], drawn[-1 - out]

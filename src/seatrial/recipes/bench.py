@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from seatrial import events
-from seatrial.common.paired import Interval, Measured, deviation, ratio
+from seatrial.common.paired import Interval, Sampled, deviation, ratio
 from seatrial.recipe_names import TRAINED, module_of
 from seatrial.train import options
 from seatrial.train.errors import InputError, TrainError
@@ -168,7 +168,7 @@ def faster(variant: Variant, base: Variant, variants: list[Variant]) -> Interval
     """Return how many times as fast a variant is, by runs in turn; how repeats differ is from all variants."""
     pairs = zip(base.rates(), variant.rates(), strict=False)  # one that failed has fewer
     repeats = deviation([each.rates() for each in variants])
-    return ratio([(Measured(first), Measured(second)) for first, second in pairs], repeats)
+    return ratio([(Sampled(first), Sampled(second)) for first, second in pairs], repeats)
 
 
 def table(variants: list[Variant]) -> str:

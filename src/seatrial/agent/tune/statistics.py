@@ -32,9 +32,6 @@ SEEDS, _BAND = 2, 1.5
 #: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
 _ROUNDING = 0.004
 
-#: Steps that vary less prove only so much about how trials vary.
-_LEAST_STEADIER = 0.25
-
 
 class Rates(NamedTuple):
     """Steps a second of trials of one kind. ``spread`` is half of highest less lowest, as a share of the median."""
@@ -77,7 +74,7 @@ def faster(
     for trial in (trial for trial in made if trial.measured and trial.steps_per_s and left):
         nearest = min(left, key=lambda each: abs(each.number - trial.number))
         left.remove(nearest)
-        pairs.append((_measured(nearest), _measured(trial)))
+        pairs.append([paired.Sampled(each.steps_per_s or 1.0, _parts(each)) for each in (nearest, trial)])
     return paired.ratio(pairs, repeats) if pairs else None
 
 
@@ -92,37 +89,13 @@ def is_open(found: paired.Interval, sure: float) -> bool:
     return found.middle >= WORTH or found.high >= _ANYTHING
 
 
-def _measured(trial: TuneTrial) -> paired.Measured:
-    return paired.Measured(trial.steps_per_s or 1.0, _parts(trial))
-
-
-def steadier(now: Sequence[TuneTrial], before: Sequence[TuneTrial]) -> float:
-    """Return the factor by which steps vary less than in other trials: 1 for as much or more, at least a quarter.
-
-    A script that waits for too few workers gives 10 to 15 % in each trial; with enough of them it gives 2 %.
-    """
-    if not now or not before:
-        return 1.0
-    new, old = (median(_spread_of_parts(trial) for trial in group) for group in (now, before))
-    return min(1.0, max(_LEAST_STEADIER, new / old)) if old else 1.0
-
-
-def smoothed(losses: Sequence[Optional[float]], overlap: int = 2) -> List[float]:
-    """Return means over windows of steps; steps without a loss are left out.
-
-    Args:
-        overlap: windows that a step is in.
-    """
-    known = [loss for loss in losses if loss is not None]
+def windows(losses: Sequence[Optional[float]], less: Optional[Sequence[Optional[float]]] = None) -> List[float]:
+    """Return means over windows of steps, of losses or of what they are more than others; steps without one are left
+    out."""
+    pairs = zip(losses, [0.0] * len(losses) if less is None else less)
+    known = [one - other for one, other in pairs if one is not None and other is not None]
     size = min(_SMOOTH, max(1, len(known) // 3))
-    return [sum(known[at : at + size]) / size for at in range(0, len(known) - size + 1, max(1, size // overlap))]
-
-
-def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]]) -> Optional[float]:
-    """Return the largest difference of two smoothed loss curves over the steps that both have; None without losses."""
-    shared = min(len(one), len(other))
-    first, second = smoothed(one[:shared]), smoothed(other[:shared])
-    return max((abs(a - b) for a, b in zip(first, second)), default=None)
+    return [fmean(known[at : at + size]) for at in range(0, len(known) - size + 1, size)]
 
 
 class Band:
@@ -141,11 +114,11 @@ class Band:
 
     @property
     def width(self) -> float:
-        """Return the difference of the first seeds, and at least the one that rounding makes."""
+        """Return the largest difference of the first seeds, and at least the one that rounding makes."""
         first = list(self.curves.values())[:SEEDS]
-        apart = (difference(first[0], first[-1]) or 0.0) if first else 0.0
-        levels = [abs(value) for curve in first for value in smoothed(curve)]
-        return max(apart, _ROUNDING * max(levels, default=0.0))
+        apart = windows(first[0], first[-1]) if first else []
+        levels = [_ROUNDING * value for curve in first for value in windows(curve)]
+        return max(map(abs, [*apart, *levels]), default=0.0)
 
     @property
     def margin(self) -> float:
@@ -155,24 +128,23 @@ class Band:
     @property
     def level(self) -> Optional[float]:
         """Return the size of the losses, half way through; None without any."""
-        levels = sorted(abs(value) for value in smoothed(next(iter(self.curves.values())))) if self.curves else []
-        return levels[len(levels) // 2] if levels else None
+        return median(map(abs, windows(next(iter(self.curves.values()))))) if self.curves else None
+
+    def _differences(self, trial: TuneTrial) -> List[float]:
+        return windows(trial.losses, self.curves.get(trial.seed_offset, ()))
 
     def distance(self, trial: TuneTrial) -> Optional[float]:
-        """Return the difference from the baseline under the same seed; None if either has no losses."""
-        return difference(self.curves.get(trial.seed_offset, ()), trial.losses)
+        """Return the largest difference from the baseline under the same seed; None if either has no losses."""
+        return max(map(abs, self._differences(trial)), default=None)
 
     def off(self, trials: Sequence[TuneTrial]) -> Optional[paired.Interval]:
         """Return by how much losses are higher than the baseline's under the same seeds; None without losses.
 
         The second half of the steps is compared, as all begin alike.
         """
-        differences: List[float] = []
-        for trial in trials:
-            pairs = list(zip(self.curves.get(trial.seed_offset, ()), trial.losses))
-            known = [b - a for a, b in pairs[len(pairs) // 2 :] if a is not None and b is not None]
-            differences += smoothed(known, overlap=1)
-        return paired.mean(differences) if differences else None
+        found = [self._differences(trial) for trial in trials]
+        late = [difference for differences in found for difference in differences[len(differences) // 2 :]]
+        return paired.mean(late) if late else None
 
 
 #: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
@@ -223,10 +195,9 @@ class TuneState:
         return trials
 
     def repeats(self) -> paired.Deviation:
-        """Return how much trials of the same differed up to the last kept change, as far as steps vary as much now."""
+        """Return how much trials of the same differed up to the last kept change."""
         groups = [self.warm(self.baselines), *(made for _, _, made in self.kept_order)]
-        rates = [[trial.steps_per_s for trial in group if trial.steps_per_s] for group in groups]
-        return paired.deviation(rates, [steadier(self.reference, group) for group in groups])
+        return paired.deviation([[trial.steps_per_s for trial in group if trial.steps_per_s] for group in groups])
 
     def why_different(self, name: str, made: Sequence[TuneTrial]) -> Optional[str]:
         """Return why a change does not train the same; None if it does, as far as losses show."""

@@ -42,10 +42,10 @@ def test_each_trial_is_compared_with_the_reference_that_is_nearest_in_time():
 
 def test_losses_are_compared_over_the_steps_that_both_have_and_single_batches_do_not_count():
     rough = [1.0 + 0.2 * (-1) ** at for at in range(60)]
-    assert statistics.difference(rough, [1.0] * 40) == pytest.approx(0, abs=1e-9)
-    assert statistics.difference([1.0] * 60, [1.0] * 30 + [2.0] * 30) == pytest.approx(1)
-    assert statistics.difference([], [1.0]) is None
-    assert statistics.difference([None, 1.0, None], [3.0, 1.0, 2.0]) is not None
+    assert statistics.windows(rough, [1.0] * 40) == pytest.approx([0] * 4, abs=1e-9)
+    assert statistics.windows([1.0] * 60, [1.0] * 30 + [2.0] * 30) == pytest.approx([0] * 3 + [-1] * 3)
+    assert statistics.windows([], [1.0]) == []
+    assert statistics.windows([None, 1.0, None], [3.0, 1.0, 2.0]) == [0.0]
 
 
 def band_of(*made):
