@@ -339,7 +339,7 @@ class TuneDriver:
             return "kept", "%s times as fast: kept" % faster.words
         if faster.high <= statistics.MISSED:
             return "no-faster", "%s times as fast: no faster" % faster.words
-        return "unclear", "%s times as fast: not distinguishable; measure longer (--budget, --seconds)" % faster.words
+        return "unclear", "%s times as fast: not distinguishable; measure longer" % faster.words
 
     # the combination
 
