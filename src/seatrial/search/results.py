@@ -93,10 +93,6 @@ def best_of(trials: Sequence[Trial], objective: Objective | None) -> Trial | Non
     return first if first is not None and first.state == "done" and first.value is not None else None
 
 
-#: Reports of two trials, step by step, that an interval needs at least.
-_LEAST_REPORTS = 3
-
-
 def close_second(trials: Sequence[Trial], objective: Objective | None) -> str | None:
     """Return a sentence where the next best trial cannot be distinguished from the best, by the second half of as many
     reports of each; None where it can, or nobody knows."""
@@ -106,16 +102,13 @@ def close_second(trials: Sequence[Trial], objective: Objective | None) -> str | 
     best, other = ended[:2]
     pairs = list(zip(best.reports, other.reports, strict=False))
     differences = [one.value - two.value for one, two in pairs[len(pairs) // 2 :]]
-    if best.value == other.value:
-        found = f"has the same {objective.metric}"
-    elif len(best.reports) != len(other.reports) or len(differences) < _LEAST_REPORTS:
+    if len(best.reports) != len(other.reports) or len(differences) < 3:
+        differences = [(best.value or 0.0) - (other.value or 0.0)]  # of a single value nobody knows how it varies
+    off = mean(differences)
+    if off.low > 0 or off.high < 0:
         return None
-    else:
-        off = mean(differences)
-        if off.low > 0 or off.high < 0:
-            return None
-        found = f"is not distinguishable from the best: {objective.metric} differs by {off.low:.2g} to {off.high:.2g}"
-    return f"trial {other.number} ({other.label}) {found}; more seeds of both would decide"
+    found = f"{objective.metric} differs by {off.low:.2g} to {off.high:.2g}; more seeds of both would decide"
+    return f"trial {other.number} ({other.label}) is not distinguishable from the best: {found}"
 
 
 def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int | None, left_s: float | None) -> str:

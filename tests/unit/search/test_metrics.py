@@ -96,7 +96,7 @@ def test_equal_printed_numbers_end_it_where_they_are_more_than_one() -> None:
         ((0.1, 0.5, 0.80, 0.82, 0.81, 0.83), (0.1, 0.4, 0.60, 0.61, 0.60, 0.62), None),
         ((0.1, 0.5, 0.80, 0.82, 0.81, 0.83), (0.1, 0.4, 0.81, 0.80, 0.82), None),
         ((0.83,), (0.82,), None),
-        ((0.83,), (0.83,), "has the same acc"),
+        ((0.83,), (0.83,), "differs by 0 to 0"),
     ],
     ids=["within each other's noise", "clear", "of different length", "a single report", "equal"],
 )

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from statistics import median_high
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from seatrial.agent.target import become_subreaper
@@ -68,8 +69,7 @@ class Budget:
 
 def usual_s(trials: List[TuneTrial]) -> float:
     """Return the median seconds of these trials, without the very first one, whose files came from the disk."""
-    walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
-    return walls_s[len(walls_s) // 2] if walls_s else 0.0
+    return median_high([each.wall_s for each in trials if each.number > 1 or len(trials) == 1] or [0.0])
 
 
 EXIT_CANNOT = 1
@@ -202,7 +202,7 @@ class TuneDriver:
             return
         self.record.baseline = TuneRow.of(self.standing.baselines[-1], "baseline", {}, rates)
         if len(self.standing.band.curves) > 1:
-            self.record.band, self.record.margin = self.standing.band.width, self.standing.band.margin
+            self.record.band, self.record.margin = self.standing.band.width, statistics.BAND * self.standing.band.width
         self.record.level = self.standing.band.level
         self.record.report()
         print_line("    %s" % _rate(rates))
@@ -337,7 +337,7 @@ class TuneDriver:
             return "again", ""
         if is_faster:
             return "kept", "%s times as fast: kept" % faster.words
-        if faster.high <= statistics.MISSED:
+        if faster.high <= statistics.SURE:
             return "no-faster", "%s times as fast: no faster" % faster.words
         return "unclear", "%s times as fast: not distinguishable; measure longer" % faster.words
 

@@ -14,11 +14,9 @@ PAIRS, LAST_PAIRS = 4, 2
 #: A change that makes a script so many times as fast or less is not worth its line, however steady the trials are.
 WORTH = 1.03
 
-#: A change that seems to be so little faster gets a second pair before it is kept.
+#: A change that seems to be at most so many times as fast gets a second pair before it is kept; one that may be so many
+#: times as fast at most is no faster.
 SURE = 1.10
-
-#: A change may be so many times as fast as was seen before "no faster" is not what was found.
-MISSED = 1.10
 
 #: While a change may be so many times as fast or more, it gets further pairs.
 _ANYTHING = 1.25
@@ -27,7 +25,7 @@ _ANYTHING = 1.25
 _SMOOTH = 10
 
 #: So many seeds set the margin, before a change is tried; and a change may differ by so much more than they do.
-SEEDS, _BAND = 2, 1.5
+SEEDS, BAND = 2, 1.5
 
 #: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
 _ROUNDING = 0.004
@@ -79,11 +77,7 @@ def faster(
 
 
 def is_open(found: paired.Interval, sure: float) -> bool:
-    """Return whether another pair could change the verdict: the change seems worth it, or anything is possible.
-
-    Args:
-        sure: what a faster change must have, at least, to be believed.
-    """
+    """Return whether another pair could change the verdict: it seems worth it but is not sure, or may be anything."""
     if found.low > 1:
         return WORTH <= found.middle < sure
     return found.middle >= WORTH or found.high >= _ANYTHING
@@ -114,16 +108,11 @@ class Band:
 
     @property
     def width(self) -> float:
-        """Return the largest difference of the first seeds, and at least the one that rounding makes."""
+        """Return the largest difference of the first seeds, at least the one that rounding makes: margin / BAND."""
         first = list(self.curves.values())[:SEEDS]
         apart = windows(first[0], first[-1]) if first else []
         levels = [_ROUNDING * value for curve in first for value in windows(curve)]
         return max(map(abs, [*apart, *levels]), default=0.0)
-
-    @property
-    def margin(self) -> float:
-        """Return what the losses of a change may be off by."""
-        return _BAND * self.width
 
     @property
     def level(self) -> Optional[float]:
@@ -210,7 +199,7 @@ class TuneState:
         if off is None:
             neutral = all(each in NEUTRAL for each in name.split(BESIDE))
             return None if neutral else "no losses were recorded, so equal training cannot be shown"
-        margin = self.band.margin
+        margin = BAND * self.band.width
         if off.within(margin) and off.low > -margin:
             return None
         words = "its losses differ by %.3g (%.3g to %.3g), and the margin is %.3g"

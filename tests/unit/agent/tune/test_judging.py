@@ -58,7 +58,7 @@ def band_of(*made):
 def test_curves_that_never_differ_by_seed_may_differ_by_rounding():
     band = band_of(*trials(0.01, 0.01))
     close, far = (band.off(trials(0.01, shift=shift)) for shift in (0.005, 0.05))
-    assert close.within(band.margin) and not far.within(band.margin)
+    assert close.within(statistics.BAND * band.width) and not far.within(statistics.BAND * band.width)
 
 
 def test_losses_are_compared_with_the_baseline_of_the_same_seed_and_without_one_not_at_all():
