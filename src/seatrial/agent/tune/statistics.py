@@ -14,8 +14,8 @@ PAIRS, LAST_PAIRS = 4, 2
 #: A change that makes a script so many times as fast or less is not worth its line, however steady the trials are.
 WORTH = 1.03
 
-#: A change that seems to be at most so many times as fast gets a second pair before it is kept; one that may be so many
-#: times as fast at most is no faster.
+#: A change that seems to be at most so many times as fast gets a second pair before it is kept; "no faster" is one that
+#: can be at most so many times as fast.
 SURE = 1.10
 
 #: While a change may be so many times as fast or more, it gets further pairs.
