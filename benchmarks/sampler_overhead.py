@@ -14,9 +14,10 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import fmean
 from typing import Any
 
+from seatrial.common.paired import Sampled, mean, ratio
 from seatrial.probe import nvml
 from seatrial.probe.sampler import Sampler
 
@@ -57,11 +58,12 @@ def overhead(budget_s: float) -> dict[str, Any]:
     found: dict[str, Any] = {"windows_s": WINDOW_S}
     for kind, both in json.loads(ended.stdout).items():
         off, on = both["off"], both["on"]
-        slower = [100 * (1 - on[i] / mean(off[i : i + 2])) for i in range(len(on))]
+        pairs = [
+            (Sampled((before + after) / 2), Sampled(rate))
+            for before, rate, after in zip(off, on, off[1:], strict=False)
+        ]
         found[kind] = {
-            "slower_pct_median": round(median(slower), 3),
-            "slower_pct_mean": round(mean(slower), 3),
-            "standard_error": round(stdev(slower) / len(slower) ** 0.5, 3),
+            "slower_pct": [round(100 * (1 - times), 3) for times in reversed(ratio(pairs))],
             "windows": len(on),
             "around_samples": around_samples(both["groups"], taken),
             "steps_per_s_off": [round(rate, 1) for rate in off],
@@ -83,10 +85,9 @@ def around_samples(groups: list[list[float]], taken: list[tuple[float, float]]) 
     if len(near) < 5 or len(far) < 5:
         return {"why": f"{len(near)} groups beside samples, {len(far)} others"}
     share = sum(near) / sum(ended - begun for begun, ended in groups)
-    error = ((stdev(near) / mean(near)) ** 2 / len(near) + (stdev(far) / mean(far)) ** 2 / len(far)) ** 0.5
+    slower = mean([100 * share * (1 - fmean(far) / each) for each in near])
     return {
-        "slower_pct": round(100 * share * (1 - mean(far) / mean(near)), 4),
-        "standard_error": round(100 * share * error, 4),
+        "slower_pct": [round(each, 4) for each in slower],
         "groups_near": len(near),
         "groups_far": len(far),
     }

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -125,6 +124,7 @@ def main():
     from http_load.table import HEAD, line
 
     from pace import slowness
+    from seatrial.common.paired import Sampled, ratio
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, required=True)
@@ -161,8 +161,9 @@ def main():
                 rates[name].append(found.requests_per_s)
                 print(f"{' '.join(name):17}{line(found)}  slowness {slowness():.1f}", flush=True)
     for model in ("empty", "digits"):
-        ratio = statistics.median(rates[model, "seatrial"]) / statistics.median(rates[model, "LitServe"])
-        print(f"{model}: seatrial answers {ratio:.1f} times as many requests a second (medians of {options.repeats})")
+        pairs = zip(rates[model, "LitServe"], rates[model, "seatrial"], strict=True)
+        times = ratio([(Sampled(theirs), Sampled(ours)) for theirs, ours in pairs])
+        print(f"{model}: seatrial answers {times.words} times as many requests a second ({options.repeats} in turn)")
 
 
 if __name__ == "__main__":

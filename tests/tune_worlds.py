@@ -55,6 +55,7 @@ class World:
             regions["data"] = 0.01
         report = {
             "pid": 1, "rank": 0, "world": 1, "ended": self.ended, "all_steps": self.steps + 10, "steps": self.steps,
+            "seed_offset": seed_offset,
             "steps_per_s": 1 / step_s, "examples_per_s": 16 / step_s, "losses": losses if self.losses else [],
             "parts_s": [step_s * (1 + 0.01 * calm * (at % 2)) for at in range(6)], "regions": regions,
             "peak_bytes": 10**9,

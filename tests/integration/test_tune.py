@@ -61,11 +61,14 @@ def test_workers_are_found_kept_saved_and_applied_by_the_next_run(local_project:
     assert not (local_project.folder / "model.pt").exists() and "farewell" not in receipt["printed"]
     assert f"workers = {kept['workers']}" in (local_project.folder / "seatrial.toml").read_text()
     short = ("train.py", "--on", "local", "--gpus", "none", "--", "--epochs", "1")
-    local_project.write("train.py", SLOW.format(length=320, wait_s=0.001))
     local_project.run(*short)
     assert local_project.receipt()["changes"]["applied"]["workers"] == kept["workers"]
     local_project.run("--no-tune", *short)
     assert local_project.receipt()["changes"] is None
+    local_project.write("train.py", SLOW.format(length=320, wait_s=0.001))
+    local_project.run(*short)
+    assert local_project.receipt()["changes"] is None
+    assert "train.py as it was before an edit and is not applied" in local_project.cli("plan", *short).stdout
     local_project.write("other.py", SLOW.format(length=320, wait_s=0.001))
     local_project.run("other.py", *short[1:])
     assert local_project.receipt()["changes"] is None

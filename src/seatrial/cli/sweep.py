@@ -208,7 +208,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
 
 def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int:
     """Print the best trial and remarks; return the exit code: with an objective there must be a best trial."""
-    from seatrial.search.results import best_of
+    from seatrial.search.results import best_of, close_second
 
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
@@ -217,7 +217,7 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
         screen.note(f"best in every metric: {best.label} (run {best.run_id})")
     elif search.objective is None and len(trials) > 1:
         screen.note("no best trial: --metric NAME:max names what decides, --metric-from PATTERN finds it in the output")
-    for line in search.remarks(trials):
+    for line in filter(None, [close_second(trials, search.objective), *search.remarks(trials)]):
         screen.note(line)
     if search.problem is not None:
         return search.problem.exit_code
@@ -302,6 +302,8 @@ def tune(
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
+        from seatrial.job.plan import gpu_models
+        from seatrial.job.script import source_digest
         from seatrial.job.tables import Tuning
         from seatrial.receipt.store import load
         from seatrial.runs.tuning import save_changes, tuning_job
@@ -310,6 +312,7 @@ def tune(
     screen = Screen(json=as_json, whole=verbose)
     job = tuning_job(read_allowed_job(words, flags, screen), tuning)
     begun: list[Prepared] = []
+    digest = source_digest(job) if save else None
     code = run_to_receipt(job, this_host(), screen, notifies=True, before_start=begun.append)
     found = load(begun[0].run.folder).tune if code == EXIT_DONE else None
     if found is None or fit or not found.kept:
@@ -317,8 +320,12 @@ def tune(
     script = begun[0].plan.job.target.value
     if save:
         comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
-        path = save_changes(job.project, {"script": script, **found.kept}, comment)
-        screen.note(f"[tune] of {path.name} has it: later runs of {script} apply it, and --no-tune leaves it out")
+        where = {"script": script, "gpu": gpu_models(begun[0].plan.gpus), **({"digest": digest} if digest else {})}
+        path = save_changes(job.project, {**where, **found.kept}, comment)
+        screen.note(
+            f"[tune] of {path.name} has it: runs of {script} on {where['gpu'] if begun[0].plan.gpus else 'the CPU'} "
+            "apply it until the script is edited, and --no-tune leaves it out"
+        )
     else:
         screen.note("keep it: the same command with --save applies it to later runs")
     return code

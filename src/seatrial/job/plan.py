@@ -7,6 +7,7 @@ uses the key ``agent`` alone.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -62,6 +63,11 @@ class Gpu(Value):
     minor: int | None = None
     mig: str | None = None
     cdi_name: str | None = None
+
+
+def gpu_models(gpus: Sequence[Gpu]) -> str:
+    """Return the models of GPUs, each once, as ``gpu`` of ``[tune]`` has them: ``none`` without a GPU."""
+    return ", ".join(sorted({gpu.name for gpu in gpus})) or "none"
 
 
 class Tmpfs(Value):

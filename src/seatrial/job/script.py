@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import posixpath
@@ -180,6 +181,19 @@ def script_facts(
         root = "." if find_module(target.value, [project], main=True) else "src"
         facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, root))))
     return facts
+
+
+def source_digest(job: Job) -> str | None:
+    """Return the SHA-256 of the file that the target starts; None if it starts none of the project's.
+
+    Raises TargetError: it cannot be read.
+    """
+    if job.target.kind not in ("script", "module"):
+        return None
+    start = _source(job.target, job.project, [job.folder, job.project, job.project / "src"])
+    if start is None or not start.is_relative_to(job.project):
+        return None
+    return hashlib.sha256(read_bytes(start, inside=job.project, refusal=TargetError)).hexdigest()
 
 
 def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:

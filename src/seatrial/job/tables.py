@@ -91,10 +91,18 @@ class ScriptChanges(KeyTable):
     """Changes that are made to a torch script from outside. Source: common/contract/tunables.py."""
 
     script: str | None = Field(default=None, description="The one script that the changes are for; default: any.")
+    digest: str | None = Field(
+        default=None, description="SHA-256 of the script's file that was measured; default: any."
+    )
+    gpu: str | None = Field(default=None, description="Model of the GPU that was measured, or none; default: any.")
 
     def set_ones(self) -> dict[str, Any]:
         """Return the settings that are set, as the hook reads them."""
-        return {key: value for key, value in self.model_dump(exclude={"script"}).items() if value not in (None, False)}
+        return {
+            key: value
+            for key, value in self.model_dump(exclude=set(ScriptChanges.model_fields)).items()
+            if value not in (None, False)
+        }
 
     @property
     def words(self) -> str:

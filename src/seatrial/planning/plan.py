@@ -15,9 +15,9 @@ from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.keys import changeable
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import Check, Choice, Plan
+from seatrial.job.plan import Check, Choice, Plan, gpu_models
 from seatrial.job.reading.signs import memory_note
-from seatrial.job.script import ScriptFacts
+from seatrial.job.script import ScriptFacts, source_digest
 from seatrial.job.units import format_bytes
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
@@ -100,10 +100,11 @@ def make_plan(
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
     _refuse_unnamed_workers(job, script, parts, launcher)
     streams = choose_streams(site, script, parts, launcher)
-    more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
+    changes, tuned = _changes(job, parts, interactive=interactive)
+    more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins, "changes": changes}
     selected = site.selection.choices if site.selection else ()
     chosen = (*_folder_choice(job), *selected, *parts.choices, *horovod.choices, launcher_choice)
-    own = (*_memory_choices(job, script, parts), *_tuning_choices(job, interactive=interactive))
+    own = (*_memory_choices(job, script, parts), *tuned)
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(
         run_id=site.run_id,
@@ -184,7 +185,6 @@ def _agent(
         gpu_memory_bytes=gpu_memory_limit(job, script, gpus.gpus),
         measure_steps=not (job.no_hook or interactive or job.target.kind == "recipe"),  # recipes report their own
         tune=None if job.tuning is None else job.tuning.model_dump(mode="json"),
-        changes=_changes(job, interactive=interactive),
         grace_s=job.grace_s,
         timeout_s=job.timeout_s,
         hang_after_s=job.watch.hang_after_s,
@@ -206,28 +206,36 @@ def _filled(site: Site, parts: Parts) -> tuple[str, ...]:
     return tuple(mount.target for mount in mounts if changeable(mount, mounts))
 
 
-def _changes(job: Job, *, interactive: bool) -> dict[str, Any] | None:
-    """Return the changes that the hook makes to a script; None for recipes and shells."""
-    if job.no_tune or interactive or job.target.kind == "recipe" or job.tuning is not None:
-        return None
-    return None if _of_another_script(job) else job.tune.set_ones() or None
-
-
-def _of_another_script(job: Job) -> bool:
-    return job.tune.script not in (None, job.target.value)
-
-
-def _tuning_choices(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
+def _changes(job: Job, parts: Parts, *, interactive: bool) -> tuple[dict[str, Any] | None, tuple[Choice, ...]]:
+    """Return the changes that the hook makes to a script, and the sentence about them; none for recipes and shells."""
     if (tuning := job.tuning) is not None:
         value = f"at most {tuning.budget_s:g} s of trials, {tuning.steps} steps or {tuning.seconds:g} s each"
-        return (Choice(what="tune", value=value, reason="seatrial tune: changes are tried one after the other"),)
-    if _of_another_script(job) and job.target.kind in ("script", "module") and not (job.no_tune or interactive):
-        typed = shlex.join(["-m", job.target.value] if job.target.kind == "module" else [job.target.value])
-        reason = f"[tune] was measured on {job.tune.script}; for this one: seatrial tune {typed} --save"
-        return (Choice(what="changes", value="none", reason=reason),)
-    if not _changes(job, interactive=interactive):
-        return ()
-    return (Choice(what="changes", value=job.tune.words, reason="[tune] of the project's file; --no-tune: without"),)
+        return None, (Choice(what="tune", value=value, reason="seatrial tune: changes are tried one after the other"),)
+    changes = job.tune.set_ones()
+    if not changes or job.no_tune or interactive or job.target.kind == "recipe":
+        return None, ()
+    again = f"seatrial tune {shlex.join(['-m'] * (job.target.kind == 'module') + [job.target.value])} --save"
+    if (other := _measured_on(job, parts)) is not None:
+        reason = f"[tune] was measured on {other} and is not applied; for this one: {again}"
+        return None, (Choice(what="changes", value="none", reason=reason),)
+    reason = "[tune] of the project's file; --no-tune: without"
+    if job.tune.digest is None or job.tune.gpu is None:
+        reason += (
+            f"; it does not name the script's digest and the GPU that it was measured on, which this adds: {again}"
+        )
+    return changes, (Choice(what="changes", value=job.tune.words, reason=reason),)
+
+
+def _measured_on(job: Job, parts: Parts) -> str | None:
+    """Return the script, or the GPU, that ``[tune]`` was measured on where this run has another; else None."""
+    tune, gpus = job.tune, parts.gpus
+    if tune.script not in (None, job.target.value):
+        return tune.script
+    if tune.digest is not None and tune.digest != source_digest(job):
+        return f"{job.target.value} as it was before an edit"
+    if tune.gpu is not None and (tune.gpu != gpu_models(gpus.gpus) or (gpus.count and not gpus.gpus)):
+        return "the CPU" if tune.gpu == gpu_models(()) else tune.gpu
+    return None
 
 
 def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:

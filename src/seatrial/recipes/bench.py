@@ -1,4 +1,4 @@
-"""bench: run a recipe in several variants, interleaved, each in its own process, and compare the medians.
+"""bench: run a recipe in several variants, in turn, each in its own process, and compare them pair by pair.
 
     seatrial run bench --data DIR -- train mnist --compare eager,compile,graph -- --epochs 2
     seatrial run bench --gpus 2 -- train mnist-deep --compare dp,ddp --gpus 2
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from seatrial import events
+from seatrial.common.paired import Interval, Sampled, deviation, ratio
 from seatrial.recipe_names import TRAINED, module_of
 from seatrial.train import options
 from seatrial.train.errors import InputError, TrainError
@@ -64,6 +65,10 @@ class Variant:
         values = [run[metric] for run in self.runs if metric in run]
         return statistics.median(values) if values else None
 
+    def rates(self) -> list[float]:
+        """Return the examples a second of each run."""
+        return [run.get("images_per_s") or 1.0 for run in self.runs]
+
 
 def main(argv: Sequence[str]) -> int:
     """Run the comparison; return the exit code."""
@@ -83,15 +88,16 @@ def main(argv: Sequence[str]) -> int:
     if not any(variant.runs for variant in variants):
         raise TrainError(f"no variant of {recipe} ran: {variants[0].failure}")
     print(table(variants), flush=True)
+    base = next(variant for variant in variants if variant.runs)
     if arguments.mode == "batch":
         best = picked(variants)
         last = best is [each for each in variants if each.runs][-1]
-        reason = "the largest that ran" if last else f"nothing larger is {WORTH - 1:.0%} faster"
+        reason = "the largest that ran" if last else f"nothing larger is shown to be {WORTH - 1:.0%} faster"
         print(f"picked batch {best.name}: {reason}", flush=True)
     if arguments.json:
-        write_text(
-            arguments.json, json.dumps({"recipe": recipe, "ways": [asdict(each) for each in variants]}, indent=1)
-        )
+        times = {each.name: faster(each, base, variants) for each in variants if each.runs}
+        found = {"recipe": recipe, "ways": [asdict(each) for each in variants], "times": times}
+        write_text(arguments.json, json.dumps(found, indent=1))
     return 0
 
 
@@ -158,24 +164,31 @@ def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) ->
         return {**numbers, "process_s": seconds}
 
 
+def faster(variant: Variant, base: Variant, variants: list[Variant]) -> Interval:
+    """Return how many times as fast a variant is, by runs in turn; how repeats differ is from all variants."""
+    pairs = zip(base.rates(), variant.rates(), strict=False)  # one that failed has fewer
+    repeats = deviation([each.rates() for each in variants])
+    return ratio([(Sampled(first), Sampled(second)) for first, second in pairs], repeats)
+
+
 def table(variants: list[Variant]) -> str:
-    """Format medians and each throughput relative to the first; with several GPUs also per GPU."""
+    """Format medians and each throughput relative to the first with its interval; with several GPUs also per GPU."""
     base = next(variant for variant in variants if variant.runs)
-    base_rate = base.median("images_per_s") or 1.0
     several = len({variant.gpus for variant in variants}) > 1
     head = f"{'':14} {'loop s':>9} {'process s':>10} {'examples/s':>12} {'accuracy':>9} {'GPU memory':>11} {'times':>7}"
-    lines = [head + (f" {'each':>7}" if several else "")]
+    lines = [head + (f" {'each':>7}" if several else "") + "  between"]
     for variant in variants:
         if not variant.runs:
             lines.append(f"{variant.name:14} {variant.failure}")
             continue
-        rate = variant.median("images_per_s") or 0.0
-        times, accuracy, memory = rate / base_rate, variant.median("accuracy"), variant.median(MEMORY)
+        times = faster(variant, base, variants)
+        rate, accuracy, memory = statistics.median(variant.rates()), variant.median("accuracy"), variant.median(MEMORY)
         shown = f"{accuracy:9.2%}" if accuracy is not None else f"{'':9}"
         held = f"{memory / 1e6:8,.0f} MB" if memory is not None else f"{'':11}"
         seconds = f"{variant.median('loop_s'):9.3f} {variant.median('process_s'):10.2f}"
-        line = f"{variant.name:14} {seconds} {rate:12,.0f} {shown} {held} {times:7.2f}"
-        lines.append(line + (f" {times * base.gpus / variant.gpus:7.1%}" if several else ""))
+        line = f"{variant.name:14} {seconds} {rate:12,.0f} {shown} {held} {times.middle:7.2f}"
+        line += f" {times.middle * base.gpus / variant.gpus:7.1%}" if several else ""
+        lines.append(line if variant is base else f"{line}  {times.low:.2f} to {times.high:.2f}")
     return "\n".join(lines)
 
 
@@ -186,10 +199,14 @@ def summary(numbers: dict[str, float]) -> str:
 
 
 def picked(variants: list[Variant]) -> Variant:
-    """Return the smallest batch that no larger one beats by more than WORTH. Failed ones do not count."""
+    """Return the smallest batch that no larger one is shown to beat by WORTH or more. Failed ones do not count."""
     ran = [variant for variant in variants if variant.runs]
-    best = max(variant.median("images_per_s") or 0.0 for variant in ran)
-    return next(variant for variant in ran if (variant.median("images_per_s") or 0.0) * WORTH >= best)
+
+    def beaten(at: int) -> bool:
+        found = [faster(larger, ran[at], ran) for larger in ran[at + 1 :]]
+        return any(each.low > 1 and each.middle >= WORTH for each in found)
+
+    return next(variant for at, variant in enumerate(ran) if not beaten(at))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,19 +78,17 @@ def with_table(text: str, table: str, changes: Mapping[str, Any], comment: str) 
     lines = text.splitlines()
     header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\][ \t]*(#.*)?$")
     begin = next((at for at, line in enumerate(lines) if header.match(line)), None)
-    made = [f"[{table}]", f"# {comment}", *(f"{key} = {_value(value)}" for key, value in sorted(changes.items()))]
+    made = [
+        f"[{table}]",
+        f"# {comment}",
+        *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(changes.items())),
+    ]
     if begin is None:
         return "\n".join([*lines, *([""] if lines and lines[-1].strip() else []), *made]) + "\n"
     end = next((at for at in range(begin + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
     while end > begin + 1 and (not lines[end - 1].strip() or (end < len(lines) and lines[end - 1].startswith("#"))):
         end -= 1  # what stands right above the next table is about that one
     return "\n".join([*lines[:begin], *made, *lines[end:]]) + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _check(path: Path, before: str, after: str, table: str, changes: Mapping[str, Any]) -> None:

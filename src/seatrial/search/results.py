@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seatrial.common.paired import mean
 from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import in_words
@@ -90,6 +91,24 @@ def best_of(trials: Sequence[Trial], objective: Objective | None) -> Trial | Non
         return winners[0] if winners and all(each is winners[0] for each in winners) else None
     first = next(iter(_ranked(trials, objective)), None)
     return first if first is not None and first.state == "done" and first.value is not None else None
+
+
+def close_second(trials: Sequence[Trial], objective: Objective | None) -> str | None:
+    """Return a sentence where the next best trial cannot be distinguished from the best, by the second half of as many
+    reports of each; None where it can, or nobody knows."""
+    ended = [trial for trial in _ranked(trials, objective) if trial.state == "done" and trial.value is not None]
+    if objective is None or len(ended) < 2:
+        return None
+    best, other = ended[:2]
+    pairs = list(zip(best.reports, other.reports, strict=False))
+    differences = [one.value - two.value for one, two in pairs[len(pairs) // 2 :]]
+    if len(best.reports) != len(other.reports) or len(differences) < 3:
+        differences = [(best.value or 0.0) - (other.value or 0.0)]  # of a single value nobody knows how it varies
+    off = mean(differences)
+    if off.low > 0 or off.high < 0:
+        return None
+    found = f"{objective.metric} differs by {off.low:.2g} to {off.high:.2g}; more seeds of both would decide"
+    return f"trial {other.number} ({other.label}) is not distinguishable from the best: {found}"
 
 
 def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int | None, left_s: float | None) -> str:
@@ -208,7 +227,7 @@ def page(search: Search, trials: Sequence[Trial], names: Names, links: RunLinks 
         chip=(standing, STATES[standing]),
         as_of=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()) if live else None,
         problem=names.text(search.problem.message) if search.problem else ended,
-        remarks=[names.text(line) for line in search.remarks(trials)],
+        remarks=[names.text(line) for line in filter(None, [close_second(trials, objective), *search.remarks(trials)])],
         best=best,
         links=links,
         objective=objective,

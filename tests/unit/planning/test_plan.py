@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,42 @@ def test_changes_of_another_script_are_left_out_with_a_sentence(tmp_path: Path) 
     assert own.agent.changes == {"workers": 4}
     other = plan_of(tmp_path, backend="local", tune=Changes(script="other.py", workers=4))
     assert other.agent.changes is None and chosen(other, "changes").value == "none"
-    reason = "[tune] was measured on other.py; for this one: seatrial tune train.py --save"
+    reason = "[tune] was measured on other.py and is not applied; for this one: seatrial tune train.py --save"
     assert chosen(other, "changes").reason == reason
+
+
+@pytest.mark.parametrize(
+    ("bound", "gpus", "measured_on"),
+    [
+        ({"gpu": "none"}, 0, None),
+        ({"gpu": "NVIDIA H200"}, 0, "NVIDIA H200"),
+        ({"gpu": "none"}, 1, "the CPU"),
+        ({"gpu": "of the host"}, 1, None),
+        ({"gpu": "of the host", "digest": "of the script"}, 1, None),
+        ({"gpu": "of the host", "digest": "0" * 64}, 1, "train.py as it was before an edit"),
+        ({}, 1, None),
+    ],
+)
+def test_changes_measured_on_another_gpu_or_before_an_edit_are_left_out(
+    tmp_path: Path, bound: dict[str, str], gpus: int, measured_on: str | None
+) -> None:
+    source = "import torch\n"
+    known = {"of the script": hashlib.sha256(source.encode()).hexdigest()}
+    if gpus:
+        known["of the host"] = plan_of(tmp_path, source, gpus=gpus).gpus[0].name
+    tune = Changes(script="train.py", workers=4, **{key: known.get(value, value) for key, value in bound.items()})
+    plan = plan_of(tmp_path, source, gpus=gpus, tune=tune)
+    reason = chosen(plan, "changes").reason
+    assert plan.agent.changes == (None if measured_on else {"workers": 4})
+    if measured_on:
+        assert reason.startswith(f"[tune] was measured on {measured_on} and is not applied; for this one: ")
+    assert ("does not name the script's digest" in reason) is (not measured_on and len(bound) < 2)
+    assert not (measured_on or len(bound) < 2) or reason.endswith("seatrial tune train.py --save")
+
+
+def test_changes_measured_on_a_gpu_are_left_out_where_a_scheduler_picks_it(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, backend="k8s", gpus=1, tune=Changes(gpu="NVIDIA H200", workers=4))
+    assert plan.agent.changes is None and chosen(plan, "changes").value == "none"
 
 
 # --------------------------------------------------------------------- horovod

@@ -46,12 +46,15 @@ def test_table_is_in_every_rendering(tmp_path: Path) -> None:
     assert receipt.tune is not None and receipt.tune.kept == {"workers": 8, "persistent_workers": True}
     assert receipt.header.target.startswith("tune train.py") and receipt.exit_code == 0
     for text in (shown(receipt), markdown.render(receipt).replace("\\", ""), html.render(receipt)):
-        for words in ("as it is", "persistent_workers, workers=8", "2.00 ×", "trains differently", "two seeds"):
+        for words in ("as it is", "persistent_workers, workers=8", "2.00 ×", "trains differently", "(1.95–2.06)"):
             assert words in text
-        assert "one process trains" in text and "train.py:31" in text
+        for words in ("one process trains", "two seeds", "train.py:31", "(0.20–1.70); measure longer"):
+            assert words in text
+        assert "margin of a change is 0.12" in " ".join(text.split())
     assert "2.00 times as fast with persistent_workers, workers=8" in receipt.outcome.sentence
     assert "&lt;b&gt;no" in html.render(receipt)
-    assert all(len(line) <= 80 for line in shown(receipt).splitlines())
+    for width in (60, 80, 120):
+        assert all(len(line) <= width for line in shown(receipt, width).splitlines())
     assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from seatrial.errors import EXIT_TARGET_FAILED
 from seatrial.runs.run import Run
 from seatrial.search.metrics import Reading, problem_of, unreported, without_effect
 from seatrial.search.request import Objective
-from seatrial.search.results import _cell, best_of, columns, seconds_left, summary_line
+from seatrial.search.results import _cell, best_of, close_second, columns, seconds_left, summary_line
 from seatrial.search.trial import Ending, State, Trial, TrialReport
 from tables import cases
 
@@ -85,6 +87,26 @@ def test_equal_printed_numbers_end_it_where_they_are_more_than_one() -> None:
     assert problem_of([_printing(number, 0.5, 0.8) for number in range(5)]) is not None
     assert problem_of([_printing(number, 0.8) for number in range(5)]) is None
     assert problem_of([_printing(number, 0.5, 0.8 + number) for number in range(5)]) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ((0.1, 0.5, 0.80, 0.82, 0.81, 0.83), (0.1, 0.4, 0.81, 0.80, 0.83, 0.82), "differs by -0.02 to 0.0"),
+        ((0.1, 0.5, 0.80, 0.82, 0.81, 0.83), (0.1, 0.4, 0.60, 0.61, 0.60, 0.62), None),
+        ((0.1, 0.5, 0.80, 0.82, 0.81, 0.83), (0.1, 0.4, 0.81, 0.80, 0.82), None),
+        ((0.83,), (0.82,), None),
+        ((0.83,), (0.83,), "differs by 0 to 0"),
+    ],
+    ids=["within each other's noise", "clear", "of different length", "a single report", "equal"],
+)
+def test_a_next_best_trial_that_is_not_distinguishable_is_named(
+    first: tuple[float, ...], second: tuple[float, ...], words: str | None
+) -> None:
+    made = [_printing(0, *second), _printing(1, *first), _printing(2, 0.1)]
+    found = close_second(made, Objective("acc", "max"))
+    assert found is None if words is None else found is not None and words in found and "more seeds" in found
+    assert close_second(made, None) is None and close_second(made[:1], Objective("acc", "max")) is None
 
 
 @cases("first", "second", "best")

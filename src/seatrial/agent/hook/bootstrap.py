@@ -124,20 +124,80 @@ def load_users_own() -> None:
         sys.modules["sitecustomize"] = ours  # Python's own import still looks for it there
 
 
+#: Where Python looks for this file. Processes inherit our folder in it; os.environ, which the script sees, hides it.
+PATH = "PYTHONPATH"
+
+#: Variables of ours: an environment without them was not made from this one, and gets nothing of us.
+OURS = ("SEATRIAL_MEASURE_STEPS", "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_STAND_INS", "SEATRIAL_TUNE")
+
+#: Audit events that are looked at.
+EVENTS = ("sys.excepthook", "os.putenv", "os.unsetenv", "subprocess.Popen", "os.exec", "os.system")
+
+#: ``set``: the script has set PYTHONPATH, so what is inherited lacks our folder. ``shown``: os.environ has it, as a
+#: process is being started with that very object.
+STATE = {"set": False, "shown": False}
+
+
+def show_folder(shown: bool) -> None:
+    """Put our folder into the PYTHONPATH of os.environ, or take it out; what processes inherit stays."""
+    variables: Any = os.environ
+    folders = [each for each in variables.get(PATH, "").split(os.pathsep) if each not in ("", HERE)]
+    variables._data.pop(variables.encodekey(PATH), None)
+    if folders or shown:
+        folders = [HERE, *folders] if shown else folders
+        variables._data[variables.encodekey(PATH)] = variables.encodevalue(os.pathsep.join(folders))
+    STATE["shown"] = shown
+
+
+def with_folder(path: Any) -> str:
+    return os.pathsep.join([HERE, *filter(None, [path])])
+
+
+def before_start(event: str, args: Any) -> None:
+    """Give a new process our folder, where its sitecustomize hides it again."""
+    env = None if event == "os.system" else args[3 if event == "subprocess.Popen" else 2]
+    if not any(name in (os.environ if env is None else env) for name in OURS):
+        return
+    if env is None:
+        if STATE["set"]:
+            os.putenv(PATH, with_folder(os.environ.get(PATH)))
+            STATE["set"] = False
+    elif HERE not in env.get(PATH, ""):
+        if event == "os.exec":  # its environment has been read: the same again, in place of it
+            os.execve(args[0], args[1], {**env, PATH: with_folder(env.get(PATH))})
+        elif env is os.environ:
+            show_folder(True)
+        else:
+            env[PATH] = with_folder(env.get(PATH))
+
+
 def on_audit_event(event: str, args: Any) -> None:
-    """Take the hook's frames out of an exception that nobody caught, so that it is shown as it would be without the
-    hook. Python announces it before it calls sys.excepthook, which stays. Source: PyErr_PrintEx, 3.8 to 3.14."""
-    if event != "sys.excepthook":
+    """Pass the hook on to new processes, and take its frames out of an exception that nobody caught.
+
+    Python announces an exception before it calls sys.excepthook, which stays. Source: PyErr_PrintEx, 3.8 to 3.14.
+    """
+    if event not in EVENTS and not STATE["shown"]:
         return
     try:
-        seen: Set[int] = set()
-        each = args[2]
-        while each is not None and id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = outside(each.__traceback__)
-            each = each.__cause__ or each.__context__
-    except Exception:  # noqa: BLE001  then with them
+        if STATE["shown"]:
+            show_folder(False)
+        if event == "sys.excepthook":
+            without_frames(args[2])
+        elif event in ("os.putenv", "os.unsetenv"):
+            STATE["set"] |= os.fsdecode(args[0]) == PATH
+        elif event in EVENTS:
+            before_start(event, args)
+    except Exception:  # noqa: BLE001  then without the hook, or with its frames
         pass
+
+
+def without_frames(error: Any) -> None:
+    """Take the hook's frames out of an exception and of what caused it."""
+    seen: Set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = outside(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def outside(trace: Any) -> Any:
@@ -155,8 +215,9 @@ def outside(trace: Any) -> Any:
     return built
 
 
-if wanted() and hasattr(sys, "addaudithook"):
+if hasattr(sys, "addaudithook"):
     sys.addaudithook(on_audit_event)
+    show_folder(False)
 sys.meta_path.insert(0, Finder(wanted()))
 if os.environ.get("SEATRIAL_STAND_INS"):
     first = os.environ.get("SEATRIAL_STAND_INS_FIRST") == "1"

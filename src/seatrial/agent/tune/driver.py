@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from statistics import median_high
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from seatrial.agent.target import become_subreaper
@@ -15,6 +16,7 @@ from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import TuneState
 from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.contract.tunables import GROUPS, in_words
+from seatrial.common.paired import Interval
 from seatrial.probe.container import Cgroup
 
 #: A trial that compiles may take so much longer than the others, as a share of the budget, and is taken to take so
@@ -67,11 +69,13 @@ class Budget:
 
 def usual_s(trials: List[TuneTrial]) -> float:
     """Return the median seconds of these trials, without the very first one, whose files came from the disk."""
-    walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
-    return walls_s[len(walls_s) // 2] if walls_s else 0.0
+    return median_high([each.wall_s for each in trials if each.number > 1 or len(trials) == 1] or [0.0])
 
 
 EXIT_CANNOT = 1
+
+#: Verdicts of changes that another bound may have kept from being faster.
+NOT_FASTER = ("slower", "no-faster", "unclear")
 
 #: The first trial may take this share of the budget: more would not be tuning.
 _FIRST_SHARE = 0.6
@@ -83,8 +87,8 @@ _MOVES_THE_BOUND = 1.3
 #: What was refused once is refused again.
 _ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
 
-#: After so many trials what they are compared with is measured again: machines drift.
-_REFERENCE_EVERY = 4
+#: After so many trials what they are compared with is measured again: machines drift, and pairs are of neighbours.
+_REFERENCE_EVERY = 3
 
 
 class TuneStopped(BaseException):
@@ -197,7 +201,8 @@ class TuneDriver:
         if rates is None:
             return
         self.record.baseline = TuneRow.of(self.standing.baselines[-1], "baseline", {}, rates)
-        self.record.band = self.standing.band.width if len(self.standing.band.curves) > 1 else None
+        if len(self.standing.band.curves) > 1:
+            self.record.band, self.record.margin = self.standing.band.width, statistics.BAND * self.standing.band.width
         self.record.level = self.standing.band.level
         self.record.report()
         print_line("    %s" % _rate(rates))
@@ -233,7 +238,7 @@ class TuneDriver:
         """Try a change once more with more workers if it was no faster because the loader gave no more batches."""
         if self.spec.only and "workers" not in self.spec.only:
             return
-        if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:
+        if self.record.rows[-1].verdict not in NOT_FASTER or self.newest is None:
             return
         found = TrialAnatomy(self.newest)
         joined = with_workers(candidate, found, self.standing.kept, self.tried, cpus) if self.newest.measured else None
@@ -250,14 +255,14 @@ class TuneDriver:
         made = [self.trial(changes, in_words(candidate.changes), self.budget.limit_s(candidate.slow), tried=keys)]
         self.newest = made[0]
         row = self._judged(candidate, made)
-        if row.verdict == "again":
+        while row.verdict == "again":
             self._measure_reference()
             words = in_words(candidate.changes) + ", again"
             made.append(self.trial(changes, words, self.budget.limit_s(candidate.slow)))
-            row = self._judged(candidate, made, last=True)
+            row = self._judged(candidate, made)
         self.record.rows.append(row)
         self.hopeless |= {key for key in made[-1].refused if key in _ONE_KEY}
-        if row.verdict in ("slower", "no-faster"):
+        if row.verdict in NOT_FASTER:
             self.no_faster.append(candidate.changes)
             if row.verdict == "no-faster" and BESIDE in candidate.name:  # then none of it alone
                 alone = [GROUPS[name] for name in candidate.name.split(BESIDE) if name != "workers"]
@@ -269,7 +274,7 @@ class TuneDriver:
         if candidate.name == "compile" and row.verdict in ("refused", "failed"):
             self.hopeless.add("compile")  # the other mode compiles the same code
         if row.verdict == "kept":
-            if row.rates and row.against and row.rates.median > _MOVES_THE_BOUND * row.against:
+            if row.faster and row.faster.middle > _MOVES_THE_BOUND:
                 self.tried = [each for each in self.tried if each not in self.no_faster]
                 self.no_faster = []
                 self.hopeless.discard("workers")
@@ -286,83 +291,89 @@ class TuneDriver:
             self.baseline("as it is, again", self.budget.limit_s())
             self.standing.reference = self.standing.baselines
         else:
-            made = self.trial(self.standing.kept, in_words(self.standing.kept) + ", again", self.budget.limit_s())
-            if made.measured:
-                self.standing.reference.append(made)
+            self._measure_kept(0)
         self.since_reference = 0
 
-    def _judged(self, candidate: TuneCandidate, made: List[TuneTrial], last: bool = False) -> TuneRow:
-        """Return the row of a change after one trial, or two; verdict ``again`` requests the second."""
-        newest = made[-1]
-        against = statistics.rates(self.standing.warm(self.standing.reference))
-        rates = statistics.rates([each for each in made if each.measured])
-        assert against is not None
-        row = TuneRow.of(newest, candidate.name, candidate.changes, rates, round(against.median, 4))
-        row = row._replace(
-            loss_difference=self.standing.band.distance(newest),
-            places={key: newest.places[key] for key in candidate.changes if key in newest.places},
-        )
-        verdict, why = self._verdict(candidate, made, rates, against, last)
-        return row._replace(verdict=verdict, why=why)
+    def _measure_kept(self, seed_offset: int) -> List[TuneTrial]:
+        """Measure what is kept once more; return the trial, or none if it was not measured."""
+        words = in_words(self.standing.kept) + ", again"
+        made = self.trial(self.standing.kept, words, self.budget.limit_s(), seed_offset)
+        self.standing.reference += [made] if made.measured else []
+        return [made] if made.measured else []
 
-    def _verdict(
-        self,
-        candidate: TuneCandidate,
-        made: List[TuneTrial],
-        rates: Optional[statistics.Rates],
-        against: statistics.Rates,
-        last: bool,
-    ) -> Tuple[str, str]:
+    def _judged(self, candidate: TuneCandidate, made: List[TuneTrial]) -> TuneRow:
+        """Return the row of a change after one pair of trials or more; verdict ``again`` requests another."""
+        newest, standing = made[-1], self.standing
+        faster = statistics.faster(standing.warm(standing.reference), made, standing.repeats())
+        row = TuneRow.of(newest, candidate.name, candidate.changes, statistics.rates([t for t in made if t.measured]))
+        verdict, why = self._verdict(candidate, made, faster)
+        return row._replace(
+            faster=faster,
+            loss_difference=standing.band.distance(newest),
+            loss_off=standing.band.off(made),
+            places={key: newest.places[key] for key in candidate.changes if key in newest.places},
+            verdict=verdict,
+            why=why,
+        )
+
+    def _verdict(self, candidate: TuneCandidate, made: List[TuneTrial], faster: Optional[Interval]) -> Tuple[str, str]:
         newest = made[-1]
         refused = [newest.refused[key] for key in candidate.changes if key in newest.refused]
         if len(refused) == len(candidate.changes):
             return "refused", "could not be applied: %s" % refused[0]
-        if rates is None or not newest.measured:
+        if faster is None or not newest.measured:
             if newest.exit_code is None:
                 return "failed", "took longer than a trial may"
             return "failed", "failed: %s" % last_line(newest.output)
-        gain, noise = statistics.gain(rates, against), statistics.noise(rates, against, self.standing.deviation())
-        if gain <= -noise:
-            return "slower", "%.0f %% slower" % (-100 * gain)
-        time_for_two = not last and self.budget.left_s > 2 * self.budget.needed_s(candidate.slow)
-        if gain < noise:
-            if time_for_two and gain > max(statistics.LEAST_GAIN, noise / 2):
-                return "again", ""
-            return "no-faster", "no faster beyond the noise of %.0f %%" % (100 * noise)
-        why = self.standing.why_different(candidate.name, newest)
+        if faster.high < 1:
+            return "slower", "%s times as fast" % faster.words
+        is_faster = faster.low > 1 and faster.middle >= statistics.WORTH
+        why = self.standing.why_different(candidate.name, made) if is_faster else None
         if why:
             return "different", why
-        if time_for_two and gain < max(statistics.SURE_GAIN, 1.5 * noise):
+        time_for_more = self.budget.left_s > 2 * self.budget.needed_s(candidate.slow)
+        sure = statistics.SURE if len(made) == 1 else 1.0
+        if len(made) < statistics.PAIRS and time_for_more and statistics.is_open(faster, sure):
             return "again", ""
-        return "kept", "%.2f times as fast: kept" % (1 + gain)
+        if is_faster:
+            return "kept", "%s times as fast: kept" % faster.words
+        if faster.high <= statistics.SURE:
+            return "no-faster", "%s times as fast: no faster" % faster.words
+        return "unclear", "%s times as fast: not distinguishable; measure longer" % faster.words
 
     # the combination
 
     def _finally(self) -> None:
-        """Measure baseline and combination in turn once more; where that fails, remove the change that came last."""
-        while self.standing.kept:
-            for _ in range(2):  # in turn, so that drift is in both
-                if len(self.standing.reference) < 3 and self.budget.left_s > 1.1 * self.standing.reference[-1].wall_s:
-                    self._measure_reference()
-                if len(self.standing.baselines) < 4 and self.budget.left_s > 1.1 * self.standing.baselines[-1].wall_s:
-                    self.baseline("as it is, at the end", self.budget.limit_s())
-            fresh = self.standing.reference[1:] or self.standing.reference  # the first was chosen for being fast
-            rates, against = statistics.rates(fresh), statistics.rates(self.standing.warm(self.standing.baselines))
-            assert rates is not None and against is not None
-            newest, gain = self.standing.reference[-1], statistics.gain(rates, against)
-            why = self.standing.why_different(self.standing.kept_order[-1][0], newest)
-            if gain <= statistics.noise(rates, against, self.standing.deviation()):
-                words = "a second measurement gave %.4g steps/s with the change and %.4g without: within the noise"
-                why = why or words % (rates.median, against.median)
+        """Measure the script as it is and the result in turn, each pair under a seed of its own; where that fails,
+        remove the change that came last."""
+        standing = self.standing
+        bases: List[TuneTrial] = []
+        while standing.kept:
+            fresh = []
+            for at in range(statistics.LAST_PAIRS):
+                pair_s = 1.2 * (standing.baselines[-1].wall_s + standing.reference[-1].wall_s)
+                if at == len(bases) and self.budget.left_s > pair_s:
+                    bases.append(self.baseline("as it is, at the end", self.budget.limit_s()))
+                if self.budget.left_s > 1.1 * standing.reference[-1].wall_s:
+                    fresh += self._measure_kept(bases[at].seed_offset if at < len(bases) else 0)
+            fresh = fresh or standing.reference
+            faster = statistics.faster(standing.warm(standing.baselines), fresh, standing.repeats())
+            rates, newest = statistics.rates(fresh), standing.reference[-1]
+            assert rates is not None and faster is not None
+            why = standing.why_different(standing.kept_order[-1][0], fresh)
+            if faster.low <= 1:
+                why = why or "a second measurement gave %s times as fast: not distinguishable" % faster.words
             if not why:
-                whole = TuneRow.of(newest, "combination", dict(self.standing.kept), rates, round(against.median, 4))
+                whole = TuneRow.of(newest, "combination", dict(standing.kept), rates)
                 self.record.combination = whole._replace(
+                    faster=faster,
                     verdict="kept",
-                    why="%.2f times as fast as the script as it is" % (1 + gain),
-                    loss_difference=self.standing.band.distance(newest),
+                    why="%.2f times as fast as the script as it is" % faster.middle,
+                    loss_difference=standing.band.distance(newest),
+                    loss_off=standing.band.off(fresh),
                     places={},
                 )
-                self.record.kept, self.record.places = dict(self.standing.kept), newest.places
+                self.record.kept, self.record.places = dict(standing.kept), newest.places
                 return
             self._remove_last(why)
         self.record.kept = {}

@@ -9,6 +9,7 @@ from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import Rates
 from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.contract.tunables import in_words
+from seatrial.common.paired import Interval
 from seatrial.events import EVENTS_VARIABLE
 
 
@@ -80,39 +81,40 @@ class TuneRow(NamedTuple):
     """One change that was tried, or the baseline, or the combination.
 
     Attributes:
-        against: steps a second of what it was compared with. verdict: kept, no-faster, slower, different, failed,
-            refused, removed; or "" without a change. why: the verdict in words.
+        faster: how many times as fast as what it was compared with, from pairs of trials.
+        verdict: kept, no-faster, unclear, slower, different, failed, refused, removed; or "" without a change.
+        why: the verdict in words. loss_off: by how much its losses are higher under the same seeds.
     """
 
     name: str
     changes: Dict[str, Any]
     rates: Optional[Rates] = None
-    against: Optional[float] = None
+    faster: Optional[Interval] = None
     verdict: str = ""
     why: str = ""
     examples_per_s: Optional[float] = None
     peak_bytes: Optional[int] = None
     loss_difference: Optional[float] = None
+    loss_off: Optional[Interval] = None
     places: Dict[str, Any] = {}  # noqa: RUF012
 
     @classmethod
-    def of(
-        cls,
-        made: TuneTrial,
-        name: str,
-        changes: Dict[str, Any],
-        rates: Optional[Rates],
-        against: Optional[float] = None,
-    ) -> "TuneRow":
+    def of(cls, made: TuneTrial, name: str, changes: Dict[str, Any], rates: Optional[Rates]) -> "TuneRow":
         """Return a row without a verdict, with speed, memory and places of this trial."""
         speed, peak_bytes = made.examples_per_s, made.peak_bytes
-        return cls(name, changes, rates, against, "", "", speed, peak_bytes, None, made.places)
+        return cls(name, changes, rates, examples_per_s=speed, peak_bytes=peak_bytes, places=made.places)
 
     def as_dict(self) -> Dict[str, Any]:
         row: Dict[str, Any] = dict(self._asdict(), words=in_words(self.changes) or "as it is")
-        rates = row.pop("rates")
+        rates, faster, off = row.pop("rates"), row.pop("faster"), row.pop("loss_off")
         if rates is not None:
             row.update(steps_per_s=round(rates.median, 4), spread=round(rates.spread, 4), trials=rates.trials)
+        if rates is not None and faster is not None:
+            low, middle, high = (float("%.5g" % times) for times in faster)
+            row.update(against=round(rates.median / faster.middle, 4), faster=middle)
+            row.update(faster_low=low, faster_high=high)
+        if off is not None:
+            row.update(loss_off_low=float("%.5g" % off.low), loss_off_high=float("%.5g" % off.high))
         return {key: value for key, value in row.items() if value not in (None, {}, "")}
 
 
@@ -126,6 +128,7 @@ class TuneLog:
         self.kept: Dict[str, Any] = {}
         self.places: Dict[str, Any] = {}
         self.band: Optional[float] = None
+        self.margin: Optional[float] = None
         self.level: Optional[float] = None
         self.not_tried: Dict[str, str] = {}
         self.refusal: Optional[TuneRefusal] = None
@@ -156,6 +159,7 @@ class TuneLog:
                 "kept": self.kept,
                 "places": self.places,
                 "band": self.band,
+                "margin": self.margin,
                 "level": self.level,
                 "not_tried": self.not_tried,
                 "refusal": self.refusal._asdict() if self.refusal else None,

@@ -1,23 +1,31 @@
 """Judge whether a change is faster beyond the noise and trains the same, from what was measured so far."""
 
-import math
+from statistics import fmean, median, stdev
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.agent.tune.candidates import BESIDE
 from seatrial.agent.tune.trial import TuneTrial
+from seatrial.common import paired
 from seatrial.common.contract.tunables import NEUTRAL
 
-#: A gain below this is none, however steady the trials are: machines differ by as much from one minute to the next.
-LEAST_GAIN = 0.03
+#: Pairs of trials that a change gets at most, and that the result and the script as it is get at the end: fixed before.
+PAIRS, LAST_PAIRS = 4, 2
 
-#: A gain below this, or below twice the noise, is measured again before it counts.
-SURE_GAIN = 0.10
+#: A change that makes a script so many times as fast or less is not worth its line, however steady the trials are.
+WORTH = 1.03
+
+#: A change that seems to be at most so many times as fast gets a second pair before it is kept; "no faster" is one that
+#: can be at most so many times as fast.
+SURE = 1.10
+
+#: While a change may be so many times as fast or more, it gets further pairs.
+_ANYTHING = 1.25
 
 #: Losses are compared by their mean over so many steps, as one batch differs from the next by more than two seeds do.
 _SMOOTH = 10
 
 #: So many seeds set the margin, before a change is tried; and a change may differ by so much more than they do.
-SEEDS, _BAND = 2, 1.5
+SEEDS, BAND = 2, 1.5
 
 #: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
 _ROUNDING = 0.004
@@ -33,131 +41,99 @@ class Rates(NamedTuple):
 
 def rates(trials: Sequence[TuneTrial]) -> Optional[Rates]:
     """Return the rate of trials; a single one has the spread of its parts."""
-    values = sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
+    known = [trial for trial in trials if trial.steps_per_s]
+    values = [trial.steps_per_s or 0.0 for trial in known]
     if not values:
         return None
-    middle = len(values) // 2
-    median = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
-    spread = (values[-1] - values[0]) / 2 / median
-    if len(values) == 1:
-        spread = _spread_of_parts(next(trial for trial in trials if trial.steps_per_s))
-    return Rates(median, spread, len(values))
+    middle = median(values)
+    spread = (max(values) - min(values)) / 2 / middle if len(values) > 1 else _spread_of_parts(known[0])
+    return Rates(middle, spread, len(values))
+
+
+def _parts(trial: TuneTrial) -> List[float]:
+    parts_s = (trial.report or {}).get("parts_s")
+    return [part for part in parts_s if isinstance(part, float) and part > 0] if isinstance(parts_s, list) else []
 
 
 def _spread_of_parts(trial: TuneTrial) -> float:
     """Return the relative standard error of the mean step time, from the parts of the measured steps."""
-    parts_s = (trial.report or {}).get("parts_s")
-    parts = [part for part in parts_s if isinstance(part, float) and part > 0] if isinstance(parts_s, list) else []
-    if len(parts) < 3:
-        return 0.05
-    mean = sum(parts) / len(parts)
-    variance = sum((part - mean) ** 2 for part in parts) / (len(parts) - 1)
-    return float((variance / len(parts)) ** 0.5 / mean)
+    parts = _parts(trial)
+    return stdev(parts) / len(parts) ** 0.5 / fmean(parts) if len(parts) > 2 else 0.05
 
 
-def gain(trial: Rates, reference: Rates) -> float:
-    """Return 0.5 for half as fast again."""
-    return trial.median / reference.median - 1
+def faster(
+    reference: Sequence[TuneTrial], made: Sequence[TuneTrial], repeats: paired.Deviation
+) -> Optional[paired.Interval]:
+    """Return how many times as fast these trials are as the reference's; None if a side was not measured.
 
-
-def steadier(now: Sequence[TuneTrial], before: Sequence[TuneTrial]) -> float:
-    """Return the factor by which steps vary less than in other trials: 1 for as much or more, at least a quarter.
-
-    A script that waits for too few workers gives 10 to 15 % in each trial; with enough of them it gives 2 %.
+    Each is compared with the one nearest to it in time, and each of the reference's is in one pair at most.
     """
-    spreads = [sorted(_spread_of_parts(trial) for trial in group) for group in (now, before)]
-    if not all(spreads):
-        return 1.0
-    new, old = (each[len(each) // 2] for each in spreads)
-    return min(1.0, max(_LEAST_STEADIER, new / old)) if old else 1.0
+    left, pairs = [trial for trial in reference if trial.steps_per_s], []
+    for trial in (trial for trial in made if trial.measured and trial.steps_per_s and left):
+        nearest = min(left, key=lambda each: abs(each.number - trial.number))
+        left.remove(nearest)
+        pairs.append([paired.Sampled(each.steps_per_s or 1.0, _parts(each)) for each in (nearest, trial)])
+    return paired.ratio(pairs, repeats) if pairs else None
 
 
-def deviation(groups: Sequence[Sequence[TuneTrial]], scales: Optional[Sequence[float]] = None) -> float:
-    """Return the relative standard deviation between trials of the same, from the ranges of groups of the same.
-
-    The range of two trials shows little, so that ``noise`` is large after two that differ.
-
-    Args:
-        scales: of each group's deviation, see ``steadier``; 1 for all where it is None.
-    """
-    squares, count = _PRIOR_TRIALS * _PRIOR**2, _PRIOR_TRIALS
-    for group, scale in zip(groups, scales or [1.0] * len(groups)):
-        values = sorted(trial.steps_per_s for trial in group if trial.steps_per_s)
-        if len(values) > 1:
-            sigma = (values[-1] - values[0]) / values[len(values) // 2] / _RANGE[min(len(values), len(_RANGE) + 1) - 2]
-            squares += (len(values) - 1) * (scale * sigma) ** 2
-            count += len(values) - 1
-    return math.sqrt(squares / count)
+def is_open(found: paired.Interval, sure: float) -> bool:
+    """Return whether another pair could change the verdict: it seems worth it but is not sure, or may be anything."""
+    if found.low > 1:
+        return WORTH <= found.middle < sure
+    return found.middle >= WORTH or found.high >= _ANYTHING
 
 
-def noise(trial: Rates, reference: Rates, sigma: float) -> float:
-    """Return the least share by which trials must differ to count: trials differ, and so do the parts of each."""
-    squares = [max(sigma, each.spread if each.trials == 1 else 0.0) ** 2 / each.trials for each in (trial, reference)]
-    return max(LEAST_GAIN, _SIGMAS * math.sqrt(sum(squares)))
-
-
-#: Mean range of so many normal values (from two on), in standard deviations. Source: d2 of control charts.
-_RANGE = (1.128, 1.693, 2.059, 2.326, 2.534)
-
-#: Steps that vary less prove only so much about how trials vary.
-_LEAST_STEADIER = 0.25
-
-#: What is taken for the deviation before anything was run twice, and how many trials' worth it counts later.
-_PRIOR, _PRIOR_TRIALS = 0.02, 2
-
-#: A gain must be so many standard deviations of a difference: about seven changes are tried.
-_SIGMAS = 2.5
-
-
-def smoothed(losses: Sequence[Optional[float]]) -> List[float]:
-    """Return means over windows of steps, half a window apart; steps without a loss are left out."""
-    known = [loss for loss in losses if loss is not None]
+def windows(losses: Sequence[Optional[float]], less: Optional[Sequence[Optional[float]]] = None) -> List[float]:
+    """Return means over windows of steps, of losses or of what they are more than others; steps without one are left
+    out."""
+    pairs = zip(losses, [0.0] * len(losses) if less is None else less)
+    known = [one - other for one, other in pairs if one is not None and other is not None]
     size = min(_SMOOTH, max(1, len(known) // 3))
-    return [sum(known[at : at + size]) / size for at in range(0, len(known) - size + 1, max(1, size // 2))]
-
-
-def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]]) -> Optional[float]:
-    """Return the largest difference of two smoothed loss curves over the steps that both have; None without losses."""
-    shared = min(len(one), len(other))
-    first, second = smoothed(one[:shared]), smoothed(other[:shared])
-    pairs = list(zip(first, second))
-    return max(abs(a - b) for a, b in pairs) if pairs else None
+    return [fmean(known[at : at + size]) for at in range(0, len(known) - size + 1, size)]
 
 
 class Band:
-    """The difference of the baseline's own losses from one seed to the next: the first ones set the margin."""
+    """The losses of the script as it is by seed: the first seeds set the margin, each is compared with its own.
+
+    Attributes:
+        curves: losses by seed offset.
+    """
 
     def __init__(self) -> None:
-        self.curves: List[Sequence[Optional[float]]] = []
+        self.curves: Dict[int, Sequence[Optional[float]]] = {}
 
     def add(self, trial: TuneTrial) -> None:
-        if trial.losses and len(self.curves) < SEEDS:
-            self.curves.append(trial.losses)
+        if trial.losses:
+            self.curves.setdefault(trial.seed_offset, trial.losses)
 
     @property
     def width(self) -> float:
-        """Return the difference of the baselines, and at least the one that rounding makes."""
-        apart = (difference(self.curves[0], self.curves[-1]) or 0.0) if self.curves else 0.0
-        levels = [abs(value) for curve in self.curves for value in smoothed(curve)]
-        return max(apart, _ROUNDING * max(levels, default=0.0))
+        """Return the largest difference of the first seeds, at least the one that rounding makes: margin / BAND."""
+        first = list(self.curves.values())[:SEEDS]
+        apart = windows(first[0], first[-1]) if first else []
+        levels = [_ROUNDING * value for curve in first for value in windows(curve)]
+        return max(map(abs, [*apart, *levels]), default=0.0)
 
     @property
     def level(self) -> Optional[float]:
         """Return the size of the losses, half way through; None without any."""
-        levels = sorted(abs(value) for value in smoothed(self.curves[0])) if self.curves else []
-        return levels[len(levels) // 2] if levels else None
+        return median(map(abs, windows(next(iter(self.curves.values()))))) if self.curves else None
+
+    def _differences(self, trial: TuneTrial) -> List[float]:
+        return windows(trial.losses, self.curves.get(trial.seed_offset, ()))
 
     def distance(self, trial: TuneTrial) -> Optional[float]:
-        """Return the difference from the baseline under the same seed; None if either has no losses."""
-        return difference(self.curves[0], trial.losses) if self.curves and trial.losses else None
+        """Return the largest difference from the baseline under the same seed; None if either has no losses."""
+        return max(map(abs, self._differences(trial)), default=None)
 
-    def agrees(self, trial: TuneTrial) -> Optional[bool]:
-        """Return whether it trains the same; None without losses."""
-        apart = self.distance(trial)
-        if apart is None:
-            return None
-        nearest = min(difference(curve, trial.losses) or 0.0 for curve in self.curves)
-        return not trial.not_finite and nearest <= _BAND * self.width and apart <= 2 * _BAND * self.width
+    def off(self, trials: Sequence[TuneTrial]) -> Optional[paired.Interval]:
+        """Return by how much losses are higher than the baseline's under the same seeds; None without losses.
+
+        The second half of the steps is compared, as all begin alike.
+        """
+        found = [self._differences(trial) for trial in trials]
+        late = [difference for differences in found for difference in differences[len(differences) // 2 :]]
+        return paired.mean(late) if late else None
 
 
 #: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
@@ -207,26 +183,27 @@ class TuneState:
                 return later
         return trials
 
-    def deviation(self) -> float:
-        """Return the deviation of what was measured before the last kept change, as far as its steps vary as much as
-        now."""
+    def repeats(self) -> paired.Deviation:
+        """Return how much trials of the same differed up to the last kept change."""
         groups = [self.warm(self.baselines), *(made for _, _, made in self.kept_order)]
-        return deviation(groups, [steadier(self.reference, group) for group in groups])
+        return paired.deviation([[trial.steps_per_s for trial in group if trial.steps_per_s] for group in groups])
 
-    def why_different(self, name: str, made: TuneTrial) -> Optional[str]:
+    def why_different(self, name: str, made: Sequence[TuneTrial]) -> Optional[str]:
         """Return why a change does not train the same; None if it does, as far as losses show."""
-        if made.not_finite:
+        if any(each.not_finite for each in made):
             return "its losses are not finite"
-        batches = [_examples(each) for each in (self.baselines[0], made)]
+        batches = [_examples(each) for each in (self.baselines[0], made[-1])]
         if all(batches) and abs(batches[0] / batches[1] - 1) > _SAME_BATCH:
             return "its steps are of %.4g examples, and the script's of %.4g" % (batches[1], batches[0])
-        agrees = self.band.agrees(made)
-        if agrees is None:
+        off = self.band.off(made)
+        if off is None:
             neutral = all(each in NEUTRAL for each in name.split(BESIDE))
             return None if neutral else "no losses were recorded, so equal training cannot be shown"
-        if agrees:
+        margin = BAND * self.band.width
+        if off.within(margin) and off.low > -margin:
             return None
-        return "its losses differ by %.3g, and two seeds' by %.3g" % (self.band.distance(made) or 0.0, self.band.width)
+        words = "its losses differ by %.3g (%.3g to %.3g), and the margin is %.3g"
+        return words % (off.middle, off.low, off.high, margin)
 
 
 def _examples(made: TuneTrial) -> float:

@@ -170,6 +170,10 @@ class TuneTrial(NamedTuple):
         return [_finite(value) for value in values] if isinstance(values, list) else []
 
     @property
+    def seed_offset(self) -> int:
+        return int(_number(self.report, "seed_offset") or 0)
+
+    @property
     def not_finite(self) -> bool:
         values = (self.report or {}).get("losses")
         return any(isinstance(value, float) and not math.isfinite(value) for value in values or [])

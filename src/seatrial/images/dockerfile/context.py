@@ -41,6 +41,7 @@ _FILES = (
     "common/__init__.py",
     "common/gpu_peaks.json",
     "common/gpu_peaks.py",
+    "common/paired.py",
     "web/__init__.py",
     "web/guard.py",
     "recipe_names.py",

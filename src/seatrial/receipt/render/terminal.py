@@ -167,7 +167,7 @@ def _aligned(table: Table, width: int) -> list[str]:
     rows, last = [table.head, *table.rows], len(table.head) - 1
     shown = [at for at in range(last) if any(row[at] for row in table.rows) and table.head[at] not in table.wide]
     widths = {at: max(len(row[at]) for row in rows) for at in shown}
-    widths[0] = min(widths[0], max(20, width - sum(widths[at] + 2 for at in shown[1:])))
+    widths[0] = min(widths[0], max(8, width - sum(widths[at] + 2 for at in shown[1:])))
     lines = []
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(row[at].rjust(widths[at]) for at in shown[1:])]

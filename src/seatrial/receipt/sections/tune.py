@@ -32,12 +32,13 @@ _MOST_ROWS, _MOST_KEYS, _MOST_FILES, _MOST_PLACES, _MOST_LETTERS = 40, 32, 20, 8
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _WORD = re.compile(r"[a-z0-9-]{1,32}")
 
-TriedVerdict = Literal["kept", "no-faster", "slower", "different", "failed", "refused", "removed", ""]
+TriedVerdict = Literal["kept", "no-faster", "unclear", "slower", "different", "failed", "refused", "removed", ""]
 
 _SHORT: dict[TriedVerdict, str] = {
-    "kept": "✓ kept",
-    "no-faster": "no faster",
-    "slower": "slower",
+    "kept": "✓ kept{}",
+    "no-faster": "no faster{}",
+    "unclear": "not distinguishable{}; measure longer",
+    "slower": "slower{}",
     "different": "✗ trains differently",
     "failed": "✗ failed",
     "refused": "not applicable",
@@ -98,6 +99,8 @@ class TriedChange(Record):
     Attributes:
         changes: keys of SEATRIAL_TUNE. words: the same for a reader.
         spread: of steps_per_s over ``trials``, as a share. against: steps a second of what it is compared with.
+        faster: the ratio of both, from trials in turn; the truth is between its ends. loss_off_low, loss_off_high: by
+            how much its losses are higher, likewise.
         loss_difference: the largest between its smoothed loss curve and the baseline's under the same seed.
         places: in the script, by key: ``train.py:31``.
     """
@@ -109,9 +112,14 @@ class TriedChange(Record):
     spread: Positive = None
     trials: Count = 0
     against: Positive = None
+    faster: Positive = None
+    faster_low: Positive = None
+    faster_high: Positive = None
     examples_per_s: Positive = None
     peak_bytes: Annotated[int | None, BeforeValidator(whole)] = None
     loss_difference: Number = None
+    loss_off_low: Number = None
+    loss_off_high: Number = None
     verdict: Annotated[
         TriedVerdict, BeforeValidator(lambda value: value if value in get_args(TriedVerdict) else "")
     ] = ""
@@ -138,7 +146,7 @@ class TuneRecord(Record):
     Attributes:
         done: it completed. rows: in the order in which they were tried, each on top of what was kept by then.
         kept: faster changes that train the same; {} if there are none. loss_band: difference between two seeds, at
-            losses of about loss_level.
+            losses of about loss_level. loss_margin: what those of a change may be off by, from before it was tried.
         not_tried: name → why. refusal: why the script cannot be tuned.
     """
 
@@ -154,6 +162,7 @@ class TuneRecord(Record):
     kept: Changes = Field(default_factory=dict)
     places: Places = Field(default_factory=dict)
     loss_band: Number = None
+    loss_margin: Number = None
     loss_level: Number = None
     not_tried: Reasons = Field(default_factory=dict)
     refusal: OptionalText = None
@@ -189,7 +198,9 @@ class Tune(Section):
         rows.append(("trials", f"{tune.trials} in {format_seconds(tune.seconds)}"))
         if tune.loss_band is not None:
             share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
-            rows.append(("two seeds", f"losses of the script as it is differ by up to {figure(tune.loss_band)}{share}"))
+            margin = f"; the margin of a change is {tune.loss_margin:.3g}" if tune.loss_margin is not None else ""
+            words = f"losses of the script as it is differ by up to {tune.loss_band:.3g}{share}{margin}"
+            rows.append(("two seeds", words))
         by_hand = {each.key: each.by_hand for each in TUNABLES}
         for key, value in tune.kept.items():
             places = ", ".join(tune.places.get(key, ()))
@@ -235,7 +246,7 @@ def _tried(tune: TuneRecord) -> list[tuple[str, ...]]:
     rows = [_cells(tune.baseline, "as it is", "")]
     rows += [_cells(row, row.words, _verdict(row)) for row in tune.rows]
     if tune.combination is not None and tune.combination.name != "fit":
-        rows.append(_cells(tune.combination, f"together: {tune.combination.words}", tune.combination.why))
+        rows.append(_cells(tune.combination, f"together: {tune.combination.words}", _verdict(tune.combination)))
     return rows
 
 
@@ -255,10 +266,14 @@ def _cells(row: TriedChange, words: str, verdict: str) -> tuple[str, ...]:
 
 
 def _verdict(row: TriedChange) -> str:
-    if not row.verdict:
-        return row.why
-    short = _SHORT[row.verdict]
-    return f"{short}: {row.why}" if row.verdict in ("different", "failed", "refused", "removed") and row.why else short
+    """Return the verdict with the ends of its interval, and with the reason where the change had another fault."""
+    ends = row.faster_low is not None and row.faster_high is not None
+    between = f" ({row.faster_low:.2f}–{row.faster_high:.2f})" if ends else ""
+    if not row.verdict or row.name == "combination":
+        return row.why + between
+    if row.verdict in ("different", "failed", "refused", "removed") and row.why:
+        return f"{_SHORT[row.verdict]}: {row.why}"
+    return _SHORT[row.verdict].format(between)
 
 
 def _result(tune: TuneRecord) -> str:
@@ -289,7 +304,7 @@ def _read_tune(lines: Iterable[Mapping[str, Any]]) -> TuneRecord | None:
         return None
     last = reported[-1]
     refusal = mapping(last.get("refusal"))
-    named = {"loss_band": last.get("band"), "loss_level": last.get("level")}
+    named = {"loss_band": last.get("band"), "loss_margin": last.get("margin"), "loss_level": last.get("level")}
     return TuneRecord.model_validate(
         {**last, **named, "refusal": refusal.get("words"), "refusal_fix": refusal.get("fix")}
     )

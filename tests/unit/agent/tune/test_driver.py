@@ -162,7 +162,46 @@ def test_what_goes_out_of_the_combination_reports_what_it_made(tuned):
 
     _, reported, _ = tuned(changing(world, slower_later))
     [row] = [row for row in reported["rows"] if row["name"] == "fused_optimizer"]
-    assert row["verdict"] == "removed" and "100 steps/s with the change and 100 without" in row["why"]
+    assert row["verdict"] == "removed" and "1.00 (" in row["why"] and "not distinguishable" in row["why"]
+
+
+class Wild(World):
+    """A script whose compiled steps take 59 ± 84 % of the time, by the parts of each trial."""
+
+    def run(self, spec, number, changes, *rest, **more):
+        made = super().run(spec, number, changes, *rest, **more)
+        if "compile" in changes and made.report:
+            rate = made.report["steps_per_s"] * next(self.rates)
+            parts_s = [0.002, 0.05, 0.001, 0.03, 0.002, 0.02]
+            made = made._replace(report={**made.report, "steps_per_s": rate, "parts_s": parts_s})
+        return made
+
+
+@pytest.mark.parametrize(("budget_s", "pairs"), [(60.0, 1), (90.0, 2), (180.0, 4)])
+def test_a_compile_that_cannot_be_distinguished_is_measured_longer_and_not_refused_as_slower(tuned, budget_s, pairs):
+    world = Wild()
+    world.rates = iter([0.59, 1.3, 0.5, 1.2])
+    _, reported, _ = tuned(world, only=("compile",), budget_s=budget_s)
+    [row] = reported["rows"]
+    assert (row["verdict"], row["trials"]) == ("unclear", pairs) and reported["kept"] == {}
+    assert row["faster_low"] < row["faster"] < 1 < row["faster_high"]
+    assert row["steps_per_s"] / row["against"] == pytest.approx(row["faster"], rel=1e-3)
+    assert "not distinguishable; measure longer" in row["why"]
+
+
+def test_pairs_of_the_result_are_of_one_seed_and_in_turn(tuned):
+    world, seeds = World(), []
+    world.factors = {BF16: 0.5}
+
+    def noted(run, changes, seed_offset):
+        seeds.append((bool(changes), seed_offset))
+        return run()
+
+    _, reported, _ = tuned(changing(world, noted), only=("bf16",))
+    assert seeds == [(False, 0), (False, 1), (True, 0), (False, 2), (True, 2), (False, 3), (True, 3)]
+    whole = reported["combination"]
+    assert whole["faster"] == pytest.approx(2, rel=0.01) == whole["steps_per_s"] / whole["against"]
+    assert -reported["margin"] < whole["loss_off_low"] <= whole["loss_off_high"] < reported["margin"]
 
 
 @pytest.mark.parametrize(("shift", "verdict"), [(0.07, "kept"), (0.15, "different"), (3.0, "different")])

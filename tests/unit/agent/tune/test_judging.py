@@ -4,6 +4,7 @@ from seatrial.agent.tune import statistics, trial
 from seatrial.agent.tune.candidates import TrialAnatomy
 from seatrial.agent.tune.record import last_line
 from seatrial.agent.tune.spec import Spec
+from seatrial.common import paired
 from tune_worlds import World
 
 
@@ -24,26 +25,52 @@ def test_the_rate_of_several_trials_is_their_median_and_of_one_its_parts_report_
 
 
 def test_a_trial_whose_own_steps_vary_is_neither_slower_nor_faster():
-    [steady], [wild] = trials(0.01), trials(0.017)
+    steady, wild = trials(0.01, 0.017)
     wild.report["parts_s"] = [0.002, 0.05, 0.001, 0.03, 0.002, 0.02]
-    rates, against = statistics.rates([wild]), statistics.rates([steady])
-    assert statistics.gain(rates, against) < -0.4 < -statistics.noise(against, against, 0.02)
-    assert statistics.noise(rates, against, 0.02) > 0.5
+    steadily, wildly = (statistics.faster([steady], [each], paired.deviation([])) for each in (trials(0.017)[0], wild))
+    assert wildly.middle == pytest.approx(0.01 / 0.017) and steadily.high < 1 < wildly.high
+
+
+def test_each_trial_is_compared_with_the_reference_that_is_nearest_in_time():
+    early, late = trials(0.01)[0], trials(0.02)[0]._replace(number=5)
+    [made] = trials(0.005)
+    for number, times in ((2, 2), (4, 4), (9, 4)):
+        found = statistics.faster([early, late], [made._replace(number=number)], paired.deviation([]))
+        assert found.middle == pytest.approx(times)
+    assert statistics.faster([], [made], paired.deviation([])) is None
 
 
 def test_losses_are_compared_over_the_steps_that_both_have_and_single_batches_do_not_count():
     rough = [1.0 + 0.2 * (-1) ** at for at in range(60)]
-    assert statistics.difference(rough, [1.0] * 40) == pytest.approx(0, abs=1e-9)
-    assert statistics.difference([1.0] * 60, [1.0] * 30 + [2.0] * 30) == pytest.approx(1)
-    assert statistics.difference([], [1.0]) is None
-    assert statistics.difference([None, 1.0, None], [3.0, 1.0, 2.0]) is not None
+    assert statistics.windows(rough, [1.0] * 40) == pytest.approx([0] * 4, abs=1e-9)
+    assert statistics.windows([1.0] * 60, [1.0] * 30 + [2.0] * 30) == pytest.approx([0] * 3 + [-1] * 3)
+    assert statistics.windows([], [1.0]) == []
+    assert statistics.windows([None, 1.0, None], [3.0, 1.0, 2.0]) == [0.0]
+
+
+def band_of(*made):
+    band = statistics.Band()
+    for each in made:
+        band.add(each)
+    return band
 
 
 def test_curves_that_never_differ_by_seed_may_differ_by_rounding():
-    band = statistics.Band()
-    for made in trials(0.01, 0.01):
-        band.add(made)
-    assert band.agrees(trials(0.01, shift=0.005)[0]) and not band.agrees(trials(0.01, shift=0.05)[0])
+    band = band_of(*trials(0.01, 0.01))
+    close, far = (band.off(trials(0.01, shift=shift)) for shift in (0.005, 0.05))
+    assert close.within(statistics.BAND * band.width) and not far.within(statistics.BAND * band.width)
+
+
+def test_losses_are_compared_with_the_baseline_of_the_same_seed_and_without_one_not_at_all():
+    band = band_of(*trials(0.01, 0.01, seeds=(0, 1)))
+    assert band.off(trials(0.01, 0.01, seeds=(0, 1), shift=0.03)).middle == pytest.approx(0.03)
+    assert band.off(trials(0.01, seeds=(7,))) is None
+
+
+@pytest.mark.parametrize(("step_s", "wanted"), [(0.0096, True), (0.0102, False), (0.0125, False), (0.005, False)])
+def test_another_pair_is_made_where_it_could_change_the_verdict(step_s, wanted):
+    found = statistics.faster(trials(0.01), trials(step_s), paired.deviation([[1.0, 1.01, 0.99, 1.0, 1.0]]))
+    assert statistics.is_open(found, statistics.SURE) is wanted
 
 
 def test_forward_pass_of_the_windows_takes_nothing_from_the_other_parts():
