@@ -13,13 +13,14 @@ class World:
     Attributes:
         factors: (key, value) → factor of the step's time. shifts: (key, value) → what the losses differ by.
         broken: (key, value) → what the trial prints before it fails. refused: key → why.
+        crawls: [key, value] of changes with one step in a trial.
         waits: share of marks at which the GPU has caught up; walls_s: of single trials, by number.
         jitter: factors of the step's time, one for each trial in turn. steady: (key, value) → what is left of it.
     """
 
     def __init__(self, base_s=0.01, regions=None, device="cuda", workers=0, wall_s=5.0, **facts):
         self.base_s, self.regions, self.wall_s = base_s, regions or SHARES, wall_s
-        self.factors, self.shifts, self.broken, self.refused = {}, {}, {}, {}
+        self.factors, self.shifts, self.broken, self.refused, self.crawls = {}, {}, {}, {}, []
         self.jitter, self.steady = [1.0], {}
         self.facts = {
             "device": device,
@@ -60,6 +61,9 @@ class World:
             "parts_s": [step_s * (1 + 0.01 * calm * (at % 2)) for at in range(6)], "regions": regions,
             "peak_bytes": 10**9,
         }  # fmt: skip
+        if any([key, value] in self.crawls for key, value in done):
+            slow = {**report, "ended": "seconds", "all_steps": 2, "steps": 1}
+            return self._trial(number, changes, seed_offset, slow, 0, "warnings.warn(\n")
         return self._trial(number, changes, seed_offset, report, self.exit_code, self.output)
 
     def _trial(self, number, changes, seed_offset, report, code, output):

@@ -322,7 +322,7 @@ class TuneDriver:
         if len(refused) == len(candidate.changes):
             return "refused", "could not be applied: %s" % refused[0]
         if faster is None or not newest.measured:
-            if newest.exit_code is None:
+            if newest.exit_code is None or newest.ended == "seconds":
                 return "failed", "took longer than a trial may"
             return "failed", "failed: %s" % last_line(newest.output)
         if faster.high < 1:

@@ -41,7 +41,7 @@ def world_of(case):
         setattr(world, "exit_code" if name == "no_exit_code" else name, None if name == "no_exit_code" else value)
     for name in ("factors", "shifts", "steady", "broken"):
         getattr(world, name).update({(key, value): effect for key, value, effect in case.get(name, ())})
-    world.refused = case.get("refused", {})
+    world.refused, world.crawls = case.get("refused", {}), case.get("crawls", [])
     if "first_wall_s" in case:
         world.walls_s = {1: case["first_wall_s"]}
     if "loader" in case:
