@@ -62,7 +62,7 @@ def plan_image(
 
     Args:
         script: what reading the target showed; without meaning for a ready image.
-        cpu_only: the run has no GPU.
+        cpu_only: the run has no GPU, unless ``image.target`` names a machine that has.
         machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
         multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
         resolver: checks versions on the package indexes; None: only the tables are used.
@@ -79,6 +79,7 @@ def plan_image(
     if job.image.ready:
         ready, choice = ready_image(job.image.ready)
         return ready, (choice,)
+    cpu_only = cpu_only and (job.image.target is None or job.gpus.kind == "none")
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)
@@ -130,8 +131,8 @@ _WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
 #: Beginnings of the names of packages that compute on NVIDIA's GPUs.
 _FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
 
-#: Modules by which a script may start or load programs and libraries that no list names.
-_OPEN_DOORS = {"ctypes", "subprocess"}
+#: Modules by which a script may start or load programs, libraries and modules that no list names.
+_OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
 
 _ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
 
@@ -145,7 +146,8 @@ def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved
     open_ended = needs.extensions or None in names or job.target.kind not in ("script", "module")
     if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
         return ()
-    message = f"nothing that {needs.source} lists or the target imports computes on a GPU"
+    listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
+    message = f"nothing that {listed}the target imports computes on a GPU"
     if alone := next((name for name in script.imports if name in _WITH_MORE), None):
         way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
         message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
