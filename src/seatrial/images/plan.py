@@ -35,7 +35,7 @@ from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import check_code, held_back
+from seatrial.images.requirements.removed_apis import check_code, check_lists, held_back
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
@@ -86,8 +86,10 @@ def plan_image(
     if not cpu_only:
         needs = _for_nvidia(needs, script)
     wheels = wheels_of(job)
+    if job.image.base == DEFAULT_BASE:
+        check_lists(needs, machine)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
-    check_code(script, needs, resolved)
+    check_code(script, needs, resolved, machine)
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
