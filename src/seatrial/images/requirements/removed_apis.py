@@ -36,7 +36,7 @@ def check_lists(needs: Needs, machine: TargetMachine | None) -> None:
     """Refuse a list that admits TensorFlow 1 alone, which has wheels for Python 3.7 and older. Raises ConfigError."""
     for each in needs.requirements.of("tensorflow"):
         admitted = filter(each.specifier.contains, (wheel.version for wheel in wheels("tensorflow")))
-        if each.specifier and next(admitted, None) is None and _is_below(each.specifier, "2"):
+        if each.specifier and next(admitted, None) is None and is_below(each.specifier, "2"):
             other = f"change it in {needs.source} if the code runs with TensorFlow 2"
             raise ConfigError(
                 f"{each} ({needs.source}) is TensorFlow 1, which has no wheel for Python 3.8 and later",
@@ -175,10 +175,11 @@ def _older_tensorflow(since: str, resolved: Resolved) -> str | None:
 
 def _held_below(version: str, package: str, resolved: Resolved) -> bool:
     """Return True if a list or a lock file keeps pip from taking this release of the package, or a later one."""
-    return any(_is_below(each.specifier, version) for each in resolved.requirements.of(package))
+    return any(is_below(each.specifier, version) for each in resolved.requirements.of(package))
 
 
-def _is_below(specifier: SpecifierSet, version: str) -> bool:
+def is_below(specifier: SpecifierSet, version: str) -> bool:
+    """Return True if the specifier admits releases before this one, and neither it nor a later one."""
     least = (each.version.removesuffix(".*") for each in specifier if each.operator in ("==", "===", "~=", ">=", ">"))
     return not any(map(specifier.contains, (version, "9999"))) and not any(_reaches(each, version) for each in least)
 
