@@ -40,7 +40,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
 
     Only where no word behind it may be an option of ours: one of our names, or nearly one, counts as the script's if
-    its text has the name in quotes, and some other word is none of ours, as ``Ant-v2`` of ``--env`` is no variable.
+    its text has the name in quotes, and some other word is none of ours, as ``Ant-v2`` of ``--env`` names no variable.
     """
     if argv[0] not in ("run", "plan") or "--" in argv:
         return argv

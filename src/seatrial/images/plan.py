@@ -83,11 +83,8 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)
-    if not cpu_only:
-        needs = _for_nvidia(needs, script)
+    needs = needs if cpu_only else _for_nvidia(needs, script)
     wheels = wheels_of(job)
-    if job.image.base == DEFAULT_BASE:
-        check_lists(needs, machine)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     check_code(script, needs, resolved, machine)
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
@@ -188,6 +185,8 @@ def _as_the_code_needs(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose packages, with a framework of the code's age if there is one for this machine."""
+    if job.image.base == DEFAULT_BASE:
+        check_lists(needs, machine)
     for held in held_back(script, needs):
         with suppress(ConfigError, GpuContractError):
             return _with_packages(job, script, held, machine, resolver)

@@ -271,8 +271,8 @@ def _next_release(constraints: Constraints, another: Constraints, machine: Targe
     """Return the first stack after the requested release: what is closest to the other versions of the project."""
     assert constraints.framework is not None
     releases = sorted({wheel.version for wheel in wheels(constraints.framework)}, key=Version)
-    asked = [each for each in releases if constraints.specifier.contains(each)]
-    later = releases[releases.index(asked[-1]) + 1 :] if asked else []
+    admitted = [each for each in releases if constraints.specifier.contains(each)]
+    later = releases[releases.index(admitted[-1]) + 1 :] if admitted else []
     stacks = (resolve_once(replace(another, specifier=SpecifierSet(f"=={each}")), machine) for each in later)
     return next(filter(None, stacks), None)
 

@@ -236,17 +236,17 @@ class _PackageChoice:
             raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
         newest = self._newest(request, name)
         wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
-        near = self._newest(request, f"{name}<={wanted[1]}") if wanted else None  # 4.27.0, of 4.27.0.dev0
+        closest = self._newest(request, f"{name}<={wanted[1]}") if wanted else None  # 4.27.0, of 4.27.0.dev0
         raise ConfigError(
             f"{line}: the package index has no such version",
             cause=f"the newest is {newest}" if newest else None,
-            run=f"change the version, to {name}=={near or newest} for example"
+            run=f"change the version, to {name}=={closest or newest} for example"
             if newest
             else f"pip index versions {name}",
         )
 
     def _newest(self, request: ResolveRequest, line: str) -> str | None:
-        """Return the newest release that the line admits, whatever it requires."""
+        """Return the newest release that the line admits, without a look at what it requires."""
         answer = self.resolver.resolve(replace(request, lines=(line,), constraints=(), dependencies=False))
         return answer.packages[0].version if isinstance(answer, Lock) and answer.packages else None
 
