@@ -16,8 +16,10 @@ _MOST_READ, _MOST_BYTES = 200, 20 << 20
 
 #: Words of a program that reads its command line, and modules that it may leave this to.
 _PARSERS = re.compile(
-    r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|draccus|fire|hydra|tap|typer|tyro)\b"
+    r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|draccus|fire|hydra|tap|typer|tyro)\b|app\.flags"
 )
+#: NAME or NAME=VALUE, what our own --env takes.
+_VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
@@ -38,7 +40,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
 
     Only where no word behind it may be an option of ours: one of our names, or nearly one, counts as the script's if
-    its text has the name in quotes, and some other word is none of ours.
+    its text has the name in quotes, and some other word is none of ours, as ``Ant-v2`` of ``--env`` names no variable.
     """
     if argv[0] not in ("run", "plan") or "--" in argv:
         return argv
@@ -62,7 +64,9 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             break
     if argv[at - 1] in LAUNCHER_MODULES:
         return [*argv[:at], "--", *argv[at:]]
-    parts = [(name, words[0].partition("=")[0]) for name, words in typed_parts(argv[at:], known)]
+    typed = list(typed_parts(argv[at:], known))
+    odd = any(name == "--env" and not _VARIABLE.match(words[-1].removeprefix("--env=")) for name, words in typed)
+    parts = [(name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
     texts = [text]
@@ -73,7 +77,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name) for each in everywhere)}
     declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
-    is_theirs = theirs and (not text or _reads_arguments(script, text)) and declared
+    is_theirs = (theirs or odd) and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 

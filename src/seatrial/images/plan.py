@@ -35,7 +35,7 @@ from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import check_code, held_back
+from seatrial.images.requirements.removed_apis import check_code, check_lists, held_back
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
@@ -62,7 +62,7 @@ def plan_image(
 
     Args:
         script: what reading the target showed; without meaning for a ready image.
-        cpu_only: the run has no GPU.
+        cpu_only: the run has no GPU, unless ``image.target`` names a machine that has.
         machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
         multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
         resolver: checks versions on the package indexes; None: only the tables are used.
@@ -79,14 +79,14 @@ def plan_image(
     if job.image.ready:
         ready, choice = ready_image(job.image.ready)
         return ready, (choice,)
+    cpu_only = cpu_only and (job.image.target is None or job.gpus.kind == "none")
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)
-    if not cpu_only:
-        needs = _for_nvidia(needs, script)
+    needs = needs if cpu_only else _for_nvidia(needs, script)
     wheels = wheels_of(job)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
-    check_code(script, needs, resolved)
+    check_code(script, needs, resolved, machine)
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
@@ -130,8 +130,8 @@ _WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
 #: Beginnings of the names of packages that compute on NVIDIA's GPUs.
 _FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
 
-#: Modules by which a script may start or load programs and libraries that no list names.
-_OPEN_DOORS = {"ctypes", "subprocess"}
+#: Modules by which a script may start or load programs, libraries and modules that no list names.
+_OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
 
 _ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
 
@@ -145,7 +145,8 @@ def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved
     open_ended = needs.extensions or None in names or job.target.kind not in ("script", "module")
     if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
         return ()
-    message = f"nothing that {needs.source} lists or the target imports computes on a GPU"
+    listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
+    message = f"nothing that {listed}the target imports computes on a GPU"
     if alone := next((name for name in script.imports if name in _WITH_MORE), None):
         way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
         message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
@@ -184,6 +185,8 @@ def _as_the_code_needs(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose packages, with a framework of the code's age if there is one for this machine."""
+    if job.image.base == DEFAULT_BASE:
+        check_lists(needs, machine)
     for held in held_back(script, needs):
         with suppress(ConfigError, GpuContractError):
             return _with_packages(job, script, held, machine, resolver)

@@ -254,6 +254,8 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         ),
     }
     found = [(way, resolve_once(changed, machine)) for way, changed in ways.items() if changed != constraints]
+    if broken[0].rule == "architecture":
+        found.insert(0, ("the next version", _next_release(constraints, another, machine)))
     newer = resolve_once(constraints, replace(machine, driver=None))
     if newer is not None and newer.wheel is not None and machine.driver is not None:
         found.append((f"driver {minimum_driver(newer.wheel.cuda)} or later", newer))
@@ -263,6 +265,16 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         if stack is not None:
             nearest.setdefault(stack.name, (way, stack))
     return Conflict(tuple(broken), tuple(nearest.values())[:4])
+
+
+def _next_release(constraints: Constraints, another: Constraints, machine: TargetMachine) -> Stack | None:
+    """Return the first stack after the requested release: what is closest to the other versions of the project."""
+    assert constraints.framework is not None
+    releases = sorted({wheel.version for wheel in wheels(constraints.framework)}, key=Version)
+    admitted = [each for each in releases if constraints.specifier.contains(each)]
+    later = releases[releases.index(admitted[-1]) + 1 :] if admitted else []
+    stacks = (resolve_once(replace(another, specifier=SpecifierSet(f"=={each}")), machine) for each in later)
+    return next(filter(None, stacks), None)
 
 
 def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | None:

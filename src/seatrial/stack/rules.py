@@ -208,7 +208,7 @@ def partner_fits(
 ) -> Violation | None:
     """Check that a package that is built for one release of the framework has one that the project admits."""
     wheel, wanted = candidate.wheel, constraints.partners.get(package)
-    own = _partner(wheel, package) if package in PARTNERS.get(wheel.framework, ()) else None
+    own = partner_release(wheel, package) if package in PARTNERS.get(wheel.framework, ()) else None
     if wanted is None or own is None:
         return None
     releases = _KERAS_3 if own == "3" else (own,) if own.count(".") > 1 else [f"{own}.{patch}" for patch in range(5)]
@@ -218,7 +218,7 @@ def partner_fits(
     return Violation("torchvision", f"{name} goes with {package} {own}", f"{package}{wanted} is required")
 
 
-def _partner(wheel: Wheel, package: str) -> str | None:
+def partner_release(wheel: Wheel, package: str) -> str | None:
     """Return the release of a partner for a build; None if any will do.
 
     torchaudio before 2.9 has torch's own minor number, 0.13 for 1.13. TensorFlow 2.6 to 2.15 each need the Keras of

@@ -120,6 +120,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "options.py": 'add("--nodes_")',
         "split.py": "from opts.train import Options\n",
         "opts/base.py": 'parser.add_argument("--name")\n',
+        "agent.py": "parser.add_argument('--env')\n",
+        "tf1.py": "import tensorflow as tf\nflags = tf.app.flags\nflags.DEFINE_string('csv', '', '')\n",
         "flags.py": "from absl import flags\nflags.DEFINE_string('workdir', None, 'x')\n",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -139,6 +141,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run gone.py -- --epochs 5",
         "run split.py -- --name x --epochs 5",
         "run -m flags -- --workdir d --config c",
+        "run agent.py -- --env Ant-v2",
+        "run agent.py -- --env=a/b",
+        "run tf1.py -- --csv a",
         "run -m torch.distributed.launch -- --model m --gpus 2 train.py",
     ],
 )
@@ -154,6 +159,8 @@ def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: st
         "run train.py --gpu 2",
         "run train.py --epochs 5 --name x",
         "run train.py --help",
+        "run agent.py --env A=b",
+        "run train.py --env a-b",
         "run train.py -- --epochs 5",
         "run digits --epochs 5",
         "run --epochs 5 train.py",

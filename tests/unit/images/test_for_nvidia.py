@@ -16,12 +16,20 @@ from seatrial.system.host import Host
 
 
 def plan(
-    project: Path, text: str, listed: str, *, cpu_only: bool = False, gpus: str = "auto", index: Index | None = None
+    project: Path,
+    text: str,
+    listed: str,
+    *,
+    cpu_only: bool = False,
+    gpus: str = "auto",
+    index: Index | None = None,
+    machine: str | None = None,
 ) -> str:
     (project / "train.py").write_text(text)
     (project / "requirements.txt").write_text(listed)
     target = Target(kind="script", value="train.py")
     job = Job(project=project, target=target, gpus=gpus)  # type: ignore[arg-type]
+    job = job.changed(image=job.image.changed(target=machine))
     resolver = None
     if index is not None:
         environ = {"PIP_INDEX_URL": index.url, "PIP_CONFIG_FILE": os.devnull}
@@ -90,6 +98,7 @@ def test_a_requested_gpu_that_no_package_uses_is_refused_and_one_of_auto_is_warn
     assert refused.value.run == "seatrial run … --gpus none   # on the CPU"
     assert reason in plan(tmp_path, text, listed)
     assert reason not in plan(tmp_path, text, listed, cpu_only=True)
+    assert reason in plan(tmp_path, text, listed, cpu_only=True, machine="h100")  # from a laptop, for a GPU elsewhere
 
 
 def test_a_lock_shows_that_nothing_computes_on_a_gpu(tmp_path: Path, numpy_alone: Index) -> None:
@@ -117,6 +126,9 @@ def test_programs_of_the_system_may_use_the_gpu(tmp_path: Path, numpy_alone: Ind
     assert "computes on" not in plan(tmp_path, "import os\n", "numpy\n", gpus="1", index=numpy_alone)
 
 
-def test_a_script_that_starts_programs_is_warned_alone(tmp_path: Path, numpy_alone: Index) -> None:
-    text = "import numpy, subprocess\n"
+@pytest.mark.parametrize("door", ["subprocess", "importlib"])
+def test_a_script_that_starts_programs_or_names_modules_is_warned_alone(
+    tmp_path: Path, numpy_alone: Index, door: str
+) -> None:
+    text = f"import numpy, {door}\n"
     assert "computes on a GPU" in plan(tmp_path, text, "numpy\n", gpus="1", index=numpy_alone)

@@ -32,7 +32,7 @@ def installable(needs: Needs) -> Needs:
     if horovod := list(filter(_is_horovod, needs.requirements.lines)):
         why = "horovod is left out: it has no wheels, and does not build against current torch"
         needs = _without(needs, horovod, why=why)
-    lines, note = _for_linux(needs.requirements.lines)
+    lines, note = _for_linux([_GIT_WITHOUT_TLS.sub("git+https://", line) for line in needs.requirements.lines])
     return needs.with_lines(lines, why=note)
 
 
@@ -64,10 +64,15 @@ def _is_standard_module(line: str) -> bool:
     return requirement is not None and not requirement.marker and requirement.name in STANDARD_MODULES
 
 
-#: Packages that are empty by now, or have wheels for other systems or GPUs alone → what has the same on Linux. Where a
-#: list pins several, the first of these decides.
+#: Packages that are empty by now, or have wheels for other systems or GPUs alone, and names that the index does not
+#: have, or for a package that fails by intent → what has the same on Linux. Where a list pins several, the first of
+#: these decides.
 #: Source: their pages on pypi.org.
 _OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
+
+#: GitHub and GitLab answer over https alone. Source: https://github.blog/security/application-security/
+#: improving-git-protocol-security-github/.
+_GIT_WITHOUT_TLS = re.compile(r"git\+git://(?=(?:[\w.-]*@)?(?:github|gitlab)\.com/)")
 
 #: tensorflow-rocm 2.14.0.600 is TensorFlow 2.14.0 for ROCm 6.0.0.
 _WITH_ROCM = re.compile(r"(\d+\.\d+\.\d+)\.\d+")
@@ -81,7 +86,7 @@ def _for_linux(lines: Sequence[str]) -> tuple[Iterable[str], str]:
     listed = {canonical_name(line) for line in lines}
     own_lines = {own: _merged(foreign, own) for own in foreign.values() if own and own not in listed}
     kept = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in lines]
-    note = f"{' and '.join(foreign)}, for old releases or other systems than Linux, "
+    note = f"{' and '.join(foreign)}, of which the index has nothing current for Linux, "
     named = sorted({own for own in foreign.values() if own})
     left_out = "are left out" if len(foreign) > 1 else "is left out"
     note += f"became {' and '.join(named)}" if named else left_out
@@ -95,6 +100,8 @@ def _merged(foreign: Mapping[str, str | None], own: str) -> str:
     first = min(wanted, key=lambda each: (not each.specifier, order.index(canonicalize_name(each.name))))
     extras = sorted({extra for each in wanted for extra in each.extras})
     versions = str(first.specifier)
+    if any(each.version.startswith("0.0") for each in first.specifier):
+        versions = ""  # sklearn==0.0, a release of the empty package
     if canonicalize_name(first.name) == "tensorflow-rocm":
         versions = _WITH_ROCM.sub(r"\1", versions)
     return own + (f"[{','.join(extras)}]" if extras else "") + versions

@@ -38,7 +38,17 @@ _MAX_BYTES = 300_000
 #: What people call the file, in the order in which it is looked for.
 ENVIRONMENT_FILES = tuple(
     f"{name}.{ending}"
-    for name in ("environment", "env", "conda", "conda_environment", "conda_env", "conda-environment", "conda-env")
+    for name in (
+        *("environment", "env", "conda", "conda_environment", "conda_env", "conda-environment", "conda-env"),
+        *("environment-gpu", "environment_gpu", "environment-cuda", "environment-linux", "environment_linux"),
+        *(
+            "conda/environment",
+            "configs/conda_env",
+            "docker/environment",
+            "envs/environment",
+            "requirements/environment",
+        ),
+    )
     for ending in ("yml", "yaml")
 )
 

@@ -38,8 +38,10 @@ from seatrial.images.requirements.other_formats import (
 )
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
+from seatrial.images.requirements.removed_apis import is_below
 from seatrial.job.reading.modules import folder_of, is_package
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
+from seatrial.stack.facts import table
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_sources, read_text
 
@@ -294,11 +296,21 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
-    if "gym" in have and not _has_an_upper_bound(found, "numpy"):
-        lines.append("numpy<2")  # no release of gym works with NumPy 2; it prints so on import
+    if any(_needs_numpy_1(found, *row) for row in _FOR_NUMPY_2.items()) and not _has_an_upper_bound(found, "numpy"):
+        lines.append("numpy<2")
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return lines
+
+
+#: Package → its first release whose wheels work with NumPy 2, "" for none. The metadata of older ones admit it, and
+#: their import ends with "numpy.dtype size changed" or "np.sctypes was removed". Source: their release notes.
+_FOR_NUMPY_2: dict[str, str] = table("import_names")["for_numpy_2"]
+
+
+def _needs_numpy_1(found: Requirements, package: str, first: str) -> bool:
+    """Return True if a line names a package that never worked with NumPy 2, or releases alone that do not."""
+    return any(not first or is_below(each.specifier, first) for each in found.of(package))
 
 
 def _has_an_upper_bound(found: Requirements, package: str) -> bool:

@@ -13,6 +13,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.resolve.framework import Resolved
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import Framework, table, wheels
+from seatrial.stack.machine import TargetMachine
 
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
@@ -21,19 +22,51 @@ _FIRST_WITH_KERAS = {"3.0": "2.16"}
 _FIRST_WITH_OWN_KERAS = "2.6"
 
 
-def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
+#: Newest GPUs (compute capability) that an image with TensorFlow 1 has code for. Sources: .bazelrc of v1.15.5, CUDA
+#: 10.0's newest; docs.nvidia.com/deeplearning/frameworks/support-matrix: 23.03 is the last with TensorFlow 1.
+_IMAGES_WITH_TENSORFLOW_1 = {
+    "7.5": "tensorflow/tensorflow:1.15.5-gpu",
+    "9.0": "nvcr.io/nvidia/tensorflow:23.03-tf1-py3",
+}
+
+_PORT = "port it to TensorFlow 2: no image with TensorFlow 1 has code for these GPUs"
+
+
+def check_lists(needs: Needs, machine: TargetMachine | None) -> None:
+    """Refuse a list that admits TensorFlow 1 alone, which has wheels for Python 3.7 and older. Raises ConfigError."""
+    for each in needs.requirements.of("tensorflow"):
+        admitted = filter(each.specifier.contains, (wheel.version for wheel in wheels("tensorflow")))
+        if each.specifier and next(admitted, None) is None and is_below(each.specifier, "2"):
+            other = f"change it in {needs.source} if the code runs with TensorFlow 2"
+            raise ConfigError(
+                f"{each} ({needs.source}) is TensorFlow 1, which has no wheel for Python 3.8 and later",
+                run=_with_tensorflow_1(machine, other),
+            )
+
+
+def _with_tensorflow_1(machine: TargetMachine | None, other: str) -> str:
+    """Return ways to train code of TensorFlow 1: another one and, if there is one for these GPUs, an image."""
+    newest = max(map(Version, machine.capabilities), default=Version("0")) if machine else Version("0")
+    images = (image for most, image in _IMAGES_WITH_TENSORFLOW_1.items() if newest <= Version(most))
+    image = next(images, None)
+    named = f"name an image that has TensorFlow 1: seatrial run --image {image} …"
+    return other if image is None else ", or ".join(filter(None, (other, named)))
+
+
+def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved, machine: TargetMachine | None = None) -> None:
     """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError."""
     for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
         if (where := _imported(name, script)) and not _still_has(name, since, package, resolved):
             tensorflow = _tensorflow_with_keras(name, resolved) if package == "keras" else None
             had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
-            pin = _older_tensorflow(since, resolved) if tensorflow else f"{package}<{since}"
+            older = f"{package}<{since}" if row.get("has_wheels", True) else None  # for a Python that a plan takes
+            pin = _older_tensorflow(since, resolved) if tensorflow else older
             raise ConfigError(
                 f"{where} imports {name}, which {package} {since} and later lack; {had}",
                 run=row["instead"] + (f", or pin {pin}" if pin else ""),
             )
-    _check_tensorflow(script, resolved)
+    _check_tensorflow(script, resolved, machine)
     wheel = resolved.stack.wheel
     for old in _old_code(script, resolved.requirements):
         if wheel is not None and wheel.framework == old.framework and _reaches(wheel.version, old.since):
@@ -41,7 +74,8 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
             message = f"{old.shown}, {lacks}"
             if old.problem:
                 message = f"{old.shown} does not run with {wheel.framework} {wheel.version}: {old.problem}"
-            raise ConfigError(message, cause=needs.reason if old.problem else None, run=old.fix)
+            fix = old.fix or _with_tensorflow_1(machine, "")
+            raise ConfigError(message, cause=needs.reason if old.problem else None, run=fix or _PORT)
 
 
 class _OldCode(NamedTuple):
@@ -87,15 +121,17 @@ def _is_open(line: str) -> bool:
     )
 
 
-def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:
+def _check_tensorflow(script: ScriptFacts, resolved: Resolved, machine: TargetMachine | None) -> None:
     """Find names of TensorFlow 1 in a plan with TensorFlow 2, even with another framework."""
     version = _tensorflow(resolved)
     if script.tensorflow_1 and version and _reaches(version, "2"):
+        contrib = "contrib" in script.tensorflow_1
+        gone = "TensorFlow 2 has no tf.contrib" if contrib else "TensorFlow 2 has these names under tf.compat.v1 alone"
+        renamed = "replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`"
         raise ConfigError(
             f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
-            cause="TensorFlow 2 has these names under tf.compat.v1 alone; TensorFlow 1.15 needs Python 3.7",
-            run="replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or name an image that has "
-            "TensorFlow 1: seatrial run --image tensorflow/tensorflow:1.15.5-gpu …",
+            cause=f"{gone}; TensorFlow 1.15 needs Python 3.7",
+            run=_with_tensorflow_1(machine, "" if contrib else renamed) or _PORT,
         )
 
 
@@ -139,10 +175,11 @@ def _older_tensorflow(since: str, resolved: Resolved) -> str | None:
 
 def _held_below(version: str, package: str, resolved: Resolved) -> bool:
     """Return True if a list or a lock file keeps pip from taking this release of the package, or a later one."""
-    return any(_is_below(each.specifier, version) for each in resolved.requirements.of(package))
+    return any(is_below(each.specifier, version) for each in resolved.requirements.of(package))
 
 
-def _is_below(specifier: SpecifierSet, version: str) -> bool:
+def is_below(specifier: SpecifierSet, version: str) -> bool:
+    """Return True if the specifier admits releases before this one, and neither it nor a later one."""
     least = (each.version.removesuffix(".*") for each in specifier if each.operator in ("==", "===", "~=", ">=", ">"))
     return not any(map(specifier.contains, (version, "9999"))) and not any(_reaches(each, version) for each in least)
 

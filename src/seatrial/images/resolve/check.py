@@ -105,8 +105,10 @@ class _PackageChoice:
         if self.bounded:
             return *self._with_wheels(base, resolved), self.needs
         answer = self._answer(request)
-        if isinstance(answer, Unsatisfiable) and not (self.own_base or answer.no_package or answer.no_version):
-            raise _contradiction(answer, request, self.needs)
+        if isinstance(answer, Unsatisfiable) and not self.own_base:
+            self._refuse_missing(answer, request)
+            if not (answer.no_package or answer.no_version):
+                raise _contradiction(answer, request, self.needs)
         return base, resolved, self._locked(resolved, answer), self.needs
 
     def _adapted(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
@@ -212,13 +214,15 @@ class _PackageChoice:
         return found if found not in request.lines else None
 
     def _named(self, package: str) -> str:
-        line = self.bounded.get(canonicalize_name(package))
+        own = next(iter(self.needs.requirements.of(canonicalize_name(package), constraints=False)), None)
+        line = self.bounded.get(canonicalize_name(package), str(own or ""))
         return f"{line} ({self.needs.source})" if line else f"{package} (which others need)"
 
     def _refuse_missing(self, answer: Unsatisfiable, request: ResolveRequest) -> None:
         """Raise ConfigError if no index has a listed package or its version."""
         name = canonicalize_name(answer.no_package or answer.no_version or "")
-        if name not in self.bounded:
+        listed = self.needs.requirements.of(name, constraints=False) if answer.no_package else []
+        if name not in self.bounded and not listed:
             return
         line = self._named(name)
         if answer.no_package:
@@ -230,13 +234,21 @@ class _PackageChoice:
         if other := elsewhere(name):
             cause, run = f"{name} on the index is another project", f"write {other} in {self.needs.source}"
             raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
-        newest = self.resolver.resolve(replace(request, lines=(name,), constraints=(), dependencies=False))
-        version = newest.packages[0].version if isinstance(newest, Lock) and newest.packages else None
+        newest = self._newest(request, name)
+        wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
+        closest = self._newest(request, f"{name}<={wanted[1]}") if wanted else None  # 4.27.0, of 4.27.0.dev0
         raise ConfigError(
             f"{line}: the package index has no such version",
-            cause=f"the newest is {version}" if version else None,
-            run=f"change the version, to {name}=={version} for example" if version else f"pip index versions {name}",
+            cause=f"the newest is {newest}" if newest else None,
+            run=f"change the version, to {name}=={closest or newest} for example"
+            if newest
+            else f"pip index versions {name}",
         )
+
+    def _newest(self, request: ResolveRequest, line: str) -> str | None:
+        """Return the newest release that the line admits, without a look at what it requires."""
+        answer = self.resolver.resolve(replace(request, lines=(line,), constraints=(), dependencies=False))
+        return answer.packages[0].version if isinstance(answer, Lock) and answer.packages else None
 
     def _locked(self, resolved: Resolved, answer: Answer) -> Checked:
         """Lock what was answered, and name what has no hash."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
@@ -16,7 +16,7 @@ from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
-from seatrial.stack.rules import PARTNERS, Constraints
+from seatrial.stack.rules import PARTNERS, Constraints, partner_release
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -265,13 +265,22 @@ def _command(found: Conflict, constraints: Constraints) -> str:
         pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
         return f"write {pin} in {_file_of(constraints)}"
     for way, stack in found.nearest:
-        if way.startswith("another") and stack.requirement and "Python" not in way:
-            return f"write {stack.requirement} in {_file_of(constraints)}"
+        if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
+            return f"write {' and '.join(_lines_of(stack, way, constraints))} in {_file_of(constraints)}"
         if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
         return f"change that version in {_file_of(constraints)}"
     return "seatrial plan … --gpus none"
+
+
+def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]:
+    """Yield the line of the framework, and of each package that the project pins and that goes with one release."""
+    assert stack.requirement is not None and stack.wheel is not None
+    yield stack.requirement if "build" in way else stack.requirement.partition("+")[0]
+    for package in constraints.partners if "version" in way else ():
+        if (release := partner_release(stack.wheel, package)) is not None:
+            yield f"{package}=={release}" if release.count(".") > 1 else f"{package}=={release}.*"
 
 
 def _file_of(constraints: Constraints) -> str:

@@ -73,6 +73,8 @@ def test_list_that_cannot_be_installed_is_refused(
     plan.index.has("winonly", "winonly-1.0-cp311-cp311-win_amd64.whl")
     plan.index.wheels("early", "1.0", "37 38 39")
     plan.index.wheels("late", "1.0", "312 313 314")
+    plan.index.wheels("twice", "1.0", "311")
+    plan.index.wheels("twice", "2.0", "311")
     plan.index.wheels("apex", "0.9.10.dev0", "311")
     assert part in plan.refused(requirements)
 

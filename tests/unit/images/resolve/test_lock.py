@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from package_indexes import Index, serving
+from seatrial.errors import ConfigError
 from seatrial.job.plan import ImagePlan
 from tables import cases
 
@@ -101,5 +102,6 @@ def test_a_lock_is_used_when_the_index_has_gone(plan: Any, monkeypatch: pytest.M
     assert plan("tqdm\n").tag == first.tag
 
 
-def test_unlisted_name_on_no_index_is_left_to_pip(plan: Any) -> None:
-    assert set(layers(plan("tqdm\nnobody-has-this\n"))) == {"packages"}
+def test_a_name_on_no_index_is_refused_with_or_without_a_version(plan: Any) -> None:
+    with pytest.raises(ConfigError, match=r"nobody-has-this \(requirements.txt\): the package index has no package"):
+        plan("tqdm\nnobody-has-this\n")
