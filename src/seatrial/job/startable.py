@@ -1,4 +1,4 @@
-"""Lists the scripts, packages and notebooks of a project, and the programs that start scripts. Reads no file."""
+"""Lists the scripts, packages, notebooks and commands of a project."""
 
 from __future__ import annotations
 
@@ -7,19 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from seatrial.job.reading.modules import find_module, is_file
-
-#: Programs that start Python on a script themselves.
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
-#: The same behind ``python -m``.
-LAUNCHER_MODULES = (
-    *("torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "horovod.runner.launch"),
-    "deepspeed.launcher.runner",
-)
-#: Programs that start any program several times.
-#: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
-MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
-_PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*")
+from seatrial.job.reading.modules import is_file, locate_module
 
 _MAX_LOOKED_AT = 2000
 
@@ -83,11 +71,6 @@ def converted(notebook: str) -> tuple[str, str]:
     return f"jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))
 
 
-def is_python(word: str) -> bool:
-    """Return whether a word starts Python: ``python``, ``/usr/bin/python3.10``."""
-    return _PYTHON.fullmatch(word) is not None
-
-
 _NAMES = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 
 #: Files that mark an environment of any name: Python's own, and conda's.
@@ -108,15 +91,14 @@ def module_name(script: str, project: Path) -> str:
     return ".".join(parts[1:] if parts[0] == "src" and not is_file(project / "src/__init__.py") else parts)
 
 
-def console_script(word: str, project: Path) -> str | None:
-    """Return the project's own module that a command of ``[project.scripts]`` calls, or None."""
-    from seatrial.system.toml_file import read_toml  # few targets are commands
-
-    file = project / "pyproject.toml"
-    if not is_file(file):
-        return None
-    table = read_toml(file, inside=project).get("project")
-    scripts = table.get("scripts") if isinstance(table, dict) else None
-    called = scripts.get(word) if isinstance(scripts, dict) else None
-    module = called.partition(":")[0].strip() if isinstance(called, str) else ""
-    return module if module and find_module(module, [project, project / "src"], main=True) else None
+def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | None:
+    """Return (module, function, whether ``-m module`` calls it, its folder) of a command that the metadata names."""
+    entry = re.compile(rf"""(?m)(?:^|["'])\s*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):(\w+)""")
+    for name in ("pyproject.toml", "setup.cfg", "setup.py"):
+        for file in (project / name, *sorted(project.glob(f"*/{name}"))):
+            if is_file(file) and (found := entry.search(file.read_text(errors="replace"))):
+                module, function = found.groups()
+                if place := locate_module(module, [file.parent, file.parent / "src"], main=True):
+                    main = re.search(rf"(?s)__main__.*\b{function}\(", place[0].read_text(errors="replace"))
+                    return module, function, main is not None, place[1].relative_to(project).as_posix()
+    return None
