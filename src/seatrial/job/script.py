@@ -170,7 +170,12 @@ def script_facts(
     roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(
-        project, roots, inside, start, calls=calls, arguments=target.args, any_python=any_python, folder=folder
+        *(project, roots, inside, start),
+        calls=calls,
+        arguments=target.args,
+        any_python=any_python,
+        folder=folder,
+        before=_packages(target, roots),
     )
     _refuse_a_notebook(reading, project)
     if target.kind == "script":
@@ -180,6 +185,13 @@ def script_facts(
         root = "." if find_module(target.value, [project], main=True) else "src"
         facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, root))))
     return facts
+
+
+def _packages(target: Target, roots: list[Path]) -> list[Path]:
+    """Return the files of the packages that ``-m package.module`` imports first, outer ones first."""
+    parts = target.value.split(".") if target.kind == "module" else []
+    found = (find_module(".".join(parts[:count]), roots) for count in range(1, len(parts) + 1))
+    return [file for file in found if file is not None and file.name == "__init__.py"]
 
 
 def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:

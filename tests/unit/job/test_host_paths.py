@@ -36,10 +36,20 @@ def found(project: Path, *arguments: str) -> list[tuple[str, str, bool, bool]]:
         (("data.root=DATA",), "DATA"),
         (("DATA",), "DATA"),
         (("-v", "--data", "DATA"), "DATA"),
+        (("--config=DATA:b16,cifar10",), "DATA"),
         (("--data", "../data"), "/data"),
         (("--data", "OWN"), "OWN"),
     ],
-    ids=["word", "sign", "hydra", "alone", "behind a flag", "above the project", "in it by an absolute name"],
+    ids=[
+        "word",
+        "sign",
+        "hydra",
+        "alone",
+        "behind a flag",
+        "with its parameter",
+        "above the project",
+        "in it by an absolute name",
+    ],
 )
 def test_a_path_has_its_place_in_a_container(project: Path, arguments: tuple[str, ...], target: str) -> None:
     (project / "inside").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 #: Signs of one process per GPU under torchrun; docs.pytorch.org/docs/stable/elastic/run.html. A Lightning Trainer
@@ -75,6 +76,8 @@ _TENSORFLOW_1 = {
     *("summary.FileWriter", "summary.merge_all", "train.AdamOptimizer", "train.GradientDescentOptimizer"),
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
+
+_STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
@@ -239,6 +242,14 @@ def _names_ranks(call: ast.Call) -> bool:
         if keyword.arg == "init_method":
             return not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "env://")
     return False
+
+
+def started_files(node: ast.AST) -> list[str]:
+    """Return Python files that a text or a list starts: ``python train.py --lr``, ``[sys.executable, "train.py"]``."""
+    parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+    words = ["python" if dotted(each) == "sys.executable" else str(getattr(each, "value", "")) for each in parts]
+    found = _STARTED.search(" ".join(words)) if isinstance(node, ast.List | ast.Tuple | ast.Constant) else None
+    return [found[1]] if found else []
 
 
 def data_root(call: ast.Call) -> str | None:
