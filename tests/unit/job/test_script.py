@@ -40,6 +40,13 @@ def test_a_file_that_the_script_starts_is_read(tmp_path: Path, line: str) -> Non
     assert facts_of(tmp_path, f"import os, subprocess, sys\n{line}\n", net="import torch\n").imports == ("torch",)
 
 
+def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path) -> None:
+    for name, text in {"setup.py": "", "lib/core/__init__.py": "", "lib/core/train.py": "import torch"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    assert facts_of(tmp_path, "from core import train\n").imports == ("torch",)
+
+
 def test_what_python_runs_before_and_with_a_module_is_read(tmp_path: Path) -> None:
     for name, text in {
         "pkg/__init__.py": "import jax",

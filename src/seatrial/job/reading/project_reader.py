@@ -226,6 +226,8 @@ class ProjectReader:
             always: the unit that imports in every run, or None.
         """
         absolute = self.roots.absolute
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
+            self.roots.located([node.module.partition(".")[0]], absolute)
         for name, roots, bound in _imported(node, module.path, absolute):
             parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
             found = self.roots.located(parts, roots)
