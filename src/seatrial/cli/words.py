@@ -23,10 +23,11 @@ _NEVER_BEHIND_A_TARGET = ("-f", "--file")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
-def dispatch(argv: Sequence[str]) -> int:
-    """Run a verb. Words after the first ``--`` belong to the target, untouched."""
-    _check_words(argv)
-    argv = _with_dashes(_in_our_words(argv))
+def dispatch(typed: list[str]) -> int:
+    """Run a verb. Words after the first ``--`` belong to the target, untouched; ours replace a launcher's in place."""
+    _check_words(typed)
+    typed[:] = _in_our_words(typed)  # so that advice is given in them, too
+    argv = _with_dashes(typed)
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
     if ours == ["runs"]:

@@ -92,6 +92,8 @@ def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCo
             options += ["--env", f"{name}={value}"]
     while rest and rest[0] in ("nohup", "exec", "time", "srun"):
         del rest[0]
+    if rest[:1] in (["uv"], ["poetry"], ["pipenv"]) and rest[1:2] == ["run"]:
+        rest[:2] = ["python"] if rest[2:] and rest[2].endswith(".py") else []
     program = PurePosixPath(rest[0]).name if rest else ""
     if is_python(program):
         del rest[0]
