@@ -262,7 +262,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules=reading.needed,
+        modules={**reading.needed, **({"numpy.int": seen["numpy-1.23"]} if "numpy-1.23" in seen else {})},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),

@@ -40,6 +40,13 @@ def test_a_file_that_the_script_starts_is_read(tmp_path: Path, line: str) -> Non
     assert facts_of(tmp_path, f"import os, subprocess, sys\n{line}\n", net="import torch\n").imports == ("torch",)
 
 
+def test_names_that_numpy_1_24_removed_are_seen(tmp_path: Path) -> None:
+    source = "import numpy as np\nx = np.bool, np.int64\n"
+    assert "numpy.int" not in facts_of(tmp_path, source).modules
+    found = facts_of(tmp_path, source + "def area(x):\n    return x.astype(np.int)\narea(x)\n")
+    assert found.modules["numpy.int"] == "train.py:4 np.int"
+
+
 def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path) -> None:
     for name, text in {"setup.py": "", "lib/core/__init__.py": "", "lib/core/train.py": "import torch"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)

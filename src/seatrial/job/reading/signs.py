@@ -79,6 +79,9 @@ _TENSORFLOW_1 = {
 
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
+#: Source: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations"; np.bool is back in 2.0.
+_NUMPY_1_23 = {f"{numpy}.{name}" for numpy in ("np", "numpy") for name in ("int", "float", "object", "complex")}
+
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
 
@@ -109,6 +112,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         library, _, inner = name.partition(".")
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
+        elif name in _NUMPY_1_23:
+            yield "numpy-1.23", name
         elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
         else:
