@@ -81,6 +81,8 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
 
     Returns None where the first word is none of these. Raises TargetError: seatrial has no words for it.
     """
+    if not words or not words[0]:
+        return None
     try:
         if command := read_command(words):
             return command.words()
@@ -107,7 +109,7 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
 
 def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
     """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
-    at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[0] not in "-+"), 0)
+    at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
     name = words[at]
     if not is_file(here / name):
         folder = (here / name).parent
@@ -138,8 +140,11 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
     Args:
         why: what seatrial has no word for.
     """
-    python = next((at for at, word in enumerate(words) if is_python(word)), None)
-    command = read_command(words[python:]) if python is not None and why is None else None
+    python = next((at for at, word in enumerate(words) if is_python(word)), len(words))
+    try:
+        command = read_command(words[python:]) if why is None else None
+    except UnreadCommand as error:
+        command, why = None, str(error)
     counts = re.search(r" (?:-np|-n|--ntasks) (\d+) ", shlex.join(words))
     gpus = ["--gpus", counts[1]] if counts and counts[1] != "1" else []
     return TargetError(

@@ -177,19 +177,11 @@ def _value(match: re.Match[str], values: dict[str, str]) -> str:
 
 def _commands(filled: str, line: str) -> list[list[str]]:
     """Split a line at ``;`` and ``&&``."""
-    splitter = shlex.shlex(filled, posix=True, punctuation_chars=";&|()<>")
-    splitter.whitespace_split, splitter.commenters = True, ""
-    commands: list[list[str]] = [[]]
+    bare = re.sub(r"""'[^']*'|"[^"]*"|(^|\s)#.*|&&""", "", filled)
     try:
-        for word in splitter:
-            if word.startswith("#"):
-                break
-            if word in (";", "&&"):
-                commands.append([])
-            elif re.fullmatch(r"[;&|()<>]+", word):
-                raise UnreadCommand(line.strip())
-            else:
-                commands[-1].append(word)
+        parts = [shlex.split(part, comments=True) for part in re.split(";|&&", filled)]
     except ValueError:  # a quote that the next line closes
-        raise UnreadCommand(line.strip()) from None
-    return [words for words in commands if words]
+        raise UnreadCommand(line.strip()[:80]) from None
+    if re.search(r"[|&<>()]", bare):
+        raise UnreadCommand(line.strip()[:80])
+    return [words for words in parts if words]
