@@ -74,7 +74,13 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
         yield path
         return
     file = Path(os.path.normpath(job.folder / value))
-    if not value or not file.is_relative_to(job.project) or not _exists(file):
+    if not value or not file.is_relative_to(job.project):
+        return
+    if not _exists(file):
+        if (
+            "/" in value and file.suffix in _CONFIGURATION and re.search("conf|cfg", where)
+        ):  # not yolov3.yaml, found by name
+            yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(job.project)):  # a link to data: it has this target in a container, too
