@@ -46,7 +46,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
         at += len(words)
     if not argv[at:] or argv[at].endswith(".py"):
         return argv
-    from seatrial.job.reading.commands import LAUNCHER_MODULES, PYTHON_SWITCHES
+    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES
 
     python = ["python"] if words[-1] in LAUNCHER_MODULES or words[0] in PYTHON_SWITCHES else []
     if not python and argv[at].startswith("-") and argv[at] != "--":

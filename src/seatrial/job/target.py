@@ -11,19 +11,23 @@ from pathlib import Path
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
-from seatrial.job.reading.commands import (
+from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
+from seatrial.job.startable import (
     LAUNCHER_MODULES,
     LAUNCHERS,
     MPI_LAUNCHERS,
     SHELLS,
     PythonCommand,
     UnreadCommand,
+    console_script,
+    converted,
     is_python,
+    module_name,
     read_command,
     read_shell,
+    scripts,
+    what_is_here,
 )
-from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
-from seatrial.job.startable import console_script, converted, module_name, scripts, what_is_here
 from seatrial.system.typed_path import as_typed
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
