@@ -49,7 +49,9 @@ _HARMLESS = (
     *("nvidia-smi", "nvcc", "which", "sleep", "wait", "pwd", "true", "free", "ls"),
 )
 _OUTPUT = re.compile(r"\s(?:\d|&)?>>?\s*(?:&\d|[^\s;&|]+)|\|\s*tee\b[^;&|]*|&\s*$")
-_EXPANDED = re.compile(r"'[^']*'|`|\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+|[@*#])|)")
+_EXPANDED = re.compile(r"'[^']*'|`|\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+|[@#])|)")
+#: Stands for "$@", whose words stay as they are.
+_ALL = "_all_arguments"
 #: Stands before what the shell would fill in and this script does not set.
 _UNKNOWN = "\0"
 
@@ -243,13 +245,14 @@ def _launched(program: str, rest: list[str]) -> list[str]:
 def read_shell(text: str, arguments: Sequence[str]) -> list[PythonCommand]:
     """Return the commands of Python in a shell script, their variables filled in. Raises UnreadCommand."""
     values = {str(at): word for at, word in enumerate(arguments, 1)}
-    values.update({"@": shlex.join(arguments), "*": shlex.join(arguments), "#": str(len(arguments))})
+    values |= {"@": " ".join(arguments), "#": str(len(arguments)), _ALL: shlex.join(arguments)}
     exported: dict[str, str] = {}
-    found: list[PythonCommand] = []
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        if line.lstrip().startswith("#"):
+    found, line = list[PythonCommand](), ""
+    for each in re.sub(r"\\\n", " ", text).splitlines():
+        line = f"{line} {each}" if _is_open(line) else each
+        if _is_open(line) or line.lstrip().startswith("#"):
             continue
-        filled = _EXPANDED.sub(lambda match: _value(match, values), _OUTPUT.sub(" ", line))
+        filled = _EXPANDED.sub(lambda match: _value(match, values), _OUTPUT.sub(" ", line.replace('"$@"', f"${_ALL}")))
         for words in _commands(filled, line):
             exports = words[0] == "export"
             pairs = [_ASSIGNMENT.fullmatch(word) for word in words[exports:]]
@@ -262,13 +265,29 @@ def read_shell(text: str, arguments: Sequence[str]) -> list[PythonCommand]:
                 if command is None or _UNKNOWN in "".join(command.words()):
                     raise UnreadCommand(line.strip()[:80])
                 found.append(command)
+    if _is_open(line):
+        raise UnreadCommand(line.strip()[:80])
     return found
 
 
+def _is_open(line: str) -> bool:
+    """Return whether a quote goes on in the next line."""
+    try:
+        shlex.split(line, comments=True)
+    except ValueError:
+        return True
+    return False
+
+
 def _value(match: re.Match[str], values: dict[str, str]) -> str:
-    """Return a variable's value or its default; quoted text as it is, and marked what is set elsewhere."""
-    default = ("" if match[0][0] == "'" else _UNKNOWN) + match[0] if match[2] is None else match[2]
-    return values.get(match[1] or match[3] or "", default)
+    """Return a variable's value or its default; text in quotes as it is, and what is not known exactly with a mark."""
+    name = match[1] or match[3] or ""
+    if match[0].startswith("'"):
+        return match[0]
+    value = values.get(name, match[2])
+    if value is None or (name != _ALL and re.search("""['"\\\\]""", value)):  # which the shell would not read again
+        return _UNKNOWN + match[0]
+    return value
 
 
 def _commands(filled: str, line: str) -> list[list[str]]:

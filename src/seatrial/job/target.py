@@ -262,7 +262,7 @@ def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
         if beyond and named
         else "seatrial starts Python itself; other programs run in an existing image",
-        run=None if "python" in text else own_image,
+        run=None if named or "python" in text else own_image,
     )
 
 

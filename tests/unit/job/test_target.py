@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
+from seatrial.job.startable import read_shell
 from seatrial.job.target import in_our_words, resolve_target
 from tables import cases
 
@@ -104,6 +106,25 @@ def test_a_command_that_has_no_words_of_ours_is_refused(
         in_our_words(words.split(), tmp_path)
     assert message in refusal.value.message and cause in str(refusal.value.cause)
     assert (refusal.value.run or "") == run
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'A="a b"\npython t.py $A "$A" \'$A\' ${B:-d}/x > log.txt',
+        "A=1\nA=${A}y; B=$A:z && python t.py --n=$B # $A",
+        'python t.py "$@" $1 -- $@ 2>&1 | tee x.log &',
+        'ARGS="\n  --lr 1 \\\n  --name $2\n"\npython t.py $ARGS "x $#"',
+    ],
+)
+def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > out\n")
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "t.sh").write_text(f"{text}\nwait\n")
+    arguments = ["p q", "r"]
+    subprocess.run(["bash", "t.sh", *arguments], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
+    [command] = read_shell(text, arguments)
+    assert ["t.py", *command.arguments] == (tmp_path / "out").read_text().splitlines()
 
 
 def test_a_command_of_the_project_that_its_module_does_not_call_gets_a_script(tmp_path: Path) -> None:
