@@ -49,7 +49,8 @@ _HARMLESS = (
     *("nvidia-smi", "nvcc", "which", "sleep", "wait", "pwd", "true", "free", "ls"),
 )
 _OUTPUT = re.compile(r"\s(?:\d|&)?>>?\s*(?:&\d|[^\s;&|]+)|\|\s*tee\b[^;&|]*|&\s*$")
-_EXPANDED = re.compile(r"'[^']*'|`|\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+|[@#])|)")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|[^'"]+|['"]""")
+_EXPANDED = re.compile(r"`|\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+|[@#])|)")
 #: Stands for "$@", whose words stay as they are.
 _ALL = "_all_arguments"
 #: Stands before what the shell would fill in and this script does not set.
@@ -252,8 +253,7 @@ def read_shell(text: str, arguments: Sequence[str]) -> list[PythonCommand]:
         line = f"{line} {each}" if _is_open(line) else each
         if _is_open(line) or line.lstrip().startswith("#"):
             continue
-        filled = _EXPANDED.sub(lambda match: _value(match, values), _OUTPUT.sub(" ", line.replace('"$@"', f"${_ALL}")))
-        for words in _commands(filled, line):
+        for words in _commands(line, values):
             exports = words[0] == "export"
             pairs = [_ASSIGNMENT.fullmatch(word) for word in words[exports:]]
             if all(pairs):
@@ -280,23 +280,28 @@ def _is_open(line: str) -> bool:
 
 
 def _value(match: re.Match[str], values: dict[str, str]) -> str:
-    """Return a variable's value or its default; text in quotes as it is, and what is not known exactly with a mark."""
+    """Return a variable's value or its default, and what is not known exactly with a mark."""
     name = match[1] or match[3] or ""
-    if match[0].startswith("'"):
-        return match[0]
     value = values.get(name, match[2])
     if value is None or (name != _ALL and re.search("""['"\\\\]""", value)):  # which the shell would not read again
         return _UNKNOWN + match[0]
     return value
 
 
-def _commands(filled: str, line: str) -> list[list[str]]:
-    """Split a line at ``;`` and ``&&``."""
-    bare = re.sub(r"""'[^']*'|"[^"]*"|(^|\s)#.*|&&""", "", filled)
-    try:
-        parts = [shlex.split(part, comments=True) for part in re.split(";|&&", filled)]
-    except ValueError:  # a quote that the next line closes
-        raise UnreadCommand(line.strip()[:80]) from None
+def _commands(line: str, values: dict[str, str]) -> Iterator[list[str]]:
+    """Yield the commands of a line, one by one: each may set variables of the next."""
+    written = _OUTPUT.sub(" ", line.replace('"$@"', f"${_ALL}"))
+    bare = re.sub(r"""'[^']*'|"[^"]*"|(^|\s)#.*|&&""", "", written)
     if re.search(r"[|&<>()]", bare):
         raise UnreadCommand(line.strip()[:80])
-    return [words for words in parts if words]
+    for part in re.split(";|&&", written):
+        filled = [
+            each if each[0] == "'" else _EXPANDED.sub(lambda match: _value(match, values), each)
+            for each in _QUOTED.findall(part)
+        ]
+        try:
+            words = shlex.split("".join(filled), comments=True)
+        except ValueError:  # its ; is in quotes
+            raise UnreadCommand(line.strip()[:80]) from None
+        if words:
+            yield words

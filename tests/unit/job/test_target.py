@@ -113,6 +113,7 @@ def test_a_command_that_has_no_words_of_ours_is_refused(
     [
         'A="a b"\npython t.py $A "$A" \'$A\' ${B:-d}/x > log.txt',
         "A=1\nA=${A}y; B=$A:z && python t.py --n=$B # $A",
+        """A=1; A=2; python t.py "don't $A" 'q $A' "'" $A""",
         'python t.py "$@" $1 -- $@ 2>&1 | tee x.log &',
         'ARGS="\n  --lr 1 \\\n  --name $2\n"\npython t.py $ARGS "x $#"',
     ],
