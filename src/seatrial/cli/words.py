@@ -20,20 +20,51 @@ _PARSERS = re.compile(
 )
 #: NAME or NAME=VALUE, what our own --env takes.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
+#: Options that no target can stand before.
+_NEVER_BEHIND_A_TARGET = ("-f", "--file")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
-def dispatch(argv: Sequence[str]) -> int:
-    """Run a verb. Words after the first ``--`` belong to the target, untouched."""
-    _check_words(argv)
-    argv = _with_dashes(argv)
+def dispatch(typed: list[str]) -> int:
+    """Run a verb. Words after the first ``--`` belong to the target, untouched; ours replace a launcher's in place."""
+    _check_words(typed)
+    typed[:] = _in_our_words(typed)  # so that advice is given in them, too
+    argv = _with_dashes(typed)
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
-    if argv[0] in ("run", "plan") and not any(word.startswith("--image") for word in ours):
-        check_launcher(ours[1:], theirs)
     if ours == ["runs"]:
         ours = ["runs", "--help"]
     return int(Root().main(ours, prog_name="seatrial", standalone_mode=False, obj=theirs) or 0)
+
+
+def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
+    """Put seatrial's words in place of those that start Python in READMEs: ``seatrial run torchrun … train.py``."""
+    if argv[0] not in ("run", "plan") or any(word.startswith("--image") for word in argv):
+        return argv
+    known, at, words = options_of(argv[0]), 1, [""]
+    for name, words in typed_parts(argv[1:], known):
+        if not name or name == "-m":
+            break
+        at += len(words)
+    if not argv[at:] or argv[at].endswith(".py"):
+        return argv
+    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES
+
+    python = ["python"] if words[-1] in LAUNCHER_MODULES or words[0] in PYTHON_SWITCHES else []
+    if not python and argv[at].startswith("-") and argv[at] != "--":
+        return argv
+    from seatrial.job.target import in_our_words
+
+    cut = argv.index("--") if "--" in argv else len(argv)
+    typed = [*argv[at:cut], *argv[cut + 1 :]]
+    if (command := in_our_words([*python, *typed], Path.cwd())) is None:
+        return argv
+    parts = list(typed_parts(command, known))
+    first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
+    behind = [words for name, words in typed_parts(argv[at + 1 : cut], known) if name and words[0] not in command]
+    given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
+    kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
+    return [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
 
 
 def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
@@ -46,7 +77,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         return argv
     import difflib
 
-    from seatrial.job.startable import LAUNCHER_MODULES, scripts
+    from seatrial.job.startable import scripts
     from seatrial.system.project_files import read_sources
 
     here = Path.cwd()
@@ -62,11 +93,9 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             script = Path(f"{words[-1].replace('.', '/')}.py")
         if not name or name == "-m":
             break
-    if argv[at - 1] in LAUNCHER_MODULES:
-        return [*argv[:at], "--", *argv[at:]]
     typed = list(typed_parts(argv[at:], known))
     odd = any(name == "--env" and not _VARIABLE.match(words[-1].removeprefix("--env=")) for name, words in typed)
-    parts = [(name, words[0].partition("=")[0]) for name, words in typed]
+    parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
     texts = [text]
@@ -97,9 +126,12 @@ def typed_parts(words: Sequence[str], known: Mapping[str, bool]) -> Iterator[tup
 
 def _reads_arguments(script: Path, text: str) -> bool:
     """Return whether a script, or a module that it imports from its project, may read its command line."""
+    from seatrial.job.reading.modules import folder_of
+
     roots = {name.partition(".")[0] for name in _IMPORTED.findall(text)}
     places = [folder / root for folder in script.parents for root in roots]
-    return any(each.is_dir() or each.with_suffix(".py").is_file() for each in places) or bool(_PARSERS.search(text))
+    here = any(each.is_dir() or each.with_suffix(".py").is_file() for each in places)
+    return here or bool(_PARSERS.search(text)) or any(folder_of(root, Path.cwd()) for root in roots)
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:
@@ -116,33 +148,6 @@ def _declares(script: str, option: str) -> bool:
     """Look for ``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl."""
     own = re.escape(option.lstrip("-"))
     return re.search(rf"""["']{option}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
-
-
-def check_launcher(words: Sequence[str], arguments: Sequence[str] = ()) -> None:
-    """Refuse ``mpirun -np 4 python train.py``, whose -np click would call unknown. Raises TargetError.
-
-    Args:
-        arguments: the words after ``--``.
-    """
-    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, is_python
-
-    for at, word in enumerate(words if arguments else words[:-1]):
-        launcher = word in (*LAUNCHERS, *MPI_LAUNCHERS) and not (at and words[at - 1].startswith("-"))
-        if launcher or (is_python(word) and _is_first(words, at)):
-            from seatrial.job.target import launcher_refused
-
-            raise launcher_refused([*words[at:], *arguments])
-
-
-def _is_first(words: Sequence[str], at: int) -> bool:
-    """Return True if only options and their values stand before this word."""
-    flags = {name for verb in ("run", "plan") for name, takes_value in options_of(verb).items() if not takes_value}
-    value_follows = False
-    for word in words[:at]:
-        if not value_follows and not word.startswith("-"):
-            return False
-        value_follows = not value_follows and "=" not in word and word not in flags
-    return not value_follows
 
 
 def _check_words(argv: Sequence[str]) -> None:

@@ -74,7 +74,13 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
         yield path
         return
     file = Path(os.path.normpath(job.folder / value))
-    if not value or not file.is_relative_to(job.project) or not _exists(file):
+    if not value or not file.is_relative_to(job.project):
+        return
+    if not _exists(file):
+        if (
+            "/" in value and file.suffix in _CONFIGURATION and re.search("conf|cfg", where)
+        ):  # not yolov3.yaml, found by name
+            yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(job.project)):  # a link to data: it has this target in a container, too
@@ -100,6 +106,8 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
 def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True) -> HostPath | None:
     if not text.isprintable() or text in ("/", "//") or not text.startswith(("/", "../", "~/")):
         return None
+    if ":" in text and not _exists(Path(text)):  # config.py:b16, as ml_collections has it
+        text = text.partition(":")[0]
     source = Path(os.path.normpath(job.folder / os.path.expanduser(text)))  # noqa: PTH111  keeps what has no home
     if source.is_relative_to(job.project) and text.startswith("../"):  # the container has it at this place
         return None

@@ -171,7 +171,12 @@ def script_facts(
     roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(
-        project, roots, inside, start, calls=calls, arguments=target.args, any_python=any_python, folder=folder
+        *(project, roots, inside, start),
+        calls=calls,
+        arguments=target.args,
+        any_python=any_python,
+        folder=folder,
+        before=_packages(target, roots),
     )
     _refuse_a_notebook(reading, project)
     if target.kind == "script":
@@ -194,6 +199,13 @@ def source_digest(job: Job) -> str | None:
     if start is None or not start.is_relative_to(job.project):
         return None
     return hashlib.sha256(read_bytes(start, inside=job.project, refusal=TargetError)).hexdigest()
+
+
+def _packages(target: Target, roots: list[Path]) -> list[Path]:
+    """Return the files of the packages that ``-m package.module`` imports first, outer ones first."""
+    parts = target.value.split(".") if target.kind == "module" else []
+    found = (find_module(".".join(parts[:count]), roots) for count in range(1, len(parts) + 1))
+    return [file for file in found if file is not None and file.name == "__init__.py"]
 
 
 def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
@@ -264,7 +276,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules=reading.needed,
+        modules={**reading.needed, **({"numpy.int": seen["numpy-1.23"]} if "numpy-1.23" in seen else {})},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),

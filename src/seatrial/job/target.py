@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from seatrial.errors import TargetError
@@ -17,17 +16,19 @@ from seatrial.job.startable import (
     LAUNCHER_MODULES,
     LAUNCHERS,
     MPI_LAUNCHERS,
+    SHELLS,
+    PythonCommand,
+    UnreadCommand,
     console_script,
     converted,
     is_python,
     module_name,
+    read_command,
+    read_shell,
     scripts,
     what_is_here,
 )
 from seatrial.system.typed_path import as_typed
-
-#: Their options for the number of processes.
-_PROCESSES = re.compile(r"--(?:nproc[_-]per[_-]node|num[_-]processes|num[_-]gpus|num-proc|ntasks|np|nrs)|-np|-n")
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -69,7 +70,7 @@ def resolve_target(
         return Target(kind="image", value="", args=tuple(words))
     if not words:
         raise _nothing(start, recipes)
-    if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS) or (is_python(words[0]) and words[1:]):
+    if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
     raise _not_there(words[0], start, recipes)
 
@@ -79,30 +80,81 @@ _MPI = (
 )
 
 
-def launcher_refused(words: Sequence[str]) -> TargetError:
-    """Return the error for ``torchrun --nproc_per_node 4 train.py`` and the like, with the command for seatrial."""
-    at = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
-    script, arguments = (words[at], list(words[at + 1 :])) if at is not None else ("train.py", [])
-    ours: list[str] = []
-    for option in ("--on", "--gpus"):  # typed behind the script, as seatrial's own
-        if option in arguments[:-1]:
-            place = arguments.index(option)
-            ours += arguments[place : place + 2]
-            del arguments[place : place + 2]
-    split = [part for word in words[:at] for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    counts = [value for option, value in pairwise(split) if _PROCESSES.fullmatch(option) and value.isdigit()]
-    if "--config_file" in split:  # accelerate's: what it sets is neither an option nor an argument
-        return TargetError(
-            f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
-            cause="torchrun does not read accelerate's --config_file: its DeepSpeed or FSDP is set in the script",
+def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
+    """Return seatrial's words for a command that starts Python on this machine: a launcher's, a shell's, the project's.
+
+    Returns None where the first word is none of these. Raises TargetError: seatrial has no words for it.
+    """
+    if not words or not words[0]:
+        return None
+    try:
+        if command := read_command(words):
+            return command.words()
+        if words[0] in SHELLS or (is_file(here / words[0]) and _is_shell(here / words[0])):
+            return _in_shell(words, here).words()
+    except UnreadCommand as error:
+        raise launcher_refused(words, str(error)) from None
+    if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
+        raise launcher_refused(words)
+    if is_file(here / words[0]) or not (called := console_script(words[0], here)):
+        return None
+    module, function, is_main, folder = called
+    if not is_main:
+        name = re.sub(r"\W", "_", words[0]) + ".py"
+        raise TargetError(
+            f"{words[0]} is a command of this project, which calls {function}() of {module}; -m {module} does not",
+            run=f"seatrial run {name}",
+            instead=(words[0], [name]),
+            first=f"echo 'from {module} import {function}; {function}()' > {name}",
         )
-    gpus = ["--gpus", counts[0]] if counts and counts[0] != "1" and "--gpus" not in ours else []
+    path = ("--env", f"PYTHONPATH={folder}") if folder not in (".", "src") else ()
+    return PythonCommand(path, ("-m", module), tuple(words[1:])).words()
+
+
+def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
+    """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
+    at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
+    name = words[at]
+    if not is_file(here / name):
+        folder = (here / name).parent
+        similar = _similar(name, [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh"))])
+        hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
+        retyped = [*words[:at], *similar[:1], *words[at + 1 :]]
+        raise TargetError(
+            f"Shell script {name} not found in {here}{hint}",
+            run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
+        )
+    try:
+        started = read_shell((here / name).read_text(errors="replace")[:_MOST_OF_YAML], words[at + 1 :])
+    except UnreadCommand as error:
+        raise _no_python(name, here / name, str(error)) from None
+    if not started:
+        raise _no_python(name, here / name)
+    if started[1:]:
+        raise TargetError(
+            f"{name} starts Python {len(started)} times, and a run starts it once: run its commands one by one",
+            run=f"seatrial run {shlex.join(started[0].words())}",
+        )
+    return started[0]
+
+
+def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
+    """Return the error for ``mpirun -np 4 python train.py``, with the command for seatrial where it is known.
+
+    Args:
+        why: what seatrial has no word for.
+    """
+    python = next((at for at, word in enumerate(words) if is_python(word)), len(words))
+    try:
+        command = read_command(words[python:]) if why is None else None
+    except UnreadCommand as error:
+        command, why = None, str(error)
+    counts = re.search(r" (?:-np|-n|--ntasks) (\d+) ", shlex.join(words))
+    gpus = ["--gpus", counts[1]] if counts and counts[1] != "1" else []
     return TargetError(
-        "seatrial starts Python itself: name the script alone"
-        if is_python(words[0])
-        else f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
-        cause=_MPI if words[0] in MPI_LAUNCHERS else None,
-        run=f"seatrial run {shlex.join([*ours, *gpus, script, *(['--', *arguments] if arguments else [])])}",
+        f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
+        cause=why or (_MPI if words[0] in MPI_LAUNCHERS else None),
+        run=f"seatrial run {shlex.join([*gpus, *command.words()])}" if command else None,
     )
 
 
@@ -143,7 +195,7 @@ def _script(word: str, project: Path, start: Path) -> str:
         refused = TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
         raise manifest_refused(word) if run is None else refused
     if _is_makefile(path) or _is_shell(path):
-        raise _no_python(word, path, start.resolve())
+        raise _no_python(word, path)
     if not path.is_relative_to(root):
         raise TargetError(
             f"{word} is outside the project {root}",
@@ -198,46 +250,20 @@ def _is_shell(path: Path) -> bool:
         return _SHELL_LINE.match(file.read(100)) is not None
 
 
-def _no_python(word: str, path: Path, root: Path) -> TargetError:
-    """Return the error for a shell script or Makefile: seatrial runs the Python script that it starts."""
-    kind = "Makefile" if _is_makefile(path) else "shell script"
-    started = _started_by(path, root)
-    if len(started) == 1:
-        [one] = started
-        return TargetError(
-            f"{word} is a {kind}, not Python; it starts {one}",
-            cause=f"seatrial starts Python itself; its arguments in {word} follow --",
-            run=f"seatrial run {one if one.startswith('-m ') else shlex.quote(one)}",
-        )
-    program = ["make", "-f"] if _is_makefile(path) else ["bash"]
-    several = f"; it names {', '.join(started[:3])}" + (" and more" if len(started) > 3 else "") if started else ""
+def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
+    """Return the error for a Makefile, or a shell script with a command that is beyond what seatrial reads of it."""
+    kind, program = ("Makefile", ["make", "-f"]) if _is_makefile(path) else ("shell script", ["bash"])
+    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML])
+    named = [*dict.fromkeys(re.findall(r"(?<![\w./$}-])[\w./-]+\.py\b", text))][:3]
+    several = f"; it names {', '.join(named)}" if named else ""
+    own_image = f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}"
     return TargetError(
         f"{word} is a {kind}, not Python{several}",
-        cause="seatrial starts Python itself; other programs run in an existing image",
-        run=None
-        if started or b"python" in _head(path)
-        else f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}",
+        cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
+        if beyond and named
+        else "seatrial starts Python itself; other programs run in an existing image",
+        run=None if named or "python" in text else own_image,
     )
-
-
-def _head(path: Path) -> bytes:
-    """Return the beginning of a file."""
-    with path.open("rb") as file:
-        return file.read(_MOST_OF_YAML)
-
-
-def _started_by(path: Path, root: Path) -> list[str]:
-    """Return scripts and modules of the project that a shell script or Makefile names, each once."""
-    text = _head(path).decode(errors="replace")
-    text = re.sub(r"(?m)(^|\s)#.*$", "", text)
-    found = {
-        os.path.relpath(base / name, root): None
-        for name in re.findall(r"(?<![\w./$}-])[\w./-]+\.py\b", text)
-        for base in (root, path.parent)
-        if is_file(base / name) and (base / name).is_relative_to(root)
-    }
-    modules = (name for name in re.findall(r"\s-m\s+([A-Za-z_][\w.]*)", text) if find_module(name, [root], main=True))
-    return [*found, *(f"-m {name}" for name in dict.fromkeys(modules))]
 
 
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
@@ -283,13 +309,6 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
             f"the target {word} is a folder, not a script; it contains {', '.join(inside)}",
             run=f"seatrial run {example}",
             instead=(word, [str(Path(word) / inside[0])]),
-        )
-    if module := console_script(word, project):
-        return TargetError(
-            f"Script {word} not found; installing this project makes a command of that name, of the module {module}",
-            cause="[project.scripts] in pyproject.toml",
-            run=f"seatrial run -m {module}",
-            instead=(word, ["-m", module]),
         )
     if re.match(r"(https?|ssh|git)://|git@", word):
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")

@@ -41,7 +41,7 @@ def _load() -> None:
         for part in ("within", "of", "phase"):
             form = form.replace(part.upper(), tables["forms"][part])
         setattr(_RE, name, re.compile(form, re.IGNORECASE))
-    _RE.hint = re.compile("|".join(_WORDS["metric"] | _WORDS["exact"]).encode())
+    _RE.hint = re.compile("|".join(_WORDS["metric"] | _WORDS["exact"] | {"iters: "}).encode())
 
 
 class Figure(NamedTuple):
@@ -219,7 +219,7 @@ def _named(text: str, numbers: Sequence[re.Match[str]]) -> Iterator[tuple[int, s
     if _RE.without.search(text):
         return
     sections = [(match.end(), match[1].lower()) for match in _RE.section.finditer(text)]
-    row = _RE.row.match(text)
+    row, losses = _RE.row.match(text), _RE.losses.search(text)
     end = 0
     for place, match in enumerate(numbers):
         begin, end = end, match.end()
@@ -229,8 +229,10 @@ def _named(text: str, numbers: Sequence[re.Match[str]]) -> Iterator[tuple[int, s
         elif (model := _RE.model.search(before)) is not None:
             words = [*_RE.named.findall(model[2])[:1], model[1]]
         else:
-            words = _words(before[begin - match.start() :])
-        if words is None or _RE.part.match(text, end) or not is_metric(words, match[1] + "%" * (unit is not None)):
+            words = _words(_RE.glued.sub("", before[begin - match.start() :]) if begin else before)
+        kind = ["loss"] if losses is not None and losses.end() <= match.start() else []
+        figure = match[1] + "%" * (unit is not None)
+        if words is None or _RE.part.match(text, end) or not is_metric([*words, *kind], figure):
             continue
         name = "_".join(words).lower()
         if match[2] is not None and not any(part.startswith("acc") for part in _RE.parts.findall(name)):

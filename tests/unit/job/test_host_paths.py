@@ -36,10 +36,20 @@ def found(project: Path, *arguments: str) -> list[tuple[str, str, bool, bool]]:
         (("data.root=DATA",), "DATA"),
         (("DATA",), "DATA"),
         (("-v", "--data", "DATA"), "DATA"),
+        (("--config=DATA:b16,cifar10",), "DATA"),
         (("--data", "../data"), "/data"),
         (("--data", "OWN"), "OWN"),
     ],
-    ids=["word", "sign", "hydra", "alone", "behind a flag", "above the project", "in it by an absolute name"],
+    ids=[
+        "word",
+        "sign",
+        "hydra",
+        "alone",
+        "behind a flag",
+        "with its parameter",
+        "above the project",
+        "in it by an absolute name",
+    ],
 )
 def test_a_path_has_its_place_in_a_container(project: Path, arguments: tuple[str, ...], target: str) -> None:
     (project / "inside").mkdir()
@@ -92,3 +102,9 @@ def test_a_typed_path_needs_no_consent_and_one_of_a_file_does(project: Path) -> 
     assert ask == f"mounts {data} read-only at {data}"
     (project / "seatrial.toml").write_text(f'target = "train.py"\nargs = ["--data", "{data}"]\n')
     assert wishes() == [ask]
+
+
+def test_a_configuration_that_is_not_there_is_named(project: Path) -> None:
+    [path] = paths_of(project, "--config", "config/default.yaml")
+    assert (str(path), path.is_there) == ("--config config/default.yaml", False)
+    assert paths_of(project, "--cfg", "yolov3.yaml", "--annotations", "coco/train.json") == ()

@@ -27,6 +27,45 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
     assert found.framework == "torch"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "os.system('python3 net.py ' + flags)",
+        "subprocess.run([sys.executable, '-u', 'net.py', '--lr', rate])",
+        "for seed in (1, 2): os.system(f'CUDA_VISIBLE_DEVICES=0 torchrun --standalone net.py {seed}')",
+        "'python missing.py'; import net",
+    ],
+)
+def test_a_file_that_the_script_starts_is_read(tmp_path: Path, line: str) -> None:
+    assert facts_of(tmp_path, f"import os, subprocess, sys\n{line}\n", net="import torch\n").imports == ("torch",)
+
+
+def test_names_that_numpy_1_24_removed_are_seen(tmp_path: Path) -> None:
+    source = "import numpy as np\nx = np.bool, np.int64\n"
+    assert "numpy.int" not in facts_of(tmp_path, source).modules
+    found = facts_of(tmp_path, source + "def area(x):\n    return x.astype(np.int)\narea(x)\n")
+    assert found.modules["numpy.int"] == "train.py:4 np.int"
+
+
+def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path) -> None:
+    for name, text in {"setup.py": "", "lib/core/__init__.py": "", "lib/core/train.py": "import torch"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    assert facts_of(tmp_path, "from core import train\n").imports == ("torch",)
+
+
+def test_what_python_runs_before_and_with_a_module_is_read(tmp_path: Path) -> None:
+    for name, text in {
+        "pkg/__init__.py": "import jax",
+        "pkg/main.py": "import numpy",
+        "conf/b16.py": "import flax",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    target = Target(kind="module", value="pkg.main", args=("--config=conf/b16.py:cifar10", "gone.py"))
+    assert script_facts(target, tmp_path).imports == ("flax", "jax", "numpy")
+
+
 @cases("source", "framework")
 def test_framework(tmp_path: Path, source: str, framework: str | None) -> None:
     assert facts_of(tmp_path, source).framework == framework
@@ -111,7 +150,7 @@ def test_folders_of_the_jobs_python_path_are_the_projects_own(tmp_path: Path) ->
     for variable in ("lib", "/workspace/lib", f"/elsewhere:{tmp_path}/lib"):
         job = Job(project=tmp_path, target=script, env={"PYTHONPATH": variable})
         assert source_facts(job).imports == ("tabulate",)
-        assert source_facts(job.model_copy(update={"target": module})).imports == ("humanize",)
+        assert source_facts(job.model_copy(update={"target": module})).imports == ("humanize", "tabulate")
     assert source_facts(Job(project=tmp_path, target=script)).imports == ("core",)
     found = source_facts(Job(project=tmp_path, target=module))
     assert (found.imports, found.where) == (("core",), {"core": "-m core"})

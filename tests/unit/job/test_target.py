@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
-from seatrial.job.target import resolve_target
+from seatrial.job.startable import read_shell
+from seatrial.job.target import in_our_words, resolve_target
 from tables import cases
 
 RECIPES = ("digits", "mnist")
@@ -53,7 +55,6 @@ REFUSED = {
     "without its suffix": (["train"], None, None),
     "nothing like it": (["zzzzzz.py"], None, None),
     "folder": (["tools"], None, None),
-    "command of the project": (["learn"], None, None),
     "command of another project": (["other"], None, None),
     "folder without scripts": (["mnist/"], None, None),
     "notebook": (["lab.ipynb"], None, None),
@@ -94,35 +95,43 @@ def test_nothing_to_run_reports_what_is_here(tmp_path: Path, files: list[str], h
     assert caught.value.run == run
 
 
-@pytest.mark.parametrize(
-    ("text", "named", "run"),
-    [
-        ("python -u train.py --lr 1\n# python other.py\n", "; it starts train.py", "seatrial run train.py"),
-        ("cd x\npython train.py\npython other.py\n", "; it names train.py, other.py", None),
-        ("srun nvidia-smi\n", "", "seatrial run --image python:3.11-slim-bookworm -- bash job.sh"),
-    ],
-    ids=["one", "two", "none"],
-)
-def test_of_a_shell_script_only_the_one_script_that_it_starts_is_proposed(
-    tmp_path: Path, text: str, named: str, run: str | None
+@cases("words", "text", "message", "cause", "run")
+def test_a_command_that_has_no_words_of_ours_is_refused(
+    tmp_path: Path, words: str, text: str, message: str, cause: str, run: str
 ) -> None:
     for name in ("train.py", "other.py"):
         (tmp_path / name).touch()
     (tmp_path / "job.sh").write_text(text)
     with pytest.raises(TargetError) as refusal:
-        resolve_target(["job.sh"], None, None, tmp_path, ())
-    assert refusal.value.message == f"job.sh is a shell script, not Python{named}"
-    assert refusal.value.run == run
+        in_our_words(words.split(), tmp_path)
+    assert message in refusal.value.message and cause in str(refusal.value.cause)
+    assert (refusal.value.run or "") == run
 
 
 @pytest.mark.parametrize(
-    ("words", "module", "run"),
+    "text",
     [
-        ("--nproc_per_node=4 train.py --lr 1", "torch.distributed.launch", "seatrial run --gpus 4 train.py -- --lr 1"),
-        ("accelerate launch --config_file zero3.yaml train.py", None, None),  # of it no command is a guess
+        'A="a b"\npython t.py $A "$A" \'$A\' ${B:-d}/x > log.txt',
+        "A=1\nA=${A}y; B=$A:z && python t.py --n=$B # $A",
+        """A=1; A=2; python t.py "don't $A" 'q $A' "'" $A""",
+        'python t.py "$@" $1 -- $@ 2>&1 | tee x.log &',
+        'ARGS="\n  --lr 1 \\\n  --name $2\n"\npython t.py $ARGS "x $#"',
     ],
 )
-def test_a_launcher_is_refused_with_its_script(tmp_path: Path, words: str, module: str | None, run: str | None) -> None:
-    with pytest.raises(TargetError, match="is a launcher") as refusal:
-        resolve_target(words.split(), module, None, tmp_path, ())
-    assert refusal.value.run == run and (run or "--config_file" in str(refusal.value.cause))
+def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > out\n")
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "t.sh").write_text(f"{text}\nwait\n")
+    arguments = ["p q", "r"]
+    subprocess.run(["bash", "t.sh", *arguments], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
+    [command] = read_shell(text, arguments)
+    assert ["t.py", *command.arguments] == (tmp_path / "out").read_text().splitlines()
+
+
+def test_a_command_of_the_project_that_its_module_does_not_call_gets_a_script(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project.scripts]\ngo-train = "go:cli"\n')
+    (tmp_path / "go.py").write_text("def cli(): ...\nif __name__ == '__main__':\n    train()\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["go-train", "--lr", "1"], tmp_path)
+    assert refusal.value.first == "echo 'from go import cli; cli()' > go_train.py"
+    assert refusal.value.instead == ("go-train", ["go_train.py"])

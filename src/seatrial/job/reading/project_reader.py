@@ -11,7 +11,7 @@ from typing import Any
 
 from seatrial.job.reading.flow import RunNode
 from seatrial.job.reading.import_roots import ImportRoots
-from seatrial.job.reading.modules import is_folder, locate_module
+from seatrial.job.reading.modules import is_file, is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
 from seatrial.job.reading.signs import (
     MOST_PARTS,
@@ -23,6 +23,7 @@ from seatrial.job.reading.signs import (
     host_path,
     memory_note,
     signs,
+    started_files,
 )
 from seatrial.job.reading.writes import Write, Writes
 
@@ -85,6 +86,7 @@ class ProjectReader:
     Args:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with. folder: the working directory; the project by default.
+        before: files that run before the script, as a module's packages do.
     """
 
     def __init__(
@@ -98,8 +100,11 @@ class ProjectReader:
         arguments: Sequence[str] = (),
         any_python: bool = False,
         folder: Path | None = None,
+        before: Sequence[Path] = (),
     ) -> None:
         self.project, self.start, self.calls = project, start, calls
+        named = [word.rpartition("=")[2].partition(":")[0] for word in arguments if ".py" in word]
+        self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
         self.roots = ImportRoots(project, start, roots, folder or project)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
         self.writes = Writes(self.modules.at, arguments)
@@ -120,6 +125,7 @@ class ProjectReader:
         if self.calls and module is not None:
             self._visit(self.certain.pop(), certain=True)  # now it is known what the names stand for
             self.certain += [unit for call in self.calls for unit in named(module, "", call, self.modules.at)]
+        self.certain += [(path.resolve(), "") for path in self.also if is_file(path)]
         while self.certain:
             self._visit(self.certain.pop(0), certain=True)
         while self.perhaps or self._mention():
@@ -187,6 +193,10 @@ class ProjectReader:
             self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
+        for name in started_files(node):
+            file = (self.roots.folder / name).resolve()
+            if is_file(file) and file.is_relative_to(self.project):
+                (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
         if isinstance(node, TELLING):
             for sign, shown in signs(node):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
@@ -216,6 +226,8 @@ class ProjectReader:
             always: the unit that imports in every run, or None.
         """
         absolute = self.roots.absolute
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
+            self.roots.located([node.module.partition(".")[0]], absolute)
         for name, roots, bound in _imported(node, module.path, absolute):
             parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
             found = self.roots.located(parts, roots)

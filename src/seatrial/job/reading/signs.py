@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 #: Signs of one process per GPU under torchrun; docs.pytorch.org/docs/stable/elastic/run.html. A Lightning Trainer
@@ -76,6 +77,11 @@ _TENSORFLOW_1 = {
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
 
+_STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
+
+#: Source: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations"; np.bool is back in 2.0.
+_NUMPY_1_23 = {f"{numpy}.{name}" for numpy in ("np", "numpy") for name in ("int", "float", "object", "complex")}
+
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
 
@@ -106,6 +112,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         library, _, inner = name.partition(".")
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
+        elif name in _NUMPY_1_23:
+            yield "numpy-1.23", name
         elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
         else:
@@ -239,6 +247,14 @@ def _names_ranks(call: ast.Call) -> bool:
         if keyword.arg == "init_method":
             return not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "env://")
     return False
+
+
+def started_files(node: ast.AST) -> list[str]:
+    """Return Python files that a text or a list starts: ``python train.py --lr``, ``[sys.executable, "train.py"]``."""
+    parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+    words = ["python" if dotted(each) == "sys.executable" else str(getattr(each, "value", "")) for each in parts]
+    found = _STARTED.search(" ".join(words)) if isinstance(node, ast.List | ast.Tuple | ast.Constant) else None
+    return [found[1]] if found else []
 
 
 def data_root(call: ast.Call) -> str | None:
