@@ -21,8 +21,8 @@ from .timeline import StepTimeline
 #: A line covers at least so much time. All numbers in it are since the first step, so a lost line loses nothing.
 LINE_EVERY_S = 1.0
 
-#: Steps whose durations a line's median is of, at most.
-_MOST_DURATIONS = 4096
+#: Steps whose durations a line's median is of, at most; and the last ones.
+_MOST_DURATIONS, _RECENT = 4096, 64
 
 #: What has no gradients for so long, and for as long as so many steps on average, is evaluation. The average has
 #: evaluations in it, so it is far above a step's own time where there are many.
@@ -39,8 +39,27 @@ _PENDING_STEPS = 32
 #: Steps kept until it is known whether they are steps of their own.
 _MOST_PENDING = 4096
 
+#: Steps are plain once so many in a row were alike, and for so long before one is looked at.
+_ALIKE, _PLAIN_S = 8, 0.2
+
 #: No context without gradients is entered.
 NEVER = (None,)
+
+
+class PlainSteps:
+    """Keeps steps of an optimizer that are all alike, each after one batch or after none, in as little code and memory
+    as can be: beside a training step nothing of ours stays in the CPU's caches.
+
+    Attributes:
+        optimizer: its id; 0 while steps are looked at. until_s: from then on, too.
+        stamps: when they ended. Their batches are the timeline's waits.
+    """
+
+    __slots__ = ("optimizer", "stamps", "until_s")
+
+    def __init__(self) -> None:
+        self.optimizer, self.until_s = 0, 0.0
+        self.stamps: List[float] = []
 
 
 class Recorder:
@@ -54,6 +73,10 @@ class Recorder:
         on: False once anything in here went wrong, and in children of a process that had made steps.
         batches: taken from loaders. unused: those with no backward pass before the loader's next.
         passes: backward passes begun, in the thread that trains once it has stepped.
+        plain: steps that are noted and not looked at. becomes_plain: called before them with the batches of each;
+            returns False if those have to be looked at. looks_closely: called behind them.
+        drawn: returns the examples of so many batches of plain steps.
+        own_s: seconds that reports and windows have taken.
         elsewhere: steps of threads other than the one that trains. taken: that one has stepped.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
@@ -71,6 +94,11 @@ class Recorder:
         self.thread = get_ident()
         self.timeline = StepTimeline()
         self.steps = self.next_look = 0
+        self.plain, self.own_s = PlainSteps(), 0.0
+        self._alike = self._each = 0  # steps in a row that took so many batches each
+        self.becomes_plain: Callable[[int], bool] = lambda batches: False
+        self.looks_closely: Callable[[], None] = lambda: None
+        self.drawn: Callable[[int], float] = lambda batches: 0.0
         self.examples: float = 0
         self.facts: Dict[str, Any] = {}
         self.look: Callable[[int], None] = lambda step: None
@@ -115,7 +143,7 @@ class Recorder:
         self.timeline.restart()
         self.examples = self.batches = self.elsewhere = self._without_data = self.unused = 0
         self.doubtful = self._evaluates_since = None
-        self.without, self._pending = NEVER, []
+        self.without, self._pending, self.plain.optimizer = NEVER, [], 0
 
     def mine(self) -> bool:
         """Return whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
@@ -182,11 +210,10 @@ class Recorder:
     def gradients_on(self) -> None:
         """Count the outermost context without gradients, which is left, as evaluation if it took as long as so many
         steps; less is part of a step."""
-        _, began_s, spent, current, since_s = self.without
+        _, began_s, before = self.without
         steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
         if perf_counter() - began_s > _EVALUATION_STEPS * steps_s:
-            spent[current] += began_s - since_s
-            self.timeline.move_to_evaluation(spent)
+            self.timeline.move_to_evaluation(before)
             self.evaluated()
 
     # steps
@@ -250,18 +277,59 @@ class Recorder:
             self.doubtful = None
         self._evaluates_since, self.without = None, NEVER
 
-    def stepped(self, optimizer: Any, steps: int = 1, now_s: Optional[float] = None) -> None:
-        """Record a step of an optimizer: a training step is complete if this optimizer bounds it."""
-        if id(optimizer) != self._boundary_id and not self._bounds(optimizer):
-            return
-        if self._pending:
-            self._settle()
-            self._run = 0
-        self._run += 1
-        self._took_data = self.batches != self._batches_then
-        self._without_data += not self._took_data
-        self._batches_then, self._passes_then = self.batches, self.passes
-        self._count(steps, now_s or perf_counter())
+    def stepped(self, optimizer: Any, steps: int = 1, now_s: Optional[float] = None, plainly: bool = False) -> None:
+        """Record a step of an optimizer: a training step is complete if this optimizer bounds it.
+
+        Args:
+            plainly: the next ones may be plain, if the last ones were alike.
+        """
+        was_plain = self._caught_up()
+        if id(optimizer) == self._boundary_id or self._bounds(optimizer):
+            if self._pending:
+                self._settle()
+                self._run = self._alike = 0
+            self._run += 1
+            each = self.batches - self._batches_then
+            self._alike = self._alike + 1 if each == self._each else 0
+            self._each, self._took_data = each, each > 0
+            self._without_data += not each
+            self._batches_then, self._passes_then = self.batches, self.passes
+            now_s = now_s or perf_counter()
+            self._count(steps, now_s)
+            alike = plainly and self._alike >= _ALIKE and each <= 1 and self.at_step is None
+            if alike and self.next_look > self.steps + 1 and (was_plain or self.becomes_plain(each)):
+                self.plain.optimizer, self.plain.until_s = self._boundary_id, now_s + _PLAIN_S
+                return
+        if was_plain:
+            self.looks_closely()
+
+    def look_closely(self) -> None:
+        """End plain steps, as something else begins."""
+        if self._caught_up():
+            self.looks_closely()
+            self._alike = 0
+
+    def _caught_up(self) -> bool:
+        """Count plain steps and their batches; return False if there were none. A batch more is of the next step."""
+        if not self.plain.optimizer:
+            return False
+        self.plain.optimizer, stamps, batches = 0, self.plain.stamps, self.timeline.take_waits()
+        steps, used = len(stamps), min(len(stamps), batches)
+        for now_s in stamps:
+            self._durations.append(now_s - self._last_step_s)
+            self._last_step_s = now_s
+        stamps.clear()
+        self.examples += self.drawn(batches)
+        if batches - self._each * steps not in (0, 1):
+            self._alike = -_MOST_PENDING
+        if steps:
+            self._evaluates_since, self.without = None, NEVER
+        self.steps += steps
+        self._run += steps
+        self._without_data += steps - used
+        self._batches_then, self.batches = self.batches + used, self.batches + batches
+        self._passes_then, self.passes = self.passes + steps, self.passes + steps + 1
+        return True
 
     def stepped_in_another_thread(self, optimizer: Any) -> None:
         """Count the step, if it is of the first optimizer of that thread that lives; whose data it was is unknown."""
@@ -287,6 +355,11 @@ class Recorder:
         if now_s >= self._line_due_s:
             self.report_line()
 
+    def recent_step_s(self) -> Optional[float]:
+        """Return the median of the last steps' durations; None of few."""
+        recent = self._durations[-_RECENT:]
+        return median(recent) if len(recent) > _ALIKE else None
+
     def begin_at(self, now_s: float, totals: Dict[str, float], examples: float) -> None:
         """Set the end of the first step, and leave out its examples: their time came before."""
         self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
@@ -298,7 +371,7 @@ class Recorder:
         """Report one line of all so far; ``at_end``: of the process, without what it did after its last step."""
         if self._first_step_s is None:
             return
-        totals = self.timeline.totals()
+        began_s, totals = perf_counter(), self.timeline.totals()
         seconds = perf_counter() - self._first_step_s
         regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
         stepped_s = self._last_step_s - self._first_step_s
@@ -329,6 +402,7 @@ class Recorder:
         self.report_facts()
         self._durations = []
         self._line_due_s = perf_counter() + LINE_EVERY_S
+        self.own_s += perf_counter() - began_s
 
     def _known_examples(self) -> int:
         """Return the examples of all steps. Where counting does not show those of some, because their batch is of no
@@ -354,6 +428,7 @@ class Recorder:
         try:
             if self._is_child and not self.steps:
                 return
+            self.look_closely()
             for at_end in self.at_ends:
                 at_end()
             self._settle()

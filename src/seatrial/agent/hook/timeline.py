@@ -20,15 +20,18 @@ class StepTimeline:
     Attributes:
         spent: region → seconds so far, up to the last change.
         current: the region of now.
+        waits: seconds of batches that were taken in ``other``; ``totals`` counts them as ``data``.
     """
 
-    __slots__ = ("_clock", "_in_optimizer", "_outer", "current", "since_s", "spent")
+    __slots__ = ("_clock", "_in_optimizer", "_outer", "_shifted", "current", "since_s", "spent", "waits")
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self.spent: Dict[str, float] = dict.fromkeys(REGIONS, 0.0)
         self._outer: List[str] = []
         self._in_optimizer: List[bool] = []
+        self.waits: List[float] = []
+        self._shifted = 0  # so many of them are counted
         self.current = "other"
         self.since_s = clock()
 
@@ -59,11 +62,23 @@ class StepTimeline:
         """Begin anew, in a process that was forked off. Wrappers hold ``spent`` itself."""
         self.spent.update(dict.fromkeys(REGIONS, 0.0))
         self._outer, self._in_optimizer, self.current, self.since_s = [], [], "other", self._clock()
+        self.waits.clear()
+        self._shifted = 0
 
     def totals(self) -> Dict[str, float]:
         """Return a copy of ``spent``, up to now."""
         self.become(self.current)
+        waited_s, self._shifted = sum(self.waits[self._shifted :]), len(self.waits)
+        self.spent["other"] -= waited_s
+        self.spent["data"] += waited_s
         return self.spent.copy()
+
+    def take_waits(self) -> int:
+        """Count the waits and begin anew; return how many there were."""
+        self.totals()
+        count, self._shifted = len(self.waits), 0
+        self.waits.clear()
+        return count
 
     def move_to_evaluation(self, before: Dict[str, float]) -> None:
         """Count all since ``before`` as evaluation; the sum stays."""

@@ -66,7 +66,7 @@ def test_forked_children_of_the_script_report_nothing(tmp_path):
 
 
 def test_an_error_in_the_hook_switches_it_off_and_reports_so(tmp_path):
-    ours = "import seatrial_hook.steps as r\ndef bad(*_): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n"
+    ours = "import seatrial_hook.steps as r\ndef bad(*_, **__): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n"
     with_hook, without = run(tmp_path, ours + PLAIN, measured=True), run(tmp_path, PLAIN, measured=False)
     assert with_hook[:2] == without[:2]
     assert last(with_hook[2], "hook_stopped")["reason"] == "RuntimeError: ours"
