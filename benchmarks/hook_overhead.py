@@ -74,7 +74,7 @@ class Switch:
     def window(self):
         self.windows._next = self.recorder.next_look = 0
         self.windows._due_s = self.recorder.plain.until_s = 0.0
-        self.recorder.own_s = float("-inf")
+        self.windows._paid_s = float("-inf")
     def report(self):
         began = time.perf_counter(); self.recorder.report_line(); reports.append(time.perf_counter() - began)
 switch, order, began = None, ["all"], 0.0

@@ -76,7 +76,6 @@ class Recorder:
         plain: steps that are noted and not looked at. becomes_plain: called before them with the batches of each;
             returns False if those have to be looked at. looks_closely: called behind them.
         drawn: returns the examples of so many batches of plain steps.
-        own_s: seconds that reports and windows have taken.
         elsewhere: steps of threads other than the one that trains. taken: that one has stepped.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
@@ -94,7 +93,7 @@ class Recorder:
         self.thread = get_ident()
         self.timeline = StepTimeline()
         self.steps = self.next_look = 0
-        self.plain, self.own_s = PlainSteps(), 0.0
+        self.plain = PlainSteps()
         self._alike = self._each = 0  # steps in a row that took so many batches each
         self.becomes_plain: Callable[[int], bool] = lambda batches: False
         self.looks_closely: Callable[[], None] = lambda: None
@@ -136,6 +135,8 @@ class Recorder:
 
     def _in_child(self) -> None:
         """Begin anew where the parent has made no step: its child may train."""
+        self.plain.optimizer = 0
+        self.looks_closely()
         if not self.on or self.steps:
             self.on, self.thread = False, NOBODY
             return
@@ -143,7 +144,7 @@ class Recorder:
         self.timeline.restart()
         self.examples = self.batches = self.elsewhere = self._without_data = self.unused = 0
         self.doubtful = self._evaluates_since = None
-        self.without, self._pending, self.plain.optimizer = NEVER, [], 0
+        self.without, self._pending = NEVER, []
 
     def mine(self) -> bool:
         """Return whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
@@ -166,8 +167,9 @@ class Recorder:
     def stop(self, error: BaseException) -> None:
         """Switch off after an error in here, and report it."""
         if self.on:
-            self.on, self.thread = False, NOBODY
+            self.on, self.thread, self.plain.optimizer = False, NOBODY, 0
             report.failure("hook_stopped", error)
+            self.looks_closely()
 
     # evaluation
 
@@ -199,6 +201,7 @@ class Recorder:
         was made in it."""
         if not training:
             if self._evaluates_since is None:
+                self.look_closely()
                 self._evaluates_since = self.timeline.totals()
         elif self._evaluates_since is not None:
             self.timeline.move_to_evaluation(self._evaluates_since)
@@ -322,8 +325,8 @@ class Recorder:
         self.examples += self.drawn(batches)
         if batches - self._each * steps not in (0, 1):
             self._alike = -_MOST_PENDING
-        if steps:
-            self._evaluates_since, self.without = None, NEVER
+        if steps and self.without is not NEVER and self.without[1] < self._last_step_s:
+            self.without = NEVER
         self.steps += steps
         self._run += steps
         self._without_data += steps - used
@@ -371,7 +374,7 @@ class Recorder:
         """Report one line of all so far; ``at_end``: of the process, without what it did after its last step."""
         if self._first_step_s is None:
             return
-        began_s, totals = perf_counter(), self.timeline.totals()
+        totals = self.timeline.totals()
         seconds = perf_counter() - self._first_step_s
         regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
         stepped_s = self._last_step_s - self._first_step_s
@@ -402,7 +405,6 @@ class Recorder:
         self.report_facts()
         self._durations = []
         self._line_due_s = perf_counter() + LINE_EVERY_S
-        self.own_s += perf_counter() - began_s
 
     def _known_examples(self) -> int:
         """Return the examples of all steps. Where counting does not show those of some, because their batch is of no

@@ -294,7 +294,7 @@ class OptimizerSteps:
                     return
                 if not recorder.steps:
                     self._first_step_on_this_thread(optimizer)
-                recorder.stepped(optimizer, plainly=True)
+                recorder.stepped(optimizer, plainly=len(args) < 2 and not kwargs)  # without a closure
             except Exception as error:  # noqa: BLE001
                 recorder.stop(error)
 

@@ -76,8 +76,8 @@ _FIRST_STEP, _STEPS = 3, 10
 #: Between two windows: at least so many steps and seconds, and as much time again as has passed since the first one.
 #: Each changes torch.Tensor, which Python's specialised bytecode has to learn anew.
 _BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
-#: The budget: a window opens if reports, windows and itself, if it takes what the last one took, stay below so many
-#: seconds and such a share of the time since the first one.
+#: The budget: all windows and one more that costs what the last one did stay below so many seconds and such a share of
+#: the time since the first one.
 _AHEAD_S, _SHARE = 0.02, 0.002
 
 #: No window opens in so many steps behind a change that compiles: it would be compiled with what windows place, and
@@ -121,7 +121,8 @@ class Windows:
         self._before: Dict[str, float] = {}
         self._opened_s = self._due_s = self._first_s = 0.0
         self._stamps: List[float] = []
-        self._cost_s = self._usual_s = 0.0  # of the last window, and a step outside of it
+        self._paid_s = self._cost_s = 0.0  # for all windows, and for the last one
+        self._usual_s = 0.0  # a step outside of windows
         self._stream: Any = None
         self._closed, self._length = 0, _STEPS
         self.also: List[Callable[[bool], None]] = []
@@ -171,7 +172,7 @@ class Windows:
             recorder.next_look = max(step + 8, self._next)
 
     def _is_affordable(self, now_s: float) -> bool:
-        return self._recorder.own_s + self._cost_s <= _AHEAD_S + _SHARE * (now_s - (self._first_s or now_s))
+        return self._paid_s + self._cost_s <= _AHEAD_S + _SHARE * (now_s - (self._first_s or now_s))
 
     def _pay(self, began_s: float) -> None:
         """Count the window's cost: its opening, its closing since ``began_s``, and how much longer its steps took than
@@ -180,7 +181,7 @@ class Windows:
         steps = [later - earlier for earlier, later in zip(stamps, stamps[1:])]  # noqa: RUF007
         longer_s = median(steps) - self._usual_s if steps and self._usual_s else 0.0
         self._cost_s = stamps[0] - opened_s + perf_counter() - began_s + max(0.0, longer_s) * len(steps)
-        self._recorder.own_s += self._cost_s
+        self._paid_s += self._cost_s
 
     def _is_compiled_now(self, step: int) -> bool:
         began = self._recorder.compile_begins_at
