@@ -73,7 +73,7 @@ class Switch:
         self.windows._due_s = self.recorder._line_due_s = float("inf")
     def window(self):
         self.windows._next = self.recorder.next_look = 0
-        self.windows._due_s = self.recorder.plain.until_s = 0.0
+        self.windows._due_s = self.recorder.timeline.plain_until_s = 0.0
         self.windows._paid_s = float("-inf")
     def report(self):
         began = time.perf_counter(); self.recorder.report_line(); reports.append(time.perf_counter() - began)

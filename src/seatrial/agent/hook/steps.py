@@ -46,22 +46,6 @@ _ALIKE, _PLAIN_S = 8, 0.2
 NEVER = (None,)
 
 
-class PlainSteps:
-    """Keeps steps of an optimizer that are all alike, each after one batch or after none, in as little code and memory
-    as can be: beside a training step nothing of ours stays in the CPU's caches.
-
-    Attributes:
-        optimizer: its id; 0 while steps are looked at. until_s: from then on, too.
-        stamps: when they ended. Their batches are the timeline's waits.
-    """
-
-    __slots__ = ("optimizer", "stamps", "until_s")
-
-    def __init__(self) -> None:
-        self.optimizer, self.until_s = 0, 0.0
-        self.stamps: List[float] = []
-
-
 class Recorder:
     """Counts and times the steps of the thread that makes them.
 
@@ -73,9 +57,8 @@ class Recorder:
         on: False once anything in here went wrong, and in children of a process that had made steps.
         batches: taken from loaders. unused: those with no backward pass before the loader's next.
         passes: backward passes begun, in the thread that trains once it has stepped.
-        plain: steps that are noted and not looked at. becomes_plain: called before them with the batches of each;
-            returns False if those have to be looked at. looks_closely: called behind them.
-        drawn: returns the examples of so many batches of plain steps.
+        becomes_plain: called before plain steps with the batches of each; returns False if those have to be looked at.
+        looks_closely: called behind plain steps. drawn: returns the examples of so many of their batches.
         elsewhere: steps of threads other than the one that trains. taken: that one has stepped.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
@@ -93,7 +76,6 @@ class Recorder:
         self.thread = get_ident()
         self.timeline = StepTimeline()
         self.steps = self.next_look = 0
-        self.plain = PlainSteps()
         self._alike = self._each = 0  # steps in a row that took so many batches each
         self.becomes_plain: Callable[[int], bool] = lambda batches: False
         self.looks_closely: Callable[[], None] = lambda: None
@@ -135,7 +117,7 @@ class Recorder:
 
     def _in_child(self) -> None:
         """Begin anew where the parent has made no step: its child may train."""
-        self.plain.optimizer = 0
+        self.timeline.plain = 0
         self.looks_closely()
         if not self.on or self.steps:
             self.on, self.thread = False, NOBODY
@@ -167,7 +149,7 @@ class Recorder:
     def stop(self, error: BaseException) -> None:
         """Switch off after an error in here, and report it."""
         if self.on:
-            self.on, self.thread, self.plain.optimizer = False, NOBODY, 0
+            self.on, self.thread, self.timeline.plain = False, NOBODY, 0
             report.failure("hook_stopped", error)
             self.looks_closely()
 
@@ -301,7 +283,7 @@ class Recorder:
             self._count(steps, now_s)
             alike = plainly and self._alike >= _ALIKE and each <= 1 and self.at_step is None
             if alike and self.next_look > self.steps + 1 and (was_plain or self.becomes_plain(each)):
-                self.plain.optimizer, self.plain.until_s = self._boundary_id, now_s + _PLAIN_S
+                self.timeline.plain, self.timeline.plain_until_s = self._boundary_id, now_s + _PLAIN_S
                 return
         if was_plain:
             self.looks_closely()
@@ -314,14 +296,13 @@ class Recorder:
 
     def _caught_up(self) -> bool:
         """Count plain steps and their batches; return False if there were none. A batch more is of the next step."""
-        if not self.plain.optimizer:
+        if not self.timeline.plain:
             return False
-        self.plain.optimizer, stamps, batches = 0, self.plain.stamps, self.timeline.take_waits()
+        stamps, batches = self.timeline.take_plain()
         steps, used = len(stamps), min(len(stamps), batches)
         for now_s in stamps:
             self._durations.append(now_s - self._last_step_s)
             self._last_step_s = now_s
-        stamps.clear()
         self.examples += self.drawn(batches)
         if batches - self._each * steps not in (0, 1):
             self._alike = -_MOST_PENDING

@@ -267,17 +267,18 @@ class OptimizerSteps:
         return before_step
 
     def _after_step(self) -> Any:
-        recorder, compiling, windows, plain = self.recorder, self._compiling, self.windows, self.recorder.plain
+        recorder, compiling, windows = self.recorder, self._compiling, self.windows
+        timeline = recorder.timeline
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if COMPILES and compiling():
                 if getattr(optimizer, "_seatrial_ends_graph", False):
                     end_graph()
                 return
-            if id(optimizer) == plain.optimizer:
+            if id(optimizer) == timeline.plain:
                 now_s = perf_counter()
-                if now_s < plain.until_s:
-                    plain.stamps.append(now_s)
+                if now_s < timeline.plain_until_s:
+                    timeline.stamps.append(now_s)
                     return
             try:
                 if get_ident() != recorder.thread and (recorder.taken or recorder.steps or not recorder.on):
