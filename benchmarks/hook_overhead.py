@@ -4,12 +4,12 @@
     python benchmarks/hook_overhead.py OUT [--only NAME ...] [--cpu] [--seconds 80] [--timed]
 
 Every script runs with the hook and without, at the same time: the digests of their losses must be equal (--timed leaves
-this out). Those that are timed run once more, alone. Blocks of steps with nothing of the hook (torch as it was) take
-turns with blocks under the hook: ``steps``, and now and then ``window``, which has one window in it. Pairs of neighbours
-are compared, as whole runs differ by more than the hook costs. A single step counts by at most CLIP of the block's median
-more or less, except in windows: other processes interrupt a few for milliseconds, with the hook and without. Reports are
-timed as they are made. The sum is of a run of RUN_S, with as many windows as the budget of torch_windows.py allows. Means
-with 95 % intervals by bootstrap. Writes OUT/hook.json after every script.
+this out). Those that are timed run once more, alone. Three steps with nothing of the hook (torch as it was) take turns with three
+under it, in random order, and the last two of each are compared with their neighbours': a machine's speed changes within
+seconds by more than the hook costs. A step counts by at most CLIP of its pair's median more or less: other processes
+interrupt a few for milliseconds, with the hook and without. Blocks with one window in each are compared in the same way,
+and reports are timed as they are made. The sum is of a run of RUN_S, with as many windows as the budget of
+torch_windows.py allows. Means with 95 % intervals by bootstrap. Writes OUT/hook.json after every script.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from typing import Any
 
 from seatrial.agent.hook import install, torch_windows
 
-#: Steps of a block that follow a switch and are left out, and those that count.
-SETTLE, BLOCK = 15, 45
+#: Steps of a block with a window: its ten and those in which Python learns anew.
+WINDOW = 25
 #: See above.
-CLIP, RUN_S = 0.1, 60.0
+CLIP, RUN_S = 0.3, 60.0
 
 HEAD = """
 import hashlib, sys, time, torch, types
@@ -62,14 +62,16 @@ class Switch:
         assert {"_engine_run_backward", "__next__", "_next_index"} <= {name for _, name, *_ in self.places}, self.places
         self.hooks = [(each, dict(each)) for each in (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)]
         self.thread = self.recorder.thread
-    def to(self, mode):
-        if self.windows.open: self.windows.spoil()
-        self.recorder.look_closely()
+    def to(self, mode, fast=False):
+        if not fast:
+            if self.windows.open: self.windows.spoil()
+            self.recorder.look_closely()
         on = mode != "nothing"
-        for owner, name, ours, theirs in self.places: setattr(owner, name, ours if on else theirs)
+        for owner, name, ours, theirs in self.places:
+            if not fast or name != "_engine_run_backward": setattr(owner, name, ours if on else theirs)
         for kept, all_of_them in self.hooks:
             kept.clear(); kept.update(all_of_them if on else {})
-        self.recorder.thread = self.thread if on else -1
+        self.recorder.thread = self.thread if on or fast else -1
         self.windows._due_s = self.recorder._line_due_s = float("inf")
     def window(self):
         self.windows._next = self.recorder.next_look = 0
@@ -77,24 +79,27 @@ class Switch:
         self.windows._paid_s = float("-inf")
     def report(self):
         began = time.perf_counter(); self.recorder.report_line(); reports.append(time.perf_counter() - began)
-switch, order, began = None, ["all"], 0.0
+switch, order = None, [("all", 0, 400)]
 def tick(step, loss):
-    global switch, began
+    global switch
     if not in_turn:
         losses.append(loss.detach()); return
     stamps.append(clock())
-    if len(stamps) == SETTLE + 1: began = time.thread_time()
-    if len(stamps) == SETTLE + 1 and order[0] == "window": switch.window()
-    if len(stamps) <= SETTLE + BLOCK: return
-    blocks.append([order[0], time.thread_time() - began, *(after - before for before, after in zip(stamps[SETTLE:], stamps[SETTLE + 1:]))])
-    if order[0] == "window": blocks[-1].append(switch.windows._cost_s)
+    mode, settle, count = order[0]
+    if len(stamps) == settle + 1 and mode == "window": switch.window()
+    if len(stamps) <= settle + count: return
+    if mode != "all":
+        blocks.append([mode, count, *(after - before for before, after in zip(stamps[settle:], stamps[settle + 1:]))])
+        if mode == "window": blocks[-1].append(switch.windows._cost_s)
     if time.perf_counter() > deadline: raise StopAsyncIteration
-    if step > 400: switch = switch or Switch()
-    if switch and not order[1:]:
+    switch = switch or Switch()
+    if not order[1:]:
         import random
-        for each in ("steps", "steps", "window"): order.extend(random.sample([each, "nothing"], 2))
-        if reports or order[0] != "all": switch.to("steps"); switch.report()
-    if switch: del order[0]; switch.to(order[0])
+        switch.to("steps"); switch.report()
+        order.append(("all", 0, 30))  # until steps are plain
+        for _ in range(40): order.extend(random.sample([("steps", 1, 2), ("nothing", 1, 2)], 2))
+        order.extend(random.sample([("window", 5, WINDOW), ("nothing", 5, WINDOW)], 2))
+    del order[0]; switch.to(order[0][0], fast=order[0][1] == 1)
     stamps[:] = [clock()]
 def net():
     wide = 32 if device == "cuda" else 2
@@ -201,21 +206,25 @@ def main() -> int:
 
 def cost(run: dict[str, Any]) -> dict[str, Any]:
     """Compare the blocks of a run: what a step, a report and a window cost, and all of them in a run of RUN_S."""
-    blocks = run["blocks"]
-    blocks = blocks[next(place for place, block in enumerate(blocks) if block[0] != "all") + 6 :]
+    blocks = run["blocks"][82:]
     pairs: dict[str, list[tuple[list[Any], list[Any]]]] = {"steps": [], "window": []}
     for first, second in zip(blocks[0::2], blocks[1::2], strict=False):
         on, off = (first, second) if second[0] == "nothing" else (second, first)
-        pairs[on[0]].append((on, off))
-    step_s = median(median(off[2:]) for _, off in pairs["steps"])
+        if on[1] == off[1]:  # a run ends within a pair
+            pairs[on[0]].append((on, off))
+    step_s = median(each for _, off in pairs["steps"] for each in off[2:])
 
-    def mean(block: list[Any], clip: float = CLIP) -> float:
-        usual = median(block[2 : 2 + BLOCK])
-        return sum(min(max(each, usual * (1 - clip)), usual * (1 + clip)) for each in block[2 : 2 + BLOCK]) / BLOCK
+    def mean(block: list[Any], usual_s: float, clip: float = CLIP) -> float:
+        each_s = block[2 : 2 + block[1]]
+        return sum(min(max(each, usual_s * (1 - clip)), usual_s * (1 + clip)) for each in each_s) / len(each_s)
 
-    steps = [mean(on) - mean(off) for on, off in pairs["steps"]]
-    on_thread = [(on[1] - off[1]) / BLOCK for on, off in pairs["steps"]]
-    windows = [BLOCK * (mean(on, 3.0) - mean(off, 3.0)) for on, off in pairs["window"]]
+    steps, windows = [], []
+    for on, off in pairs["steps"]:
+        usual_s = median([*on[2:], *off[2:]])
+        steps.append(mean(on, usual_s) - mean(off, usual_s))
+    for on, off in pairs["window"]:
+        usual_s = median(off[2:])
+        windows.append(off[1] * (mean(on, usual_s, 3.0) - mean(off, usual_s, 3.0)))
     reports = run["reports"]
     draw = random.Random(17)
 
@@ -228,7 +237,6 @@ def cost(run: dict[str, Any]) -> dict[str, Any]:
         "step_ms": round(1000 * step_s, 4),
         "percent": [round(100 * each, 3) for each in (shares[50], share(list), shares[-50])],
         "us_a_step": [round(1e6 * each, 2) for each in interval(steps)],
-        "us_a_step_of_the_thread": [round(1e6 * each, 2) for each in interval(on_thread)],
         "us_a_report": [round(1e6 * each, 1) for each in interval(reports)],
         "ms_a_window": [round(1000 * each, 3) for each in interval(windows)],
         "ms_a_window_by_the_hook": [round(1000 * each, 3) for each in interval([on[-1] for on, _ in pairs["window"]])],
@@ -289,7 +297,7 @@ def one(body: str, steps: int, asked: argparse.Namespace, *, measured: bool, tim
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         head = HEAD.replace("EXAMPLES", str(min(steps, 1000) * 64))
-        head = head.replace("SETTLE", str(SETTLE)).replace("BLOCK", str(BLOCK))
+        head = head.replace("WINDOW", str(WINDOW))
         lines = body.replace("STEPS", str(steps)).strip().splitlines()
         if timed:  # passes over the data until the time is over
             loops = (
