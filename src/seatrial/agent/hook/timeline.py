@@ -22,7 +22,7 @@ class StepTimeline:
         current: the region of now.
         plain: the id of an optimizer whose steps are all alike, each after one batch or after none; 0 while steps are
             looked at. They are noted in as little code and memory as can be, as nothing of ours stays in the CPU's
-            caches beside a training step. plain_until_s: then one is looked at.
+            caches during a training step. plain_until_s: then one is looked at.
         stamps: when such steps ended. waits: seconds of their batches, which ``totals`` counts as ``data``.
     """
 

@@ -119,7 +119,7 @@ for epoch in range(4):
     assert last(lines, "anatomy")["examples"] == examples and not any("hook_stopped" in line for line in lines)
 
 
-def test_plain_steps_are_counted_beside_skipped_batches_and_evaluation_between_them(tmp_path):
+def test_plain_steps_are_counted_around_skipped_batches_and_evaluation_between_them(tmp_path):
     body = """
 opt = torch.optim.SGD(net.parameters(), 0.1)
 for epoch in range(4):
