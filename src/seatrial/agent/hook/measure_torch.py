@@ -102,7 +102,11 @@ class Measuring:
         self.loaders = LoaderWatch(torch, recorder, self.windows)
         self.compiled = False  # or torch.compile is at work
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
-        recorder.look = self.look
+        recorder.look, recorder.becomes_plain, recorder.looks_closely = (
+            self.look,
+            self.becomes_plain,
+            self.looks_closely,
+        )
         recorder.extras.append(self.extra)
         recorder.at_ends.append(self.at_end)
         recorder.compiles = _compiles
@@ -130,6 +134,18 @@ class Measuring:
             wrap(owner, name, around)
         self.communication.place()
         self.windows.also.append(self.steps.window)
+
+    def becomes_plain(self, batches: int) -> bool:
+        """Take away what plain steps of so many batches do without; return False if theirs have to be looked at."""
+        if not self.loaders.becomes_plain(batches):
+            return False
+        if not self.compiled:
+            self.by_hand.watch(False)
+        return True
+
+    def looks_closely(self) -> None:
+        self.loaders.looks_closely()
+        self.by_hand.watch(True)
 
     # checkpoints
 
@@ -166,12 +182,11 @@ class Measuring:
 
     def _gradients_end(self, original: Any) -> Any:
         recorder, compiling, timeline = self.recorder, self.compiling, self.recorder.timeline
-        spent = timeline.spent
 
         def __enter__(entered: Any) -> Any:
             # Each step of many optimizers comes here: no call of ours that can be spared.
             if recorder.without[0] is None and recorder.steps and not compiling() and get_ident() == recorder.thread:
-                recorder.without = (entered, perf_counter(), spent.copy(), timeline.current, timeline.since_s)
+                recorder.without = (entered, perf_counter(), timeline.totals())
             return original(entered)
 
         return __enter__
@@ -192,6 +207,7 @@ class Measuring:
     # CUDA graphs
 
     def _capture_begins(self, captured: Any, args: Any, kwargs: Any) -> None:
+        self.recorder.look_closely()
         self.steps.capturing, self.steps.captured_steps = True, 0
 
     def _capture_ends(self, original: Any) -> Any:
@@ -217,6 +233,7 @@ class Measuring:
     def compiling_begins(self) -> None:
         """Keep what compiled code may look at as it is from now on."""
         self.compiled = True
+        self.by_hand.watch(True)
         self.steps.compiling_begins()
 
     def compile_begins(self, *_: Any) -> None:

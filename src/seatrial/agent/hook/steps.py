@@ -21,8 +21,8 @@ from .timeline import StepTimeline
 #: A line covers at least so much time. All numbers in it are since the first step, so a lost line loses nothing.
 LINE_EVERY_S = 1.0
 
-#: Steps whose durations a line's median is of, at most.
-_MOST_DURATIONS = 4096
+#: Steps whose durations a line's median is of, at most; and the last ones.
+_MOST_DURATIONS, _RECENT = 4096, 64
 
 #: What has no gradients for so long, and for as long as so many steps on average, is evaluation. The average has
 #: evaluations in it, so it is far above a step's own time where there are many.
@@ -39,6 +39,9 @@ _PENDING_STEPS = 32
 #: Steps kept until it is known whether they are steps of their own.
 _MOST_PENDING = 4096
 
+#: Steps are plain once so many in a row were alike, and for so long before one is looked at.
+_ALIKE, _PLAIN_S = 8, 0.2
+
 #: No context without gradients is entered.
 NEVER = (None,)
 
@@ -54,6 +57,8 @@ class Recorder:
         on: False once anything in here went wrong, and in children of a process that had made steps.
         batches: taken from loaders. unused: those with no backward pass before the loader's next.
         passes: backward passes begun, in the thread that trains once it has stepped.
+        becomes_plain: called before plain steps with the batches of each; returns False if those have to be looked at.
+        looks_closely: called behind plain steps. drawn: returns the examples of so many of their batches.
         elsewhere: steps of threads other than the one that trains. taken: that one has stepped.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
@@ -71,6 +76,10 @@ class Recorder:
         self.thread = get_ident()
         self.timeline = StepTimeline()
         self.steps = self.next_look = 0
+        self._alike = self._each = 0  # steps in a row that took so many batches each
+        self.becomes_plain: Callable[[int], bool] = lambda batches: False
+        self.looks_closely: Callable[[], None] = lambda: None
+        self.drawn: Callable[[int], float] = lambda batches: 0.0
         self.examples: float = 0
         self.facts: Dict[str, Any] = {}
         self.look: Callable[[int], None] = lambda step: None
@@ -108,6 +117,8 @@ class Recorder:
 
     def _in_child(self) -> None:
         """Begin anew where the parent has made no step: its child may train."""
+        self.timeline.plain = 0
+        self.looks_closely()
         if not self.on or self.steps:
             self.on, self.thread = False, NOBODY
             return
@@ -138,8 +149,9 @@ class Recorder:
     def stop(self, error: BaseException) -> None:
         """Switch off after an error in here, and report it."""
         if self.on:
-            self.on, self.thread = False, NOBODY
+            self.on, self.thread, self.timeline.plain = False, NOBODY, 0
             report.failure("hook_stopped", error)
+            self.looks_closely()
 
     # evaluation
 
@@ -171,6 +183,7 @@ class Recorder:
         was made in it."""
         if not training:
             if self._evaluates_since is None:
+                self.look_closely()
                 self._evaluates_since = self.timeline.totals()
         elif self._evaluates_since is not None:
             self.timeline.move_to_evaluation(self._evaluates_since)
@@ -182,11 +195,10 @@ class Recorder:
     def gradients_on(self) -> None:
         """Count the outermost context without gradients, which is left, as evaluation if it took as long as so many
         steps; less is part of a step."""
-        _, began_s, spent, current, since_s = self.without
+        _, began_s, before = self.without
         steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
         if perf_counter() - began_s > _EVALUATION_STEPS * steps_s:
-            spent[current] += began_s - since_s
-            self.timeline.move_to_evaluation(spent)
+            self.timeline.move_to_evaluation(before)
             self.evaluated()
 
     # steps
@@ -250,18 +262,58 @@ class Recorder:
             self.doubtful = None
         self._evaluates_since, self.without = None, NEVER
 
-    def stepped(self, optimizer: Any, steps: int = 1, now_s: Optional[float] = None) -> None:
-        """Record a step of an optimizer: a training step is complete if this optimizer bounds it."""
-        if id(optimizer) != self._boundary_id and not self._bounds(optimizer):
-            return
-        if self._pending:
-            self._settle()
-            self._run = 0
-        self._run += 1
-        self._took_data = self.batches != self._batches_then
-        self._without_data += not self._took_data
-        self._batches_then, self._passes_then = self.batches, self.passes
-        self._count(steps, now_s or perf_counter())
+    def stepped(self, optimizer: Any, steps: int = 1, now_s: Optional[float] = None, plainly: bool = False) -> None:
+        """Record a step of an optimizer: a training step is complete if this optimizer bounds it.
+
+        Args:
+            plainly: the next ones may be plain, if the last ones were alike.
+        """
+        was_plain = self._caught_up()
+        if id(optimizer) == self._boundary_id or self._bounds(optimizer):
+            if self._pending:
+                self._settle()
+                self._run = self._alike = 0
+            self._run += 1
+            each = self.batches - self._batches_then
+            self._alike = self._alike + 1 if each == self._each else 0
+            self._each, self._took_data = each, each > 0
+            self._without_data += not each
+            self._batches_then, self._passes_then = self.batches, self.passes
+            now_s = now_s or perf_counter()
+            self._count(steps, now_s)
+            alike = plainly and self._alike >= _ALIKE and each <= 1 and self.at_step is None
+            if alike and self.next_look > self.steps + 1 and (was_plain or self.becomes_plain(each)):
+                self.timeline.plain, self.timeline.plain_until_s = self._boundary_id, now_s + _PLAIN_S
+                return
+        if was_plain:
+            self.looks_closely()
+
+    def look_closely(self) -> None:
+        """End plain steps, as something else begins."""
+        if self._caught_up():
+            self.looks_closely()
+            self._alike = 0
+
+    def _caught_up(self) -> bool:
+        """Count plain steps and their batches; return False if there were none. A batch more is of the next step."""
+        if not self.timeline.plain:
+            return False
+        stamps, batches = self.timeline.take_plain()
+        steps, used = len(stamps), min(len(stamps), batches)
+        for now_s in stamps:
+            self._durations.append(now_s - self._last_step_s)
+            self._last_step_s = now_s
+        self.examples += self.drawn(batches)
+        if batches - self._each * steps not in (0, 1):
+            self._alike = -_MOST_PENDING
+        if steps and self.without is not NEVER and self.without[1] < self._last_step_s:
+            self.without = NEVER
+        self.steps += steps
+        self._run += steps
+        self._without_data += steps - used
+        self._batches_then, self.batches = self.batches + used, self.batches + batches
+        self._passes_then, self.passes = self.passes + steps, self.passes + steps + 1
+        return True
 
     def stepped_in_another_thread(self, optimizer: Any) -> None:
         """Count the step, if it is of the first optimizer of that thread that lives; whose data it was is unknown."""
@@ -286,6 +338,11 @@ class Recorder:
             self.at_step(self.steps)
         if now_s >= self._line_due_s:
             self.report_line()
+
+    def recent_step_s(self) -> Optional[float]:
+        """Return the median of the last steps' durations; None of few."""
+        recent = self._durations[-_RECENT:]
+        return median(recent) if len(recent) > _ALIKE else None
 
     def begin_at(self, now_s: float, totals: Dict[str, float], examples: float) -> None:
         """Set the end of the first step, and leave out its examples: their time came before."""
@@ -354,6 +411,7 @@ class Recorder:
         try:
             if self._is_child and not self.steps:
                 return
+            self.look_closely()
             for at_end in self.at_ends:
                 at_end()
             self._settle()

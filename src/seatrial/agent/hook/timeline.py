@@ -1,7 +1,7 @@
 """Divide a training thread's time into regions that add up."""
 
 from time import perf_counter
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Tuple
 
 #: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
 #: pass, and all that windows alone distinguish: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
@@ -20,15 +20,24 @@ class StepTimeline:
     Attributes:
         spent: region → seconds so far, up to the last change.
         current: the region of now.
+        plain: the id of an optimizer whose steps are all alike, each after one batch or after none; 0 while steps are
+            looked at. They are noted in as little code and memory as can be, as nothing of ours stays in the CPU's
+            caches during a training step. plain_until_s: then one is looked at.
+        stamps: when such steps ended. waits: seconds of their batches, which ``totals`` counts as ``data``.
     """
 
-    __slots__ = ("_clock", "_in_optimizer", "_outer", "current", "since_s", "spent")
+    __slots__ = ("_clock", "_in_optimizer", "_outer", "_shifted", "current", "plain", "plain_until_s", "since_s",
+                 "spent", "stamps", "waits")  # fmt: skip
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self.spent: Dict[str, float] = dict.fromkeys(REGIONS, 0.0)
         self._outer: List[str] = []
         self._in_optimizer: List[bool] = []
+        self.plain, self.plain_until_s = 0, 0.0
+        self.stamps: List[float] = []
+        self.waits: List[float] = []
+        self._shifted = 0  # so many of them are counted
         self.current = "other"
         self.since_s = clock()
 
@@ -57,13 +66,26 @@ class StepTimeline:
 
     def restart(self) -> None:
         """Begin anew, in a process that was forked off. Wrappers hold ``spent`` itself."""
+        self.take_plain()
         self.spent.update(dict.fromkeys(REGIONS, 0.0))
         self._outer, self._in_optimizer, self.current, self.since_s = [], [], "other", self._clock()
 
     def totals(self) -> Dict[str, float]:
         """Return a copy of ``spent``, up to now."""
         self.become(self.current)
+        waited_s, self._shifted = sum(self.waits[self._shifted :]), len(self.waits)
+        self.spent["other"] -= waited_s
+        self.spent["data"] += waited_s
         return self.spent.copy()
+
+    def take_plain(self) -> Tuple[List[float], int]:
+        """End plain steps; return when they ended, and how many batches they took."""
+        self.totals()
+        stamps, batches = self.stamps.copy(), len(self.waits)
+        self.stamps.clear()
+        self.waits.clear()
+        self.plain = self._shifted = 0
+        return stamps, batches
 
     def move_to_evaluation(self, before: Dict[str, float]) -> None:
         """Count all since ``before`` as evaluation; the sum stays."""

@@ -12,6 +12,9 @@ from .observe import safely, wrap
 from .steps import Recorder
 from .torch_windows import Windows
 
+#: torch.utils.data.dataloader._DatasetKind.Map
+_MAP = 0
+
 
 class LoaderWatch:
     """Iterators of torch's DataLoaders: each batch's wait, and whether steps follow.
@@ -27,7 +30,8 @@ class LoaderWatch:
         self.given = windows.given = GivenBatches(torch, recorder, windows)
         self.settings: Dict[str, Any] = {}
         self.passed: List[int] = []
-        recorder.stepped_elsewhere = self.trained_on
+        self._plain: Any = (deque(), [0, 0.0])  # of the iterator of plain steps: sizes, and what its pass gave
+        recorder.stepped_elsewhere, recorder.drawn = self.trained_on, self.drawn
 
     def place(self, dataloader: Any) -> None:
         """Patch ``dataloader``, the module torch.utils.data.dataloader, so that its iterators report here."""
@@ -37,6 +41,7 @@ class LoaderWatch:
         base._seatrial_sizes = ()  # how many examples were requested for each batch that has not come yet
         base._seatrial_passes = -1  # backward passes when the last batch was taken
         base._seatrial_pass = None  # how many batches and examples it gave
+        base._seatrial_waits = None  # where waits for batches of plain steps are noted
         wrap(base, "__next__", self._next)
         wrap(base, "_next_index", self._indices)
 
@@ -56,9 +61,11 @@ class LoaderWatch:
     def _indices(self, original: Any) -> Any:
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
-            if type(iterator._seatrial_sizes) is tuple:
-                iterator._seatrial_sizes = deque()
-            iterator._seatrial_sizes.append(len(indices) if hasattr(indices, "__len__") else 0)
+            try:
+                iterator._seatrial_sizes.append(len(indices))
+            except (AttributeError, TypeError):  # the first one, or one without a length
+                iterator._seatrial_sizes = deque(iterator._seatrial_sizes)
+                iterator._seatrial_sizes.append(len(indices) if hasattr(indices, "__len__") else 0)
             return indices
 
         return _next_index
@@ -68,12 +75,28 @@ class LoaderWatch:
         timeline, spent = recorder.timeline, recorder.timeline.spent
 
         def __next__(iterator: Any) -> Any:
+            waits = iterator._seatrial_waits
+            if waits is None:
+                return look_closely(iterator)
+            began_s = perf_counter()
+            try:
+                batch = original(iterator)
+            except BaseException:
+                timeline.shift("data", perf_counter() - began_s)
+                safely(recorder.stop, recorder.look_closely)
+                safely(recorder.stop, loaders.pass_ended, iterator)
+                raise
+            waits.append(perf_counter() - began_s)
+            return batch
+
+        def look_closely(iterator: Any) -> Any:
             if get_ident() != recorder.thread:
                 batch = original(iterator)
                 if recorder.on:
                     gave(iterator, batch)
                     given.add(batch, iterator)
                 return batch
+            recorder.look_closely()
             if not iterator._seatrial_trains:
                 recorder.doubt()
                 loaders.asks(iterator)
@@ -107,6 +130,29 @@ class LoaderWatch:
             return batch
 
         return __next__
+
+    def becomes_plain(self, batches: int) -> bool:
+        """Let batches of the loader in use only be noted, if the sampler alone decides how many examples they have."""
+        iterator = self.latest()
+        if batches and (iterator is None or iterator._dataset_kind != _MAP):
+            return False
+        if batches:
+            iterator._seatrial_waits = self.recorder.timeline.waits
+            self._plain = iterator._seatrial_sizes, iterator._seatrial_pass
+        return True
+
+    def looks_closely(self) -> None:
+        iterator = self.latest()
+        if iterator is not None:
+            iterator._seatrial_waits = None
+
+    def drawn(self, batches: int) -> float:
+        """Count batches of plain steps. Returns their examples."""
+        sizes, of_pass = self._plain
+        examples = sum(sizes.popleft() or math.nan for _ in range(batches))
+        of_pass[0] += batches
+        of_pass[1] += examples
+        return examples
 
     def pass_ended(self, iterator: Any) -> None:
         """Record that a loader is at its end or failed. A pass that no step followed was for evaluation."""
@@ -187,7 +233,7 @@ def examples_in(batch: Any, iterator: Any) -> float:
         while len(sizes) > max(1, waiting):
             sizes.popleft()
     size: int = sizes.popleft() if sizes else 0
-    if size and iterator._dataset_kind == 0:  # torch.utils.data.dataloader._DatasetKind.Map
+    if size and iterator._dataset_kind == _MAP:
         return size
     first = first_dimensions(batch)
     if size:

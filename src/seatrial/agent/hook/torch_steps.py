@@ -39,7 +39,14 @@ class HandSteps:
         self._passes = self._passes_before = 0  # of this step, and of the one before
 
     def place(self) -> None:
-        wrap(self._torch.autograd, self._name, self._around)
+        theirs = wrap(self._torch.autograd, self._name, self._around)
+        self._functions = theirs, getattr(self._torch.autograd, self._name)
+
+    def watch(self, watches: bool) -> None:
+        """Put the wrapper of backward passes there, or torch's own function while no pass is counted."""
+        there, instead = self._functions if watches else reversed(self._functions)
+        if getattr(self._torch.autograd, self._name) is there:
+            setattr(self._torch.autograd, self._name, instead)
 
     def _around(self, original: Any) -> Any:
         recorder, compiling, windows = self._recorder, self._compiling, self._windows
@@ -261,12 +268,18 @@ class OptimizerSteps:
 
     def _after_step(self) -> Any:
         recorder, compiling, windows = self.recorder, self._compiling, self.windows
+        timeline = recorder.timeline
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if COMPILES and compiling():
                 if getattr(optimizer, "_seatrial_ends_graph", False):
                     end_graph()
                 return
+            if id(optimizer) == timeline.plain:
+                now_s = perf_counter()
+                if now_s < timeline.plain_until_s:
+                    timeline.stamps.append(now_s)
+                    return
             try:
                 if get_ident() != recorder.thread and (recorder.taken or recorder.steps or not recorder.on):
                     if recorder.on:
@@ -282,7 +295,7 @@ class OptimizerSteps:
                     return
                 if not recorder.steps:
                     self._first_step_on_this_thread(optimizer)
-                recorder.stepped(optimizer)
+                recorder.stepped(optimizer, plainly=len(args) < 2 and not kwargs)  # without a closure
             except Exception as error:  # noqa: BLE001
                 recorder.stop(error)
 

@@ -6,6 +6,7 @@ that waits, and CUDA events mark the step's phases on the GPU. Between windows t
 
 import os
 import sys
+from statistics import median
 from time import perf_counter
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -75,6 +76,9 @@ _FIRST_STEP, _STEPS = 3, 10
 #: Between two windows: at least so many steps and seconds, and as much time again as has passed since the first one.
 #: Each changes torch.Tensor, which Python's specialised bytecode has to learn anew.
 _BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
+#: The budget: all windows and one more that costs what the last one did stay below so many seconds and such a share of
+#: the time since the first one.
+_AHEAD_S, _SHARE = 0.02, 0.002
 
 #: No window opens in so many steps behind a change that compiles: it would be compiled with what windows place, and
 #: once more without. Two steps compile, a third records CUDA graphs; sizes that vary are compiled a second time.
@@ -116,6 +120,9 @@ class Windows:
         self._placed = Placed()
         self._before: Dict[str, float] = {}
         self._opened_s = self._due_s = self._first_s = 0.0
+        self._stamps: List[float] = []
+        self._paid_s = self._cost_s = 0.0  # for all windows, and for the last one
+        self._usual_s = 0.0  # a step outside of windows
         self._stream: Any = None
         self._closed, self._length = 0, _STEPS
         self.also: List[Callable[[bool], None]] = []
@@ -140,11 +147,12 @@ class Windows:
 
     def at_step(self, step: int) -> None:
         """Record the end of step number ``step``; open or close a window if it is time."""
-        recorder = self._recorder
+        recorder, now_s = self._recorder, perf_counter()
         if self.open and self._is_compiled_now(step):
             self.spoil()
             recorder.next_look = step + 1
         elif self.open:
+            self._stamps.append(now_s)
             self.given.stepped()
             self._lines_of.step()
             self.mark("end")
@@ -153,13 +161,27 @@ class Windows:
             recorder.next_look = step + 1
         elif step < _FIRST_STEP or self._is_compiled_now(step):
             recorder.next_look = step + 1
-        elif step >= self._next and perf_counter() >= self._due_s:
+        elif step >= self._next and now_s >= self._due_s and self._is_affordable(now_s):
+            self._usual_s = recorder.recent_step_s() or self._usual_s
             self._gpu.collect()
             self._open(step)
             recorder.next_look = step + 1
+            self._stamps = [now_s, perf_counter()]
         else:
             self._placed.take_out((self._torch.Tensor, self._torch.nn.Module))
             recorder.next_look = max(step + 8, self._next)
+
+    def _is_affordable(self, now_s: float) -> bool:
+        return self._paid_s + self._cost_s <= _AHEAD_S + _SHARE * (now_s - (self._first_s or now_s))
+
+    def _pay(self, began_s: float) -> None:
+        """Count the window's cost: its opening, its closing since ``began_s``, and how much longer its steps took than
+        the usual one. The median leaves out what the script itself did for longer."""
+        opened_s, *stamps = self._stamps
+        steps = [later - earlier for earlier, later in zip(stamps, stamps[1:])]  # noqa: RUF007
+        longer_s = median(steps) - self._usual_s if steps and self._usual_s else 0.0
+        self._cost_s = stamps[0] - opened_s + perf_counter() - began_s + max(0.0, longer_s) * len(steps)
+        self._paid_s += self._cost_s
 
     def _is_compiled_now(self, step: int) -> bool:
         began = self._recorder.compile_begins_at
@@ -168,8 +190,10 @@ class Windows:
     def spoil(self) -> None:
         """Discard the open window: it held an evaluation and shows nothing of steps."""
         if self.open:
+            began_s = perf_counter()
             self._gpu.drop()
             self._end()
+            self._pay(began_s)
             self._next, self._length = 0, max(2, self._length // 2)  # there may be few steps between two of them
 
     def mark(self, phase: str) -> None:
@@ -231,7 +255,8 @@ class Windows:
 
     def _close(self, step: int) -> None:
         totals = self._recorder.timeline.totals()
-        seconds = perf_counter() - self._opened_s
+        began_s = perf_counter()
+        seconds = began_s - self._opened_s
         self._gpu.close()
         self._end()
         self._closed += 1
@@ -249,6 +274,7 @@ class Windows:
         for site, (count, spent) in self._sites_now.items():
             before = self._sites.get(site, (0, 0.0))
             self._sites[site] = [before[0] + count, before[1] + spent]
+        self._pay(began_s)
         now_s = perf_counter()
         self._due_s = now_s + max(_BETWEEN_S, now_s - self._first_s)
         self._next = step + _BETWEEN_STEPS

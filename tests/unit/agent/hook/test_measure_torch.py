@@ -66,7 +66,7 @@ def test_forked_children_of_the_script_report_nothing(tmp_path):
 
 
 def test_an_error_in_the_hook_switches_it_off_and_reports_so(tmp_path):
-    ours = "import seatrial_hook.steps as r\ndef bad(*_): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n"
+    ours = "import seatrial_hook.steps as r\ndef bad(*_, **__): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n"
     with_hook, without = run(tmp_path, ours + PLAIN, measured=True), run(tmp_path, PLAIN, measured=False)
     assert with_hook[:2] == without[:2]
     assert last(with_hook[2], "hook_stopped")["reason"] == "RuntimeError: ours"
@@ -117,6 +117,43 @@ for epoch in range(4):
 """
     lines = run(tmp_path, body, measured=True)[2]
     assert last(lines, "anatomy")["examples"] == examples and not any("hook_stopped" in line for line in lines)
+
+
+def test_plain_steps_are_counted_around_skipped_batches_and_evaluation_between_them(tmp_path):
+    body = """
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(4):
+    for number, (x, y) in enumerate(DataLoader(data, batch_size=4)):
+        if epoch == 1 and number in (30, 31, 40): continue
+        if number == 50:
+            net.eval()
+            with torch.no_grad():
+                for seen, _ in DataLoader(data, batch_size=64): net(seen)
+            net.train()
+        opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()
+"""
+    lines = run(tmp_path, body, measured=True)[2]
+    reported = last(lines, "anatomy")
+    assert reported["steps"] == 4 * 64 - 3 and reported["examples"] == 4 * 256 - 4
+    assert reported["regions"]["evaluation"] > 0 and reported["regions"]["other"] > 0
+    assert sum(reported["regions"].values()) == pytest.approx(reported["seconds"], rel=0.02)
+    assert not any("hook_stopped" in line for line in lines)
+
+
+def test_windows_that_cost_much_are_few(tmp_path):
+    body = """
+import time
+import seatrial_hook.torch_windows as windows
+place = windows.Windows._place
+def slowly(opened): time.sleep(0.05); place(opened)
+windows.Windows._place = slowly
+opt = torch.optim.SGD(net.parameters(), 0.1)
+began = time.perf_counter()
+while time.perf_counter() - began < 3.5:
+    for x, y in DataLoader(data, batch_size=16):
+        opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step(); time.sleep(0.001)
+"""
+    assert last(run(tmp_path, body, measured=True)[2], "anatomy")["window"]["steps"] == 10
 
 
 def test_rates_end_with_the_last_step(tmp_path):
