@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.tables import SweepTable
-from seatrial.search.request import make_request
+from seatrial.search.request import define, parse_parallel
 from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import (
     OneOf,
@@ -139,20 +139,22 @@ def test_a_switch_takes_no_value(tmp_path: Path) -> None:
 
 def test_settings_that_are_typed_win_over_the_file() -> None:
     table = SweepTable(search="random", metric="loss:min", trials=9, set={"lr": "0..1", "batch": [32, 64]})
-    request = make_request(table.changed(trials=3, prune="none"), ["lr=1,2"])
-    assert request.space.typed() == ["lr=1,2", "batch=32,64"]
-    assert (request.search, str(request.objective), request.trials, request.prune) == ("random", "loss:min", 3, "none")
+    made = define(table.changed(trials=3, prune="none"), ["lr=1,2"])
+    assert made.space == ("lr=1,2", "batch=32,64")
+    assert (made.search, made.objective, made.trials, made.prune) == ("random", "loss:min", 3, "none")
 
 
 def test_what_goes_without_saying() -> None:
-    grid = make_request(SweepTable(), ["a=1,2"])
-    assert (grid.search, grid.prune, grid.parallel, grid.objective) == ("grid", "none", 1, None)
-    tpe = make_request(SweepTable(search="tpe", metric="x:min", trials=4, parallel="auto"), ["a=0..1"])
-    assert (tpe.prune, tpe.parallel) == ("asha", None)
+    grid = define(SweepTable(), ["a=1,2"])
+    assert (grid.search, grid.prune, grid.objective) == ("grid", "none", None)
+    assert define(SweepTable(search="tpe", metric="x:min", trials=4), ["a=0..1"]).prune == "asha"
+    assert (parse_parallel(None), parse_parallel("auto")) == (1, None)
 
 
 @cases("flags", "prints")
 def test_what_cannot_be_is_reported_and_how_it_could(flags: dict[str, Any], prints: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make_request(SweepTable(**{key: flags[key] for key in flags.keys() - {"settings"}}), flags.get("settings", ()))
+        table = SweepTable(**{key: flags[key] for key in flags.keys() - {"settings"}})
+        define(table, flags.get("settings", ()))
+        parse_parallel(table.parallel)
     assert prints in caught.value.message and "seatrial sweep" in str(caught.value.run)
