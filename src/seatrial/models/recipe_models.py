@@ -48,12 +48,8 @@ class TextClassifier(nn.Module):
 def read_saved(models_folder: Path, recipe: str) -> Original:
     """Read the model that a recipe saved in this folder.
 
-    Raises:
-        ModelFileError: there is none, it is truncated, a pickle, or of another recipe.
-        InputError: the recipe saves no model.
+    Raises ModelFileError: there is none, it is truncated, a pickle, or of another recipe.
     """
-    if recipe not in WEIGHTS:
-        raise InputError(f"{recipe} saves no model; known: {', '.join(WEIGHTS)}", fix="seatrial run digits")
     path = models_folder / WEIGHTS[recipe]
     if not path.is_file():
         pickled = path.with_suffix(".pth")
@@ -133,9 +129,6 @@ def _read_text(path: Path, recipe: str) -> Original:
         model, info = transformers.BertForSequenceClassification.from_pretrained(
             folder, config=config, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, use_fast=True
-        )
     except Exception as error:  # transformers raises what a file leads it to: KeyError, TypeError, RuntimeError …
         raise ModelFileError(f"{folder} cannot be read as {recipe}'s model: {first_line(error)}", fix=fix) from error
     wrong = [f"{name} is {what}" for what, key in (("missing", "missing_keys"), ("unknown", "unexpected_keys"))
@@ -156,7 +149,6 @@ def _read_text(path: Path, recipe: str) -> Original:
         outputs=("logits",),
         dynamic={name: {0: "batch", 1: "length"} for name in inputs},
         longest=int(model.config.max_position_embeddings),
-        tokenizer=tokenizer,
     )
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seatrial.serve.errors import ServeError
 from seatrial.serve.readers.images import ImageReader
 from seatrial.serve.runners.graphs import EagerRunner, GraphedRunner
 from seatrial.serve.served_model import Answer, Reader, Row, WarmUp, classifier, compare
+from seatrial.train.errors import ModelFileError
 from seatrial.train.saving.examples import Examples
 from seatrial.train.saving.model_card import TensorSpec
 
@@ -106,10 +106,10 @@ class ImageModel:
 
 
 def require_normalisation(examples: Examples, file: str, examples_file: str, recipe: str) -> Examples:
-    """Return the examples. Raises ServeError: none are saved with the model, or not how its images are normalised."""
+    """Return the examples. Raises ModelFileError if none are saved, or not how images are normalised."""
     if examples.normalise is None:
-        raise ServeError(
+        raise ModelFileError(
             f"{file} has no {examples_file} in its folder, which holds how its images are normalised",
-            f"train it again with this version: seatrial run {recipe}",
+            fix=f"train it again with this version: seatrial run {recipe}",
         )
     return examples

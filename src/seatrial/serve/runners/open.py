@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.recipe_names import TRAINED
 from seatrial.serve.errors import ServeError
 from seatrial.serve.served_model import ServedModel
+from seatrial.train.errors import ModelFileError
 
 if TYPE_CHECKING:
     import torch
@@ -21,11 +22,17 @@ _COPY = "train the model again, or copy the whole folder"
 
 
 def open_model(
-    spec: str, device: torch.device, *, max_batch: int | None = None, name: str | None = None
+    spec: str,
+    device: torch.device,
+    *,
+    folder: Path | None = None,
+    max_batch: int | None = None,
+    name: str | None = None,
 ) -> ServedModel:
-    """Open a recipe (its files lie in $SEATRIAL_MODELS_DIR), a file, or ``file.py:Class``.
+    """Open a recipe, a file, or ``file.py:Class``.
 
     Args:
+        folder: of recipes' models; None for $SEATRIAL_MODELS_DIR.
         max_batch: rows of a batch at most; else what suits the kind of model.
         name: in addresses; else the recipe's, the file's or the class's.
 
@@ -34,7 +41,7 @@ def open_model(
     """
     from seatrial.train.options import default_folder
 
-    models, place = default_folder("models"), 0 if device.type == "cuda" else 1
+    models, place = folder or default_folder("models"), 0 if device.type == "cuda" else 1
     if ".py:" in spec and spec not in TRAINED:
         from seatrial.serve.runners.user_class import UserModel
 
@@ -44,7 +51,7 @@ def open_model(
 
         path = models / WEIGHTS[spec]
         if not path.is_file():
-            raise ServeError(f"no model of {spec}: {path} does not exist", f"seatrial run {spec}")
+            raise ModelFileError(f"no model of {spec}: {path} does not exist", fix=f"seatrial run {spec}")
         at_once = (TEXTS_AT_ONCE if spec == "spam" else IMAGES_AT_ONCE)[place]
         return _open_recipe(spec, path, device, max_batch or at_once, name or spec)
     return _open_file(Path(spec), device, max_batch or ROWS_AT_ONCE[place], name)
