@@ -26,8 +26,7 @@ from torch.nn import functional as F
 from seatrial.recipes.mnist import image_sets
 from seatrial.train import options
 from seatrial.train.data import cifar10
-from seatrial.train.data.augment import affine
-from seatrial.train.data.images import TestImages, training_images
+from seatrial.train.data.images import TestImages, affine, training_images
 from seatrial.train.data.mnist import fetch, read_folder
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED
