@@ -18,7 +18,7 @@ from seatrial.recipes import cifar10, mnist, mnist_deep, spam
 from seatrial.train.data.cifar10 import CLASSES as CIFAR10_CLASSES
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
-from seatrial.train.saving.examples import Examples, examples_path, numbered, read_examples
+from seatrial.train.saving.examples import Examples, examples_beside, examples_path, numbered
 from seatrial.train.saving.model_files import read_tensors, weights_digest
 
 #: Recipe → its weights, below the models folder.
@@ -157,10 +157,9 @@ def _examples(weights: Path, known: Examples) -> Examples:
 
     Raises ModelFileError for other weights' examples: one file is of another training.
     """
-    path = examples_path(weights)
-    if not path.is_file():
+    examples, path = examples_beside(weights), examples_path(weights)
+    if examples is None:
         return known
-    examples = read_examples(path)
     if examples.weights != known.weights:
         raise ModelFileError(
             f"{path} is of other weights than {weights.name}: one of them is from another training",

@@ -17,10 +17,6 @@ from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import (
     OneOf,
     Range,
-    Space,
-    as_text,
-    as_value,
-    distributions,
     from_table,
     parse_dimension,
     parse_space,
@@ -69,10 +65,10 @@ def test_the_files_form() -> None:
 @given(some.integers(-50, 50), some.integers(1, 60), some.integers(1, 9))
 def test_every_point_is_a_value_of_its_distribution_and_comes_back_as_text(low: int, span: int, step: int) -> None:
     found = Range("x", low, low + span, float(step) if step <= span else None, whole=True)
-    every = distributions(Space((found,)))["x"]
+    every = found.distribution()
     for text in found.points():
-        value = as_value(found, text)
-        assert every._contains(every.to_internal_repr(value)) and as_text(found, value) == text
+        value = found.value(text)
+        assert every._contains(every.to_internal_repr(value)) and found.text(value) == text
 
 
 def _job(folder: Path, text: str) -> Job:

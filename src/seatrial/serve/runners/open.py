@@ -65,7 +65,7 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
         )
     from seatrial.models.open import refuse_pickle
     from seatrial.models.recipe_models import WEIGHTS
-    from seatrial.train.saving.examples import examples_path, read_examples
+    from seatrial.train.saving.examples import examples_beside
 
     refuse_pickle(path)
     name = name or path.stem
@@ -79,8 +79,8 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
             f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe",
             "seatrial export RUN --to pt2",
         )
-    examples = examples_path(path)
-    recipe = read_examples(examples).recipe if examples.is_file() else ""
+    examples = examples_beside(path)
+    recipe = examples.recipe if examples else ""
     if recipe not in WEIGHTS:
         raise ServeError(
             f"{path.name} holds weights without their network",
@@ -106,7 +106,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     from seatrial.recipes.spam import LONGEST
     from seatrial.serve.readers.others import open_tokenizer
     from seatrial.serve.runners.texts import TextModel
-    from seatrial.train.saving.examples import examples_path, read_examples
+    from seatrial.train.saving.examples import examples_beside, examples_path
     from seatrial.train.saving.model_files import read_tensors, weights_digest
 
     tensors, _ = read_tensors(path)
@@ -122,9 +122,8 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
         )
     longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
     model = TextModel(name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
-    if not (saved := examples_path(path)).is_file():
+    if (examples := examples_beside(path)) is None:
         return model
-    examples = read_examples(saved)
     # Half a second for BERT-base, while the GPU starts.
     digest = ThreadPoolExecutor(1).submit(weights_digest, tensors)
     lengths = examples.inputs["attention_mask"].sum(1).tolist()
@@ -132,6 +131,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     texts = [tokens[:length].int().numpy() for tokens, length in rows]
 
     def same_weights() -> None:
+        saved = examples_path(path)
         if digest.result() != examples.weights:
             raise ServeError(
                 f"{saved.name} is of other weights than {path.name}: one of them is from another training",
