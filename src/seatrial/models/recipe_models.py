@@ -18,7 +18,7 @@ from seatrial.recipes import cifar10, mnist, mnist_deep, spam
 from seatrial.train.data.cifar10 import CLASSES as CIFAR10_CLASSES
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
-from seatrial.train.saving.examples import Examples, examples_beside, examples_path, numbered
+from seatrial.train.saving.examples import Examples, examples_of, examples_path, numbered
 from seatrial.train.saving.model_files import read_tensors, weights_digest
 
 #: Recipe → its weights, below the models folder.
@@ -157,7 +157,7 @@ def _examples(weights: Path, known: Examples) -> Examples:
 
     Raises ModelFileError for other weights' examples: one file is of another training.
     """
-    examples, path = examples_beside(weights), examples_path(weights)
+    examples, path = examples_of(weights), examples_path(weights)
     if examples is None:
         return known
     if examples.weights != known.weights:

@@ -65,7 +65,7 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
         )
     from seatrial.models.open import refuse_pickle
     from seatrial.models.recipe_models import WEIGHTS
-    from seatrial.train.saving.examples import examples_beside
+    from seatrial.train.saving.examples import examples_of
 
     refuse_pickle(path)
     name = name or path.stem
@@ -79,7 +79,7 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
             f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe",
             "seatrial export RUN --to pt2",
         )
-    examples = examples_beside(path)
+    examples = examples_of(path)
     recipe = examples.recipe if examples else ""
     if recipe not in WEIGHTS:
         raise ServeError(
@@ -106,7 +106,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     from seatrial.recipes.spam import LONGEST
     from seatrial.serve.readers.others import open_tokenizer
     from seatrial.serve.runners.texts import TextModel
-    from seatrial.train.saving.examples import examples_beside, examples_path
+    from seatrial.train.saving.examples import examples_of, examples_path
     from seatrial.train.saving.model_files import read_tensors, weights_digest
 
     tensors, _ = read_tensors(path)
@@ -122,7 +122,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
         )
     longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
     model = TextModel(name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
-    if (examples := examples_beside(path)) is None:
+    if (examples := examples_of(path)) is None:
         return model
     # Half a second for BERT-base, while the GPU starts.
     digest = ThreadPoolExecutor(1).submit(weights_digest, tensors)

@@ -152,7 +152,7 @@ def save_examples(examples: Examples, weights: Path) -> Path:
     return path
 
 
-def examples_beside(weights: Path) -> Examples | None:
+def examples_of(weights: Path) -> Examples | None:
     """Read the examples of a model's file; None if it has none. Raises ModelFileError."""
     path = examples_path(weights)
     return read_examples(path) if path.is_file() else None
