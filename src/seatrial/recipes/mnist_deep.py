@@ -36,7 +36,7 @@ from seatrial.train.memory import summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision
-from seatrial.train.progress import Outcome
+from seatrial.train.progress import TrainingOutcome
 from seatrial.train.saving.atomic import write_text
 from seatrial.train.saving.examples import Normalisation, numbered, save_images_model
 from seatrial.train.step import Step
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
 def save_metadata(
     model: nn.Module,
     arguments: argparse.Namespace,
-    outcome: Outcome,
+    outcome: TrainingOutcome,
     group: Ranks,
     precision: Precision,
     channels: int,
