@@ -12,7 +12,7 @@ from fakes import FakeGpu, FakeNvml, a_plan
 from seatrial.monitor.app import Api, dashboard_app
 from seatrial.monitor.feed import Feed
 from seatrial.monitor.prometheus import Exposition
-from seatrial.monitor.reading import ContainerNames, Reader
+from seatrial.monitor.reading import ContainerNames, MachineReader
 from seatrial.monitor.run_list import Projects
 from seatrial.monitor.run_view import provisional
 from seatrial.receipt.store import write_receipt
@@ -53,7 +53,7 @@ def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
 def serving(store, token=None, interval_s=0.3, hidden=NOBODY, environ=None):
     """Yield the address and the fake GPU. With an environment: every project that it leads to."""
     gpu = FakeGpu(utilization_pct=41)
-    reader = Reader(ContainerNames(Host(NO_ENGINES)), pynvml=FakeNvml([gpu]))
+    reader = MachineReader(ContainerNames(Host(NO_ENGINES)), pynvml=FakeNvml([gpu]))
     exposition = Exposition(list)
     feed = Feed(reader.read, interval_s=interval_s, on_reading=exposition.renew)
     sock = server.listen("dashboard", "127.0.0.1", 0)

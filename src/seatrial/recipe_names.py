@@ -8,7 +8,7 @@ from pathlib import Path
 TRAINED = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
 
 #: Programs that lie outside of the recipes' folder, and their modules.
-_PROGRAMS = {"export": "export", "predict": "models.predict", "serve": "serve"}
+_PROGRAMS = {"export": "export", "predict": "serve.predict", "serve": "serve"}
 
 
 def module_of(recipe: str) -> str:

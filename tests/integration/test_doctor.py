@@ -192,10 +192,9 @@ def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Fa
     """A real container gets the devices and the libraries of a generated spec, through Podman's own CDI."""
     if os.getuid() != 0:
         pytest.skip("only root makes device nodes and writes /etc/cdi")
-    from seatrial.doctor import cdi_spec, fix
+    from seatrial.doctor import cdi_spec
 
-    spec = fix.spec_of(host.machine())
-    text = cdi_spec.to_yaml(spec).replace("nvidia.com/gpu", "seatrial.test/gpu")
+    text = cdi_spec.to_yaml(cdi_spec.make_spec(host.machine())).replace("nvidia.com/gpu", "seatrial.test/gpu")
     text = text.replace("hostPath: /usr", f"hostPath: {host.root}/usr")
     for node in ("/dev/nvidiactl", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidia0"):
         text = text.replace(

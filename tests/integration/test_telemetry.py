@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 from here import free_ports
-from seatrial.monitor.reading import ContainerNames, Reader
+from seatrial.monitor.reading import ContainerNames, MachineReader
 from seatrial.probe import machine
 from seatrial.system.host import Host
 
@@ -35,7 +35,7 @@ def test_a_container_is_found_named_and_measured(engine):
     identity = ended.stdout.strip()
     try:
         names = ContainerNames(Host({f"SEATRIAL_{engine.name.upper()}": " ".join(call)}))
-        reader = Reader(names)
+        reader = MachineReader(names)
         names.look_up([identity], wait=True)
         reader.read()
         for _ in range(20):  # until it has its memory, and its turn on a busy machine

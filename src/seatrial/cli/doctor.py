@@ -191,7 +191,7 @@ def _write_cdi(file: str) -> int:
     from seatrial.doctor.machine import Machine
     from seatrial.system.files import make_folder, write_atomically
 
-    text = cdi_spec.to_yaml(fix.spec_of(Machine(this_host())))
+    text = cdi_spec.to_yaml(cdi_spec.make_spec(Machine(this_host())))
     if file == "-":
         print(text, end="")
         return report.EXIT_OK

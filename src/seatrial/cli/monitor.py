@@ -36,7 +36,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
     """GPUs, containers and runs on this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
     with importing():
         from seatrial.monitor import top as view
-        from seatrial.monitor.reading import ContainerNames, Reader
+        from seatrial.monitor.reading import ContainerNames, MachineReader
         from seatrial.monitor.top_screen import SORTS, TopOptions
         from seatrial.runs.following.live import live_runs
         from seatrial.runs.store import store_of
@@ -49,7 +49,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
     options = TopOptions(sort, name, interval_s, unicode=console.encoding.lower().startswith("utf"))
     names, store = ContainerNames(this_host()), store_of(project)
     sink = view.open_sink(log) if log is not None else None
-    reader = Reader(names)
+    reader = MachineReader(names)
     try:
         if once or as_json or not (on_terminal or sink):
             names.look_up(["?"], wait=True)
@@ -108,7 +108,7 @@ def dashboard(
             f"The dashboard needs the extra seatrial[dashboard]: {error.name} is not installed",
             run="pip install 'seatrial[dashboard]'",
         ) from error
-    from seatrial.monitor.reading import ContainerNames, Reader
+    from seatrial.monitor.reading import ContainerNames, MachineReader
     from seatrial.receipt.store import FIXED
     from seatrial.runs.following.live import live_runs
     from seatrial.runs.store import store_of
@@ -122,7 +122,7 @@ def dashboard(
     host, port = parse_address(listen or f"127.0.0.1:{port}", verb, port)
     store, local = store_of(project), is_loopback(host)
     token = this.env.get(TOKEN_VARIABLE) or (None if local or metrics_only else secrets.token_urlsafe(24))
-    reader = Reader(ContainerNames(this), service=True)
+    reader = MachineReader(ContainerNames(this), service=True)
     if metrics_only:
         exposition = Exposition(lambda: live_runs(store), interval_s=interval_s)
         feed = Feed(reader.read, interval_s=interval_s, on_reading=exposition.renew)

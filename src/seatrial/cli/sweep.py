@@ -96,7 +96,7 @@ def sweep(
         from seatrial.cli.job import read_allowed_job, require_consent
         from seatrial.cli.trials import SearchScreen
         from seatrial.job.loading import read_notify, read_sweep
-        from seatrial.search.request import make_request, parse_parallel
+        from seatrial.search.request import define, parse_parallel
         from seatrial.search.search import open_search, resume_search
         from seatrial.system.project_files import project_root
 
@@ -113,8 +113,8 @@ def sweep(
         _refuse_more(resume)
     project = check_folder(flags.get("project") or project_root(Path()))
     if resume is not None:
-        wanted = parse_parallel("1" if parallel is None else parallel)
-        found = resume_search(project, resume, host, screen.note, trials=trials, budget_s=budget_s, parallel=wanted)
+        at_once = parse_parallel(parallel)
+        found = resume_search(project, resume, host, screen.note, trials=trials, budget_s=budget_s, parallel=at_once)
         notify, asks = read_notify(project, flags.get("notify") or ())
         asking = found.job.changed(asks=(*found.job.asks, *asks))
         require_consent(asking, screen, trust=bool(flags.get("trust")))
@@ -128,10 +128,10 @@ def sweep(
             {**chosen, "trials": trials, "budget_s": budget_s, "parallel": parallel},
         )
         table = read_sweep(project).changed(**{key: value for key, value in typed.items() if value is not None})
-        request = make_request(table, settings, study)
+        definition, at_once = define(table, settings, study), parse_parallel(table.parallel)
         job = read_allowed_job(words, flags, screen)
         notify, job = job.notify, job.without_notify
-        found = open_search(request, job, host, screen.note)
+        found = open_search(definition, job, host, screen.note, budget_s=table.budget_s, parallel=at_once)
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel

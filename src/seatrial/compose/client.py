@@ -22,9 +22,10 @@ from typing import Any
 
 from seatrial.backends.containers.client import STATUSES
 from seatrial.backends.containers.engine import COMPOSE_LABEL, ContainerEngine
-from seatrial.errors import EngineUnavailableError
+from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.system import command
 from seatrial.system.host import Host
+from seatrial.system.records import Process
 
 #: Limits of queries, and of commands that stop or remove: containers get their grace time first.
 ANSWER_TIMEOUT_S = 60.0
@@ -97,6 +98,21 @@ class Compose:
         ended = command.run(argv, timeout_s=timeout_s, env=env, cwd=self.files[0].parent, input="")
         copied = self._copied or os.devnull
         return replace(ended, stdout=ended.stdout.replace(copied, ""), stderr=ended.stderr.replace(copied, ""))
+
+    def bring_up(self, log: Path, *words: str) -> Process:
+        """Start ``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
+
+        Args:
+            log: of what it prints. words: further options, and services.
+        """
+        argv = self.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
+        pid = command.spawn_detached(argv, output=log, env=self.host.env, cwd=self.files[0].parent)
+        deadline_s = time.monotonic() + 1.0
+        while (process := Process.of(pid)) is None and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        if process is None:
+            raise EngineError("docker compose ended at once", run=f"cat {log}")
+        return process
 
     @property
     def _copied(self) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,24 +13,25 @@ from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose import up as starting
 from seatrial.compose.asks import compose_asks
 from seatrial.compose.client import Compose, compose_of, containers, docker_compose
-from seatrial.compose.group import ENDED, Group, GroupStore
-from seatrial.compose.group import refresh as refresh_runs
+from seatrial.compose.group import ENDED, Group, GroupStore, ended, identity
 from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
 from seatrial.compose.read import ComposeFile, find_files, read_compose, with_profiles
 from seatrial.compose.receipt import request_notify, show_receipt
 from seatrial.compose.request import Console, UpRequest
-from seatrial.compose.warnings import ComposeWarning, check_compose
+from seatrial.compose.warnings import ComposeWarning, check_compose, short_form
 from seatrial.compose.watch import Watch, exit_code
 from seatrial.errors import EXIT_DONE, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
+from seatrial.job.asks import Ask
 from seatrial.job.loading import load_job, read_file
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import EngineAddress
 from seatrial.planning.host import read_host
-from seatrial.probe import processes
+from seatrial.runs.finish import finalise
 from seatrial.runs.store import RunStore
 from seatrial.system.command import own_program, spawn_detached
 from seatrial.system.host import Host
+from seatrial.system.records import Process
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Rules whose errors mean nothing to a run on the CPU.
@@ -42,7 +46,7 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     store = GroupStore(RunStore(request.project, host))
     if request.plan_only:
         planned = starting.plan_only(context, store.runs)
-        console.show(starting.plan_text(planned, warnings, context.job.asks, whole=request.whole))
+        console.show(_plan_text(planned, warnings, context.job.asks, whole=request.whole))
         return EXIT_DONE
     group = _living(store, context.file)
     again = group is not None
@@ -64,6 +68,38 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     code = exit_code(group)
     show_receipt(group, store.runs, console, host, as_json=request.as_json, exit_code=code)
     return code
+
+
+def _plan_text(
+    planned: starting.Planned, warnings: Iterable[ComposeWarning], asks: Sequence[Ask], *, whole: bool
+) -> str:
+    """Return what the project asks for, a table of the services and the warnings.
+
+    Args:
+        whole: return them as comments above the override.
+    """
+    file, rows = planned.file, [("SERVICE", "KIND", "ON", "COMMAND")]
+    for name, service in file.services.items():
+        plan, kind = planned.plans.get(name), "service" if service.why_service else "task"
+        gpus = plan.devices if plan else "Compose alone"
+        rows.append((name, kind, gpus, _one_line(plan.agent.argv) if plan else service.image))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"{file.path.name}, project {file.name}", ""]
+    if asks:
+        lines += ["This project asks for", *(f"  {ask.words}" for ask in asks), ""]
+    lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines += [f"{name}: warning: {text}" for name, plan in planned.plans.items() for text in plan.warnings]
+    short = short_form(file)
+    lines += [str(warning) for warning in (*warnings, *([short] if short else []))]
+    if whole:
+        return "".join(f"# {line}".rstrip() + "\n" for line in lines) + planned.text
+    return "\n".join([*lines, "", "--verbose shows the override file"]) + "\n"
+
+
+def _one_line(argv: Sequence[str]) -> str:
+    """Return a command as typed, in one line: it is shown as a comment in YAML."""
+    words = [shlex.quote(word) for word in argv] if len(argv) > 1 else argv  # one may be a sentence in its place
+    return " ".join(words).replace("\n", "\\n")
 
 
 def down(runs: RunStore, reference: str | None, console: Console, host: Host) -> None:
@@ -89,8 +125,14 @@ def down(runs: RunStore, reference: str | None, console: Console, host: Host) ->
 
 
 def refresh(store: GroupStore, group: Group, host: Host) -> Group:
-    """Return the group with the states that its members came to while nobody followed them."""
-    group = refresh_runs(store, group, host)
+    """Return the group with the states that its members came to while nobody followed them; finalise their runs."""
+    for member in group.members:
+        if member.state == "running" and member.run is not None:
+            run = store.runs.run(member.run)
+            with suppress(SeatrialError, OSError):
+                finalise(run, host)
+                if (summary := run.summary()) is not None:
+                    group = store.change(group, member.name, **ended(summary))
     backend = _engine_of(group, host)
     try:
         found = containers(backend, str(group.details.get("project")))
@@ -223,8 +265,8 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     argv += [word for file in request.files for word in ("-f", str(file))]
     argv += [word for name in request.profiles for word in ("--profile", name)]
     pid = spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
-    if (follower := processes.read(pid)) is not None:  # until it has loaded and writes itself down
-        store.change_group(group, launcher=(pid, follower.started_ticks))
+    if (follower := Process.of(pid)) is not None:  # until it has loaded and writes itself down
+        store.change_group(group, launcher=identity(follower))
     console.show(group.id)
     console.note(
         f"{group.name} is up in the background; seatrial runs ls lists it, seatrial runs stop {group.name} ends it"

@@ -11,18 +11,16 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
-from seatrial.probe import processes
 from seatrial.runs.run import Summary
 from seatrial.runs.store import CLAIMS, RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
-from seatrial.system.host import Host
-from seatrial.system.records import Folder, typed
+from seatrial.system.records import Folder, Process, typed
 from seatrial.system.text import did_you_mean
 
 #: task: ends by itself. service: runs until it is stopped.
@@ -100,8 +98,7 @@ class Group:
     @property
     def followed(self) -> bool:
         """Return True while the process that follows the group lives."""
-        process = processes.read(self.launcher[0]) if self.launcher else None
-        return process is not None and (process.pid, process.started_ticks) == self.launcher and process.state != "Z"
+        return is_alive(self.launcher)
 
     @property
     def state(self) -> GroupState:
@@ -129,11 +126,14 @@ class Group:
         )
 
 
-def this_process() -> tuple[int, int]:
-    """Return PID and start time of this command line, for ``Group.launcher``."""
-    me = processes.read(os.getpid())
-    assert me is not None
-    return me.pid, me.started_ticks
+def identity(process: Process) -> tuple[int, int]:
+    """Return PID and start time of a process, as a group's file has it."""
+    return process.pid, process.started_ticks
+
+
+def is_alive(kept: Sequence[int] | None) -> bool:
+    """Return True while the process of this identity lives; False for None."""
+    return kept is not None and Process(pid=kept[0], started_ticks=kept[1]).is_alive()
 
 
 class GroupStore:
@@ -156,7 +156,7 @@ class GroupStore:
 
         Raises NameInUseError: a group that has not ended has its name, or its Compose project. DiskError.
         """
-        group = Group(new_run_id(), members, name, time.time(), this_process(), dict(details))
+        group = Group(new_run_id(), members, name, time.time(), identity(Process.this()), dict(details))
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with Folder(self.runs.record).lock(CLAIMS):
@@ -252,20 +252,6 @@ def ended(summary: Summary) -> dict[str, Any]:
     """Return the new values of a member whose run has this summary."""
     state = "stopped" if summary.cause == "stopped" else "done" if summary.exit_code == 0 else "failed"
     return {"state": state, "why": "" if state == "done" else summary.outcome, "exit_code": summary.exit_code}
-
-
-def refresh(store: GroupStore, group: Group, host: Host) -> Group:
-    """Finalise members' runs that have ended while nobody followed them, and record how they ended."""
-    from seatrial.runs.finish import finalise
-
-    for member in group.members:
-        if member.state == "running" and member.run is not None:
-            run = store.runs.run(member.run)
-            with contextlib.suppress(SeatrialError, OSError):
-                finalise(run, host)
-                if (summary := run.summary()) is not None:
-                    group = store.change(group, member.name, **ended(summary))
-    return group
 
 
 def _from_json(loaded: Any) -> Group:

@@ -50,7 +50,7 @@ class Place:
         return f"sed -n {self.line}p {as_typed(self.file)}"
 
 
-class Lines:
+class SourceLines:
     """Find keys in the user's files, in the last one that has them: that is the one which Compose takes.
 
     Args:
@@ -74,7 +74,7 @@ class Lines:
         return any(_deepest(root, path)[1] == len(path) for root in self.roots.values())
 
 
-def read_lines(files: Sequence[Path]) -> Lines:
+def read_lines(files: Sequence[Path]) -> SourceLines:
     """Read the YAML nodes of the files. Raises UsageError for a file that is missing, too large or nested too deep."""
     roots: dict[Path, yaml.Node | None] = {}
     for path in files:
@@ -82,7 +82,7 @@ def read_lines(files: Sequence[Path]) -> Lines:
             raise UsageError(f"Compose file not found: {from_here(path)}", run=f"ls {as_typed(path.parent)}")
         text = read_bytes(path, inside=None, limit_bytes=MAX_BYTES, refusal=UsageError).decode("utf-8-sig", "replace")
         roots[path] = next(iter(_roots(text, path)), None)
-    return Lines(roots)
+    return SourceLines(roots)
 
 
 def _roots(text: str, path: Path) -> list[yaml.Node]:

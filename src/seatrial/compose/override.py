@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -22,16 +22,14 @@ from seatrial.planning.container.plan import GPU_DEVICE
 Entry = dict[str, Any]
 
 
-class _Replaced(list[Any]):
-    """A list that takes the place of the user's list."""
+class _Marked(NamedTuple):
+    """A value with Compose's mark: ``!override`` replaces the user's, ``!reset`` removes it."""
+
+    mark: str
+    value: Any
 
 
-class _ReplacedKeys(dict[str, Any]):
-    """A mapping that takes the place of the user's mapping."""
-
-
-class _Gone:
-    """The mark of a key of the user's file that is removed."""
+_GONE = _Marked("!reset", None)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -39,9 +37,13 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-_Dumper.add_representer(_Replaced, lambda dumper, data: dumper.represent_sequence("!override", list(data)))
-_Dumper.add_representer(_ReplacedKeys, lambda dumper, data: dumper.represent_mapping("!override", dict(data)))
-_Dumper.add_representer(_Gone, lambda dumper, data: dumper.represent_scalar("!reset", "null"))
+def _marked(dumper: _Dumper, marked: _Marked) -> yaml.Node:
+    node = dumper.represent_data(marked.value)
+    node.tag = marked.mark
+    return node
+
+
+_Dumper.add_representer(_Marked, _marked)
 
 
 def override(
@@ -95,7 +97,7 @@ def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
         "volumes": [_mount(each) for each in container.mounts if each.target not in own],
         "tmpfs": [f"{each.target}:{each.options}{ENGINES[backend]().bare_tmpfs}" for each in container.tmpfs],
     }
-    gone = {"command": _Gone()} if service.config.get("command") else {}
+    gone = {"command": _GONE} if service.config.get("command") else {}
     env = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
     some = {key: each for key, each in {**lists, "environment": env}.items() if each}
     return {"entrypoint": escaped(container.command), **gone, **some}
@@ -104,7 +106,7 @@ def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
 def _agent(service: Service, own: Mapping[str, Any]) -> Entry:
     """Return log settings that keep the agent's evidence uncut, and no init, terminal or standard input."""
     options = dict(option.split("=", 1) for option in own["log_options"])
-    entry: Entry = {"logging": _ReplacedKeys(driver=own["log_driver"], options=options)}
+    entry: Entry = {"logging": _Marked("!override", {"driver": own["log_driver"], "options": options})}
     entry |= {key: False for key in ("init", "tty", "stdin_open") if service.config.get(key)}
     return entry
 
@@ -117,19 +119,19 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
     requests = [each for each in reserved if not is_nvidias(each)]
     requests += _requests(container)
     if reserved or requests:
-        devices = _Replaced(requests) if requests else _Gone()
+        devices = _Marked("!override", requests) if requests else _GONE
         entry["deploy"] = {"resources": {"reservations": {"devices": devices}}}
     if config.get("gpus"):
-        entry["gpus"] = _Gone()
+        entry["gpus"] = _GONE
     if container.runtime:
         entry["runtime"] = container.runtime
     elif config.get("runtime") == "nvidia":
-        entry["runtime"] = _Gone()
+        entry["runtime"] = _GONE
     nodes = [f"{node}:{node}" for node in container.devices if node.startswith("/")]
     own = [each for each in config.get("devices") or () if not GPU_DEVICE.match(str(each.get("source")))]
     if nodes or len(own) != len(config.get("devices") or ()):
         kept = [f"{each['source']}:{each['target']}:{each.get('permissions', 'rwm')}" for each in own]
-        entry["devices"] = _Replaced([*kept, *nodes]) if kept or nodes else _Gone()
+        entry["devices"] = _Marked("!override", [*kept, *nodes]) if kept or nodes else _GONE
     return entry
 
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.compose.client import Compose, unescaped
-from seatrial.compose.lines import Lines, Place, copied, read_lines
+from seatrial.compose.lines import Place, SourceLines, copied, read_lines
 from seatrial.compose.service import COMPLETED, Service, ServiceMount
 from seatrial.errors import DiskError, UsageError
 from seatrial.job.target import manifest_refused
@@ -85,7 +85,7 @@ class ComposeFile:
     """
 
     compose: Compose
-    lines: Lines
+    lines: SourceLines
     name: str
     services: Mapping[str, Service]
     names: tuple[str, ...] = ()
@@ -278,7 +278,7 @@ def _no_service(ended: command.Completed, compose: Compose, names: Sequence[str]
     return UsageError(f"{from_here(compose.files[0])} has no service {missing[1]}; {hint}", run=run)
 
 
-def refusal(ended: command.Completed, files: Sequence[Path], lines: Lines) -> UsageError:
+def refusal(ended: command.Completed, files: Sequence[Path], lines: SourceLines) -> UsageError:
     """Return Compose's own words behind the file's name, with the line of what they name."""
     if lines.has("apiVersion") and lines.has("kind"):
         return manifest_refused(from_here(files[0]))

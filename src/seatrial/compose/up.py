@@ -6,26 +6,24 @@ import contextlib
 import errno
 import json
 import os
-import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from seatrial.backends.containers.mounts import held_sources, make_host_files, real_source
 from seatrial.compose.client import Compose, containers
-from seatrial.compose.group import Group, GroupStore, Member
+from seatrial.compose.group import Group, GroupStore, Member, identity
 from seatrial.compose.override import override
 from seatrial.compose.plan import ComposeContext, becomes_run, compare_service, plan_service, select, with_images
 from seatrial.compose.read import ComposeFile, profiles_in
 from seatrial.compose.request import Console, UpRequest
-from seatrial.compose.warnings import ComposeWarning, short_form
+from seatrial.compose.warnings import short_form
 from seatrial.errors import EngineError, SeatrialError, UsageError
 from seatrial.images.build.build import pull
 from seatrial.images.build.failure import failing_step, last_meaningful, readable
 from seatrial.images.build.progress import READY
-from seatrial.job.asks import Ask
 from seatrial.job.gpus import Selection
 from seatrial.job.in_container import CONTAINER_PLAN
 from seatrial.job.plan import ContainerPlan, Plan
@@ -114,7 +112,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         with contextlib.ExitStack() as held:  # the service's user may be any; the folders above let nobody else in
             for container in planned.containers:
                 held.enter_context(held_sources(container, mode=0o644))
-            process = launch(compose, folder, *request.names)
+            process = compose.bring_up(folder / LOG, *request.names)
         return hand_over(store, group, made.values(), process, context.host)
     except BaseException:
         for run in made.values():
@@ -366,55 +364,9 @@ def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[
     return store.change_group(group, members=members)
 
 
-def launch(compose: Compose, folder: Path, *words: str) -> Process:
-    """Start ``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
-
-    Args:
-        compose: with the override. folder: the group's record. words: further options, and services.
-    """
-    argv = compose.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
-    pid = command.spawn_detached(argv, output=folder / LOG, env=compose.host.env, cwd=compose.files[0].parent)
-    deadline_s = time.monotonic() + 1.0
-    while (process := Process.of(pid)) is None and time.monotonic() < deadline_s:
-        time.sleep(0.005)
-    if process is None:
-        raise EngineError("docker compose ended at once", run=f"cat {folder / LOG}")
-    return process
-
-
 def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: Process, host: Host) -> Group:
     """Give runs and leases that wait for their start to Compose's process, no longer to this one."""
     for run in runs:
         run.hand_over(process)
         leases(host).hand_over(run.id, process)
-    return store.change_group(group, details={**group.details, "compose": [process.pid, process.started_ticks]})
-
-
-def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], asks: Sequence[Ask], *, whole: bool) -> str:
-    """Return what the project asks for, a table of the services and the warnings.
-
-    Args:
-        whole: return them as comments above the override.
-    """
-    file, rows = planned.file, [("SERVICE", "KIND", "ON", "COMMAND")]
-    for name, service in file.services.items():
-        plan, kind = planned.plans.get(name), "service" if service.why_service else "task"
-        gpus = plan.devices if plan else "Compose alone"
-        rows.append((name, kind, gpus, _one_line(plan.agent.argv) if plan else service.image))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{file.path.name}, project {file.name}", ""]
-    if asks:
-        lines += ["This project asks for", *(f"  {ask.words}" for ask in asks), ""]
-    lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    lines += [f"{name}: warning: {text}" for name, plan in planned.plans.items() for text in plan.warnings]
-    short = short_form(file)
-    lines += [str(warning) for warning in (*warnings, *([short] if short else []))]
-    if whole:
-        return "".join(f"# {line}".rstrip() + "\n" for line in lines) + planned.text
-    return "\n".join([*lines, "", "--verbose shows the override file"]) + "\n"
-
-
-def _one_line(argv: Sequence[str]) -> str:
-    """Return a command as typed, in one line: it is shown as a comment in YAML."""
-    words = [shlex.quote(word) for word in argv] if len(argv) > 1 else argv  # one may be a sentence in its place
-    return " ".join(words).replace("\n", "\\n")
+    return store.change_group(group, details={**group.details, "compose": identity(process)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -26,6 +26,9 @@ _WORKERS_IN_WORDS = re.compile(r"--?(num[-_]?workers|workers|n[-_]?workers)[ =](
 _TRAINERS = re.compile(r"\b(yolo|ultralytics|torchrun|accelerate launch|lightning|deepspeed|tune run)\b")
 
 _MOST_FILES, _MOST_BYTES, _MOST_NAMED = 20, 200_000, 3
+
+#: Service → the GPUs that it requests.
+Asks = Mapping[str, GpuAsk]
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ def warning(place: Place, key: str, /, **values: object) -> ComposeWarning:
 
 def check_compose(file: ComposeFile) -> list[ComposeWarning]:
     """Return every warning, in the order of lines."""
-    found = [each for rule in RULES for each in rule(file)]
+    asks = _asks(file)
+    found = [each for rule in RULES for each in rule(file, asks)]
     return sorted(dict.fromkeys(found), key=lambda each: (str(each.place.file), each.place.line, each.id))
 
 
@@ -71,8 +75,8 @@ def short_form(file: ComposeFile) -> ComposeWarning | None:
     return warning(file.place(reader, "depends_on", writer), "short-depends-on", waits=waits, writer=writer)
 
 
-def _asks(file: ComposeFile) -> dict[str, GpuAsk]:
-    found = {}
+def _asks(file: ComposeFile) -> Asks:
+    found: dict[str, GpuAsk] = {}
     for name, service in file.services.items():
         with suppress(GpuRequestError):  # raised when it is planned
             if (ask := gpu_ask(file, service)) is not None:
@@ -80,9 +84,8 @@ def _asks(file: ComposeFile) -> dict[str, GpuAsk]:
     return found
 
 
-def _reserved_twice(file: ComposeFile) -> Iterator[ComposeWarning]:
+def _reserved_twice(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
     """Find one GPU that several services name, since Compose gives it to all of them without a warning."""
-    asks = _asks(file)
     for one, other in combinations(asks, 2):
         both = [name for name in asks[other].request.devices if name in asks[one].request.devices]
         if both and not file.never_together(one, other):
@@ -96,8 +99,8 @@ def _reserved_twice(file: ComposeFile) -> Iterator[ComposeWarning]:
             return  # the others would repeat it
 
 
-def _no_compute(file: ComposeFile) -> Iterator[ComposeWarning]:
-    for name, ask in _asks(file).items():
+def _no_compute(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
+    for name, ask in asks.items():
         if ask.compute_added:
             yield warning(
                 file.place(name, *ask.path, "0", "capabilities") if ask.ways[0] == "deploy" else file.place(name),
@@ -106,9 +109,9 @@ def _no_compute(file: ComposeFile) -> Iterator[ComposeWarning]:
             )
 
 
-def _counted_from_outside(file: ComposeFile) -> Iterator[ComposeWarning]:
+def _counted_from_outside(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
     """Find a CUDA_VISIBLE_DEVICES that hides reserved GPUs, which a container counts from 0 again."""
-    for name, ask in _asks(file).items():
+    for name, ask in asks.items():
         if ask.ways[0] == "runtime":
             continue
         listed = [each.strip() for each in file.services[name].environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
@@ -126,8 +129,8 @@ def _counted_from_outside(file: ComposeFile) -> Iterator[ComposeWarning]:
             )
 
 
-def _replicas_share(file: ComposeFile) -> Iterator[ComposeWarning]:
-    for name, ask in _asks(file).items():
+def _replicas_share(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
+    for name, ask in asks.items():
         if file.services[name].replicas > 1:
             key = ("scale",) if "scale" in file.services[name].config else ("deploy", "replicas")
             yield warning(
@@ -140,9 +143,9 @@ def _replicas_share(file: ComposeFile) -> Iterator[ComposeWarning]:
             )
 
 
-def _no_gpu_comes(file: ComposeFile) -> Iterator[ComposeWarning]:
+def _no_gpu_comes(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
     """Find requests that give no GPU, or one that is not NVIDIA's."""
-    asks, swarm = _asks(file), (*RESERVED[:-1], "generic_resources")
+    swarm = (*RESERVED[:-1], "generic_resources")
     for name, service in file.services.items():
         if (path := foreign_ask(service)) is not None:
             yield warning(file.place(name, *path), "not-nvidia", name=name)
@@ -152,12 +155,12 @@ def _no_gpu_comes(file: ComposeFile) -> Iterator[ComposeWarning]:
             yield warning(file.place(name, *asks[name].path), "variable-alone", name=name)
 
 
-def _small_shared_memory(file: ComposeFile) -> Iterator[ComposeWarning]:
+def _small_shared_memory(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
     """Find DataLoader workers whose batches pass through an engine's 64 MB of /dev/shm, to end in "Bus error"."""
     for name, service in file.services.items():
         if service.config.get("shm_size") or service.config.get("ipc") or _mounts_shm(service):
             continue
-        if (why := _workers(file, service)) is not None:
+        if (why := _workers(service, name in asks)) is not None:
             yield warning(file.place(name), "shm-size", name=name, why=why)
 
 
@@ -166,13 +169,13 @@ def _mounts_shm(service: Service) -> bool:
     return "/dev/shm" in tmpfs or any(volume.target == "/dev/shm" for volume in service.volumes)
 
 
-def _workers(file: ComposeFile, service: Service) -> str | None:
+def _workers(service: Service, on_gpu: bool) -> str | None:
     """Return where it shows that it uses workers; None if it does not."""
     words = service.words
     match = _WORKERS_IN_WORDS.search(words)
     if match and match[1] == "workers" and not service.is_task:
         match = None  # a server's own processes: gunicorn, uvicorn, mlflow server
-    if match := match or (_TRAINERS.search(words) if gpu_ask(file, service) else None):
+    if match := match or (_TRAINERS.search(words) if on_gpu else None):
         return match[0]
     for path in [] if service.context is None else sorted(service.context.glob("*.py"))[:_MOST_FILES]:
         if path.name in words and is_there(path):
@@ -183,7 +186,7 @@ def _workers(file: ComposeFile, service: Service) -> str | None:
     return None
 
 
-RULES: tuple[Callable[[ComposeFile], Iterator[ComposeWarning]], ...] = (
+RULES: tuple[Callable[[ComposeFile, Asks], Iterator[ComposeWarning]], ...] = (
     _reserved_twice,
     _no_compute,
     _counted_from_outside,

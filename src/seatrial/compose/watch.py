@@ -13,10 +13,10 @@ from types import FrameType
 
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose.client import Compose, Container, containers
-from seatrial.compose.group import ENDED, Group, GroupStore, Member, ended, this_process
+from seatrial.compose.group import ENDED, Group, GroupStore, Member, ended, identity, is_alive
 from seatrial.compose.output import MemberOutput
 from seatrial.compose.request import Console
-from seatrial.compose.up import LOG, hand_over, launch
+from seatrial.compose.up import LOG, hand_over
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
 from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
@@ -60,7 +60,7 @@ class Watch:
     ) -> None:
         self._again = again
         self._cut_off: dict[str, bool] = {}
-        self._store, self._group = store, store.change_group(group, launcher=this_process())
+        self._store, self._group = store, store.change_group(group, launcher=identity(Process.this()))
         self._compose, self._backend, self._console, self._host = compose, backend, console, host
         self._project = str(group.details["project"])
         self._lines = MemberOutput(console, [member.name for member in group.members])
@@ -118,8 +118,7 @@ class Watch:
             if now_s < self._next_check_s.get(each, 0.0):
                 continue
             if each in self._next_check_s:
-                arguments = ("healthcheck", "run", each)
-                threading.Thread(target=_quietly(self._backend.client.ask), args=arguments, daemon=True).start()
+                _in_thread(self._backend.client.ask, "healthcheck", "run", each)
             inspected = self._backend.client.inspect("container", each) or {}
             check = (inspected.get("Config") or {}).get("Healthcheck") or {}
             self._next_check_s[each] = now_s + max(check.get("Interval") or 0, 10**9) / 1e9
@@ -153,8 +152,7 @@ class Watch:
 
     def is_starting(self) -> bool:
         """Return True while ``docker compose up`` goes on."""
-        pid, ticks = self._group.details.get("compose") or (0, 0)
-        return bool(pid) and Process(pid=pid, started_ticks=ticks).is_alive()
+        return is_alive(self._group.details.get("compose"))
 
     def _adopt(self, member: Member, run: Run) -> None:
         """Record that the member's container runs, and follow it in a thread of its own."""
@@ -192,14 +190,12 @@ class Watch:
     def _show_logs(self, name: str) -> None:
         """Print the output of a service without a run, until it ends."""
         argv = self._compose.argv("--ansi", "never", "logs", "--follow", "--no-color", "--no-log-prefix", name)
-        write = self._lines.writer(name)
+        write, cwd = self._lines.writer(name), self._compose.files[0].parent
 
-        def pass_on() -> None:
-            with contextlib.suppress(SeatrialError, OSError):
-                cwd = self._compose.files[0].parent
-                command.stream(argv, lambda line: write("stdout", line.encode() + b"\n"), env=self._host.env, cwd=cwd)
+        def pass_on(line: str) -> None:
+            write("stdout", line.encode() + b"\n")
 
-        threading.Thread(target=pass_on, name=f"logs of {name}", daemon=True).start()
+        _in_thread(command.stream, argv, pass_on, env=self._host.env, cwd=cwd)
 
     def _announce_services(self) -> None:
         """Stop services at the next look when no task is left and one failed; else name those that still serve."""
@@ -239,9 +235,9 @@ class Watch:
             self._console.note(f"{', '.join(cut_off)} ended from outside, as when the engine is killed: starting again")
         if missing := ", ".join(each.name for each in members if each.state == "waiting" and each.name not in cut_off):
             self._console.note(f"Compose was killed too: starting {missing}")
-        folder = self._store.folder(self._group.id)
         names = [member.name for member in members]
-        process = launch(self._compose, folder, "--no-deps", "--no-recreate", *names)
+        log = self._store.folder(self._group.id) / LOG
+        process = self._compose.bring_up(log, "--no-deps", "--no-recreate", *names)
         runs = [self._store.runs.run(m.run) for m in members if m.run is not None and m.state == "waiting"]
         self._group = hand_over(self._store, self._group, runs, process, self._host)
 
@@ -278,9 +274,10 @@ class Watch:
             self._end_task = request_interrupt
         if self._presses == 2:
             self._console.note("Killing what is left.")
-            threading.Thread(target=self._kill, daemon=True).start()
+            _in_thread(self._compose.ask, "kill", timeout_s=_DOWN_TIMEOUT_S)
 
     def _stop(self) -> None:
+        """Send SIGTERM to all that runs, with time to save, or what Ctrl-C sends to a task; return at once."""
         details = {**self._group.details, "stopping": True}
         self._group = self._store.change_group(self._group, details=details)
         live = [member.name for member in self._group.members if member.state == "running"]
@@ -289,11 +286,15 @@ class Watch:
         if self.is_starting():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._group.details["compose"][0], signal.SIGTERM)
-        stop_members(self._store, self._group, self._compose, self._backend, end_task=self._end_task)
-
-    def _kill(self) -> None:
-        with contextlib.suppress(SeatrialError, OSError):
-            self._compose.ask("kill", timeout_s=_DOWN_TIMEOUT_S)
+        for member in self._group.members:
+            run = self._store.runs.run(member.run) if member.run and member.state not in ENDED else None
+            handle = run.handle() if run else None
+            if run is not None and handle is not None:
+                act = self._end_task if member.role == "task" else request_stop
+                _in_thread(act, run, self._backend, handle, run.plan().job.grace_s)
+        plain = [member.name for member in self._group.members if member.run is None and member.state == "running"]
+        if plain:
+            _in_thread(self._compose.ask, "stop", *plain, timeout_s=_DOWN_TIMEOUT_S)
 
     def _take_down(self) -> None:
         """Remove containers and networks; volumes hold what the tasks have made, and stay."""
@@ -326,35 +327,14 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
     )
 
 
-def stop_members(
-    store: GroupStore,
-    group: Group,
-    compose: Compose,
-    backend: ContainerEngine,
-    *,
-    end_task: Callable[..., None] = request_stop,
-) -> None:
-    """Send SIGTERM to all that runs, with time to save, or call ``end_task`` for a task; return at once."""
-    for member in group.members:
-        run = store.runs.run(member.run) if member.run and member.state not in ENDED else None
-        handle = run.handle() if run else None
-        if run is not None and handle is not None:
-            arguments = (run, backend, handle, run.plan().job.grace_s)
-            act = end_task if member.role == "task" else request_stop
-            threading.Thread(target=_quietly(act), args=arguments, daemon=True).start()
-    plain = [member.name for member in group.members if member.run is None and member.state == "running"]
-    if plain:
-        threading.Thread(
-            target=_quietly(compose.ask), args=("stop", *plain), kwargs={"timeout_s": _DOWN_TIMEOUT_S}, daemon=True
-        ).start()
+def _in_thread(act: Callable[..., object], *args: object, **kwargs: object) -> None:
+    """Call in a thread of its own; errors of the engine and the disk show in what follows."""
 
-
-def _quietly(act: Callable[..., object]) -> Callable[..., None]:
-    def quietly(*args: object, **kwargs: object) -> None:
+    def quietly() -> None:
         with contextlib.suppress(SeatrialError, OSError):
             act(*args, **kwargs)
 
-    return quietly
+    threading.Thread(target=quietly, daemon=True).start()
 
 
 def last_compose_line(folder: Path) -> str | None:

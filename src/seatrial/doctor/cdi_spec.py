@@ -1,4 +1,4 @@
-"""Make a CDI spec of this machine's GPUs, for hosts that have a driver and no toolkit. Pure: facts in, spec out.
+"""Make a CDI spec of this machine's GPUs, for hosts that have a driver and no toolkit.
 
 A driver alone brings no nvidia-cdi-hook, so nothing can refresh the container's linker cache or make links in it:
 each library is mounted under the names that programs ask for, in the folders that linkers search by themselves.
@@ -6,14 +6,18 @@ each library is mounted under the names that programs ask for, in the folders th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from seatrial.errors import GpuContractError
+from seatrial.probe import nvml
 from seatrial.probe.driver_files import DriverFiles
-from seatrial.probe.nvml import GpuFact
+
+if TYPE_CHECKING:
+    from seatrial.doctor.machine import Machine
 
 KIND = "nvidia.com/gpu"
 
@@ -30,23 +34,12 @@ MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "bind"]
 SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 
 
-def make_spec(
-    driver: DriverFiles,
-    gpus: Sequence[GpuFact],
-    *,
-    capabilities: Mapping[str, Sequence[str]] | None = None,
-    sockets: Sequence[str] = (),
-    machine: str = "x86_64",
-) -> dict[str, Any]:
-    """Make the spec, of the lowest version that can express it.
-
-    Args:
-        gpus: NVML's; of a GPU in MIG mode, its slices are devices, not itself.
-        capabilities: UUID of a slice → its capability nodes.
-        sockets: those of SOCKETS that are there.
+def make_spec(machine: Machine) -> dict[str, Any]:
+    """Make the spec of a machine, of the lowest version that can express it.
 
     Raises GpuContractError when the driver is not complete or has no GPU: such a spec would only fail later.
     """
+    driver = machine.driver
     missing = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
     if missing:
         raise GpuContractError(
@@ -54,7 +47,7 @@ def make_spec(
             cause="; ".join(missing),
             run="seatrial doctor --host-only",
         )
-    devices = _wsl_devices(driver) if driver.wsl else list(_devices(driver, gpus, capabilities or {}))
+    devices = _wsl_devices(driver) if driver.wsl else list(_devices(machine))
     if not devices:
         raise GpuContractError("No GPU to write a CDI spec for", run="seatrial doctor --host-only")
     return {
@@ -67,24 +60,25 @@ def make_spec(
             # The toolkit's legacy hook, where it is the default runtime, must not bring GPUs in a second time.
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
             "deviceNodes": [{"path": node.path} for node in driver.control],
-            "mounts": [*_libraries(driver, machine), *_binaries(driver), *(_mount(path, path) for path in sockets)],
+            "mounts": [
+                *_libraries(driver),
+                *(_mount(path, f"/usr/bin/{name}") for name, path in driver.binaries.items()),
+                *(_mount(path, path) for path in SOCKETS if machine.exists(path)),
+            ],
         },
     }
 
 
-def _devices(
-    driver: DriverFiles, gpus: Sequence[GpuFact], capabilities: Mapping[str, Sequence[str]]
-) -> Iterator[dict[str, Any]]:
+def _devices(machine: Machine) -> Iterator[dict[str, Any]]:
+    """Yield NVML's GPUs, of one in MIG mode its slices, and all of them together."""
     every: dict[str, None] = {}
-    for gpu in gpus:
+    for gpu in machine.inventory.gpus:
         minor = gpu.index if gpu.minor is None else gpu.minor
-        if gpu.mig_enabled or minor not in driver.gpus:
+        if gpu.mig_enabled or minor not in machine.driver.gpus:
             continue
-        nodes = [driver.gpus[minor].path]
+        nodes = [machine.driver.gpus[minor].path]
         if gpu.mig is not None:
-            if gpu.uuid not in capabilities:
-                continue
-            nodes += capabilities[gpu.uuid]
+            nodes += nvml.capability_nodes(gpu, machine.root)
         every.update(dict.fromkeys(nodes))
         for name in (gpu.mig or str(gpu.index), gpu.uuid):
             yield {"name": name, "containerEdits": {"deviceNodes": [{"path": path} for path in nodes]}}
@@ -97,16 +91,11 @@ def _wsl_devices(driver: DriverFiles) -> list[dict[str, Any]]:
     return [{"name": "all", "containerEdits": {"deviceNodes": [{"path": node.path} for node in driver.control]}}]
 
 
-def _libraries(driver: DriverFiles, machine: str) -> Iterator[dict[str, Any]]:
-    for folder in LIBRARY_FOLDERS.get(machine, LIBRARY_FOLDERS["x86_64"]):
+def _libraries(driver: DriverFiles) -> Iterator[dict[str, Any]]:
+    for folder in LIBRARY_FOLDERS.get(os.uname().machine, LIBRARY_FOLDERS["x86_64"]):
         for library in driver.libraries:
             for name in library.names:
                 yield _mount(library.path, f"{folder}/{name}")
-
-
-def _binaries(driver: DriverFiles) -> Iterator[dict[str, Any]]:
-    for name, path in driver.binaries.items():
-        yield _mount(path, f"/usr/bin/{name}")
 
 
 def _mount(source: str, target: str) -> dict[str, Any]:

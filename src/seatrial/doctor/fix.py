@@ -22,7 +22,6 @@ from seatrial.doctor.examine import Result
 from seatrial.doctor.machine import Machine
 from seatrial.doctor.toolkit_install import daemon_json_path, merged
 from seatrial.errors import DiskError, GpuContractError, UsageError
-from seatrial.probe import nvml
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 
@@ -230,24 +229,13 @@ def _spec(machine: Machine, found: set[str]) -> Iterator[Change]:
     if not found & wanted or machine.ask("nvidia-ctk", "--version") is not None:
         return
     try:
-        text = cdi_spec.to_yaml(spec_of(machine))
+        text = cdi_spec.to_yaml(cdi_spec.make_spec(machine))
     except GpuContractError:  # the driver is not complete: an earlier link is what is broken
         return
     path = machine.here(SPEC)
     before = current(path)
     if before != text:
         yield Change(path, "a CDI spec of this machine's GPUs, for Podman and Docker 25 and later", before, text)
-
-
-def spec_of(machine: Machine) -> dict[str, Any]:
-    """Make the CDI spec of a machine. Raises GpuContractError."""
-    return cdi_spec.make_spec(
-        machine.driver,
-        machine.inventory.gpus,
-        capabilities={gpu.uuid: nvml.capability_nodes(gpu, machine.root) for gpu in machine.inventory.gpus if gpu.mig},
-        sockets=[path for path in cdi_spec.SOCKETS if machine.exists(path)],
-        machine=os.uname().machine,
-    )
 
 
 def _char_links(machine: Machine, found: set[str]) -> Iterator[Change]:

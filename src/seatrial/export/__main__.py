@@ -18,8 +18,16 @@ from pathlib import Path
 import torch
 
 from seatrial.events import EVENTS_VARIABLE, StepLog
-from seatrial.export.compare import TOLERANCES, Difference, DisagreesError, compare
-from seatrial.export.formats import FORMATS, OPSET, PROGRAM_OPSET, run_original
+from seatrial.export.formats import (
+    FORMATS,
+    OPSET,
+    PROGRAM_OPSET,
+    TOLERANCES,
+    Difference,
+    DisagreesError,
+    compare,
+    run_original,
+)
 from seatrial.models.model import Original
 from seatrial.models.open import open_model
 from seatrial.train import options

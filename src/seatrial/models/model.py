@@ -31,7 +31,6 @@ class Original:
         dynamic: name → {dimension: its name} of those that vary; the batch is dimension 0.
         longest: of a dimension named ``length``.
         program: the file's own program, for .pt2.
-        tokenizer: of transformers, for text.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Original:
     dynamic: Mapping[str, Mapping[int, str]]
     longest: int = 512
     program: Any = None
-    tokenizer: Any = None
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:

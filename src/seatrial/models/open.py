@@ -25,7 +25,7 @@ from seatrial.models.state_dicts import fitted, read_states, usual_first
 from seatrial.train import options
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line, type_and_line
 from seatrial.train.saving.checkpoint import load_model
-from seatrial.train.saving.examples import Examples, examples_path, read_examples
+from seatrial.train.saving.examples import Examples, examples_of
 from seatrial.train.saving.model_files import read_tensors, weights_digest
 
 Shapes = Sequence[tuple[int, ...]]
@@ -65,7 +65,7 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
 
 def _recipe_of(path: Path) -> str | None:
     """Return the recipe that saved the file, by its examples."""
-    examples = _examples(path)
+    examples = examples_of(path)
     recipe = examples.recipe if examples else None
     return recipe if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name else None
 
@@ -171,7 +171,7 @@ def _of_program(path: Path) -> Original:
         name: {place: _dimension(place) for place, size in enumerate(value.shape) if not isinstance(size, int)}
         for name, value in program.inputs.items()
     }
-    examples = _examples(path)
+    examples = examples_of(path)
     if examples is not None:
         inputs = dict(zip(program.inputs, examples.inputs.values(), strict=False))
     else:
@@ -208,7 +208,7 @@ def _of_user(
         ) from error
     own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
     digest = weights_digest(own)
-    examples = _examples(path) or Examples("", "tensors", digest, inputs, {}, real=False)
+    examples = examples_of(path) or Examples("", "tensors", digest, inputs, {}, real=False)
     saved = examples.outputs if examples.weights == digest else {}  # else their inputs alone are of use
     plain = set(outputs) == {"output"} and not keywords
     named = tuple(outputs)
@@ -226,7 +226,7 @@ def _of_user(
 
 def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> dict[str, Tensor]:
     """Return the saved examples, or draw inputs of the given shapes, or of a first layer's."""
-    examples = _examples(path)
+    examples = examples_of(path)
     if examples is not None and not shapes:
         return dict(examples.inputs)
     first = next((each for each in network.modules() if isinstance(each, (nn.Linear, nn.Conv2d))), None)
@@ -240,11 +240,6 @@ def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> di
         )
     names = [f"input_{number}" for number in range(len(shapes))] if len(shapes) > 1 else ["input"]
     return drawn(dict(zip(names, shapes, strict=True)), {})
-
-
-def _examples(path: Path) -> Examples | None:
-    path_of_examples = examples_path(path)
-    return read_examples(path_of_examples) if path_of_examples.is_file() else None
 
 
 def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:

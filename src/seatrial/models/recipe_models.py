@@ -18,7 +18,7 @@ from seatrial.recipes import cifar10, mnist, mnist_deep, spam
 from seatrial.train.data.cifar10 import CLASSES as CIFAR10_CLASSES
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
-from seatrial.train.saving.examples import Examples, examples_path, numbered, read_examples
+from seatrial.train.saving.examples import Examples, examples_of, examples_path, numbered
 from seatrial.train.saving.model_files import read_tensors, weights_digest
 
 #: Recipe → its weights, below the models folder.
@@ -48,12 +48,8 @@ class TextClassifier(nn.Module):
 def read_saved(models_folder: Path, recipe: str) -> Original:
     """Read the model that a recipe saved in this folder.
 
-    Raises:
-        ModelFileError: there is none, it is truncated, a pickle, or of another recipe.
-        InputError: the recipe saves no model.
+    Raises ModelFileError: there is none, it is truncated, a pickle, or of another recipe.
     """
-    if recipe not in WEIGHTS:
-        raise InputError(f"{recipe} saves no model; known: {', '.join(WEIGHTS)}", fix="seatrial run digits")
     path = models_folder / WEIGHTS[recipe]
     if not path.is_file():
         pickled = path.with_suffix(".pth")
@@ -133,9 +129,6 @@ def _read_text(path: Path, recipe: str) -> Original:
         model, info = transformers.BertForSequenceClassification.from_pretrained(
             folder, config=config, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, use_fast=True
-        )
     except Exception as error:  # transformers raises what a file leads it to: KeyError, TypeError, RuntimeError …
         raise ModelFileError(f"{folder} cannot be read as {recipe}'s model: {first_line(error)}", fix=fix) from error
     wrong = [f"{name} is {what}" for what, key in (("missing", "missing_keys"), ("unknown", "unexpected_keys"))
@@ -156,7 +149,6 @@ def _read_text(path: Path, recipe: str) -> Original:
         outputs=("logits",),
         dynamic={name: {0: "batch", 1: "length"} for name in inputs},
         longest=int(model.config.max_position_embeddings),
-        tokenizer=tokenizer,
     )
 
 
@@ -165,10 +157,9 @@ def _examples(weights: Path, known: Examples) -> Examples:
 
     Raises ModelFileError for other weights' examples: one file is of another training.
     """
-    path = examples_path(weights)
-    if not path.is_file():
+    examples, path = examples_of(weights), examples_path(weights)
+    if examples is None:
         return known
-    examples = read_examples(path)
     if examples.weights != known.weights:
         raise ModelFileError(
             f"{path} is of other weights than {weights.name}: one of them is from another training",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 from collections.abc import AsyncIterator, Callable
 from importlib import resources
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -46,21 +46,16 @@ _INDEX = "<!doctype html><title>seatrial metrics</title><a href=/metrics>metrics
 
 def dashboard_app(api: Api, feed: Feed, exposition: Exposition, token: str | None) -> Starlette:
     """Return the ASGI application: page, API and metrics."""
-    files = {name: _File(data, Path(name).suffix) for name, data in _static().items()}
-    files["look.css"] = _File(style_sheet().encode(), ".css")
+    files = _static() | {"look.css": style_sheet().encode()}
 
     def serve(name: str) -> Route:
         async def answer(request: Request) -> Response:
-            return files[name].answer(request)
+            return Response(files[name], media_type=_TYPES[Path(name).suffix])
 
         return Route("/" if name == "index.html" else f"/{name}", answer)
 
-    return _app(
-        [*(serve(name) for name in files), *api.routes()],
-        feed,
-        exposition,
-        Middleware(Guarded, token=token, accepts=names_this_machine),
-    )
+    guard = Middleware(Guarded, token=token, accepts=names_this_machine)
+    return _app([*(serve(name) for name in files), *api.routes()], feed, exposition, guard)
 
 
 def metrics_app(feed: Feed, exposition: Exposition, token: str | None, *, any_host: bool) -> Starlette:
@@ -76,10 +71,7 @@ def metrics_app(feed: Feed, exposition: Exposition, token: str | None, *, any_ho
 
 def _app(routes: list[Route], feed: Feed, exposition: Exposition, guard: Middleware) -> Starlette:
     async def metrics(request: Request) -> Response:
-        plain, zipped = await run_in_threadpool(exposition.text)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(zipped, headers={"content-type": CONTENT_TYPE, "content-encoding": "gzip"})
-        return Response(plain, headers={"content-type": CONTENT_TYPE})
+        return Response(await run_in_threadpool(exposition.text), headers={"content-type": CONTENT_TYPE})
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -87,7 +79,8 @@ def _app(routes: list[Route], feed: Feed, exposition: Exposition, guard: Middlew
         yield
         feed.stop()
 
-    return Starlette(routes=[*routes, Route("/metrics", metrics)], middleware=[guard], lifespan=lifespan)
+    middleware = [guard, Middleware(GZipMiddleware, compresslevel=1)]
+    return Starlette(routes=[*routes, Route("/metrics", metrics)], middleware=middleware, lifespan=lifespan)
 
 
 class Housekeeping:
@@ -108,18 +101,6 @@ class Housekeeping:
                     SeatrialError
                 ):  # its engine does not answer, or its plan is of another version: the list shows it
                     continue
-
-
-class _File:
-    """A file in memory, plain and gzipped."""
-
-    def __init__(self, data: bytes, suffix: str) -> None:
-        self._plain, self._zipped, self._type = data, gzip.compress(data, 6), _TYPES[suffix]
-
-    def answer(self, request: Request) -> Response:
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(self._zipped, media_type=self._type, headers={"content-encoding": "gzip"})
-        return Response(self._plain, media_type=self._type)
 
 
 def _static() -> dict[str, bytes]:

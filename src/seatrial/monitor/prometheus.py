@@ -7,7 +7,6 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 
 from __future__ import annotations
 
-import gzip
 import json
 import socket
 import threading
@@ -174,7 +173,7 @@ class Exposition:
         self._runs, self._hostname = runs, socket.gethostname() if hostname is None else hostname
         self._stale_s = max(STALE_S, STALE_INTERVALS * interval_s)
         self._last = _Last(None, float("-inf"), 0.0)
-        self._rendered: tuple[_Last, bytes, bytes] | None = None
+        self._rendered: tuple[_Last, bytes] | None = None
         self._lock = threading.Lock()
         self.readings = self.failures = 0
 
@@ -186,29 +185,25 @@ class Exposition:
             self.readings += 1
         self._last = _Last(reading, time.monotonic(), cpu_s)
 
-    def text(self) -> tuple[bytes, bytes]:
-        """Return the exposition, plain and gzipped; without a reading's series if there is none, or it is old."""
+    def text(self) -> bytes:
+        """Return the exposition; without a reading's series if there is none, or it is old."""
         last = self._last
-        if last.reading is not None and time.monotonic() - last.at_s > self._stale_s:
-            body = self._own(good=False)
-            return body, gzip.compress(body, 1)
+        if last.reading is None or time.monotonic() - last.at_s > self._stale_s:
+            return self._own(good=False)
         with self._lock:
             if self._rendered is None or self._rendered[0] is not last:
-                body = self._body(last)
-                self._rendered = last, body, gzip.compress(body, 1)
-            return self._rendered[1:]
+                self._rendered = last, self._body(last.reading, last.cpu_s)
+            return self._rendered[1]
 
-    def _body(self, last: _Last) -> bytes:
-        if last.reading is None:
-            return self._own(good=False)
+    def _body(self, reading: Mapping[str, Any], cpu_s: float) -> bytes:
         begun_s = time.thread_time()
         try:
             runs = self._runs()
         except Exception:  # noqa: BLE001  unreadable runs take nothing from GPUs and containers
             self.failures += 1
             runs = []
-        body = render(last.reading, runs, self._hostname)
-        return body + self._own(good=True, cpu_s=last.cpu_s + time.thread_time() - begun_s)
+        body = render(reading, runs, self._hostname)
+        return body + self._own(good=True, cpu_s=cpu_s + time.thread_time() - begun_s)
 
     def _own(self, *, good: bool, cpu_s: float | None = None) -> bytes:
         """Return the series about the exporter itself, which are always there."""

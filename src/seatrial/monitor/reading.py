@@ -32,7 +32,7 @@ GPM_INTERVAL_S = 1.0
 _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
 
 
-class Reader:
+class MachineReader:
     """Reads this machine again and again; handles stay open in between.
 
     Args:

@@ -59,7 +59,7 @@ from seatrial.train.loop import Settings, fit
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import Precision, choose_precision
-from seatrial.train.progress import Outcome
+from seatrial.train.progress import TrainingOutcome
 from seatrial.train.saving.examples import Normalisation, save_images_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -293,7 +293,7 @@ def precision_of(name: str, device: torch.device) -> Precision:
 
 def train(
     data: Sequence[ImageSet], arguments: argparse.Namespace, group: Ranks, seed: int, trackers: Trackers
-) -> tuple[Outcome, Network]:
+) -> tuple[TrainingOutcome, Network]:
     """Run one training from one seed."""
     train_set, test_set = data
     precision = precision_of(arguments.precision, group.device)

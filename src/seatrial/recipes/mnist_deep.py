@@ -26,8 +26,7 @@ from torch.nn import functional as F
 from seatrial.recipes.mnist import image_sets
 from seatrial.train import options
 from seatrial.train.data import cifar10
-from seatrial.train.data.augment import affine
-from seatrial.train.data.images import TestImages, training_images
+from seatrial.train.data.images import TestImages, affine, training_images
 from seatrial.train.data.mnist import fetch, read_folder
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED
@@ -37,7 +36,7 @@ from seatrial.train.memory import summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision
-from seatrial.train.progress import Outcome
+from seatrial.train.progress import TrainingOutcome
 from seatrial.train.saving.atomic import write_text
 from seatrial.train.saving.examples import Normalisation, numbered, save_images_model
 from seatrial.train.step import Step
@@ -122,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
 def save_metadata(
     model: nn.Module,
     arguments: argparse.Namespace,
-    outcome: Outcome,
+    outcome: TrainingOutcome,
     group: Ranks,
     precision: Precision,
     channels: int,

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from seatrial.errors import UsageError
-from seatrial.job.keys import read_pattern
+from seatrial.job.keys import NAME, read_pattern
 from seatrial.job.tables import SweepTable
 from seatrial.search.space import Space, from_table, parse_space
 from seatrial.system.text import shown
@@ -73,28 +73,38 @@ def _pattern_example(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Request:
-    """A checked request.
+class Definition:
+    """The fixed part of a study: what it searches.
 
     Attributes:
-        parallel: None for auto.
-        budget_s: of this process, not of the study.
-        name: of the study, as typed; None: made from what it searches.
+        title: the target and its arguments, as typed.
+        space, objective: as typed.
+        trials: maximum number; None for as many as there are.
+        job: the Job's JSON; --resume runs it again.
     """
 
-    space: Space
-    search: str = "grid"
-    objective: Objective | None = None
+    name: str
+    title: str
+    space: tuple[str, ...]
+    search: str
+    objective: str | None = None
+    pattern: str | None = None
     prune: str = "none"
     trials: int | None = None
-    budget_s: float | None = None
-    parallel: int | None = 1
     seed: int = 0
-    name: str | None = None
+    job: str = ""
+
+    def parsed_space(self) -> Space:
+        return parse_space(self.space)
+
+    def parsed_objective(self) -> Objective | None:
+        return parse_objective(self.objective, self.pattern) if self.objective else None
 
 
-def make_request(table: SweepTable, settings: Sequence[str] = (), name: str | None = None) -> Request:
+def define(table: SweepTable, settings: Sequence[str] = (), name: str | None = None) -> Definition:
     """Check ``[sweep]``, with flags in place of its keys, and the ``--set`` flags, which replace its settings by name.
+
+    Its title and its job are added with the job; without ``name`` so is its name, which is made of all of it.
 
     Raises UsageError, naming the flag and what would be right.
     """
@@ -111,14 +121,18 @@ def make_request(table: SweepTable, settings: Sequence[str] = (), name: str | No
     prune = ("asha" if search == "tpe" else "none") if table.prune is None else table.prune
     _check_names(search, prune, objective)
     _check_size(space, search, table.trials, table.budget_s)
-    parallel = parse_parallel(1 if table.parallel is None else table.parallel)
-    return Request(space, search, objective, prune, table.trials, table.budget_s, parallel, table.seed or 0, name)
+    if name is not None and not re.fullmatch(NAME, name):
+        message = f"--study {name!r} is not a name: letters, digits, . _ -"
+        raise UsageError(message, run="seatrial sweep … --study lr-search")
+    typed, metric = tuple(space.typed()), None if objective is None else str(objective)
+    pattern, seed = table.metric_from, table.seed or 0
+    return Definition(name or "", "", typed, search, metric, pattern, prune, table.trials, seed)
 
 
-def parse_parallel(value: str | int) -> int | None:
-    """Return a number of trials at once; None for ``auto``. Raises UsageError."""
-    if value == "auto":
-        return None
+def parse_parallel(value: str | int | None) -> int | None:
+    """Return a number of trials at once, 1 if none is given; None for ``auto``. Raises UsageError."""
+    if value == "auto" or value is None:
+        return 1 if value is None else None
     if not re.fullmatch("[0-9]{1,3}", str(value)) or not 1 <= int(str(value)) <= MAX_PARALLEL:
         raise UsageError(
             f"--parallel {shown(value)} is neither a number of trials, {MAX_PARALLEL} at most, nor auto",
@@ -160,35 +174,6 @@ def _check_size(space: Space, search: str, trials: int | None, budget_s: float |
             f"--search {search} needs a limit: --trials or --budget",
             run=f"seatrial sweep … --search {search} --trials 40",
         )
-
-
-@dataclass(frozen=True)
-class Definition:
-    """The fixed part of a study: what it searches.
-
-    Attributes:
-        title: the target and its arguments, as typed.
-        space, objective: as typed.
-        trials: maximum number; None for as many as there are.
-        job: the Job's JSON; --resume runs it again.
-    """
-
-    name: str
-    title: str
-    space: tuple[str, ...]
-    search: str
-    objective: str | None = None
-    pattern: str | None = None
-    prune: str = "none"
-    trials: int | None = None
-    seed: int = 0
-    job: str = ""
-
-    def parsed_space(self) -> Space:
-        return parse_space(self.space)
-
-    def parsed_objective(self) -> Objective | None:
-        return parse_objective(self.objective, self.pattern) if self.objective else None
 
 
 def require_optuna() -> None:

@@ -154,19 +154,6 @@ def seconds_left(trials: Sequence[Trial], most: int | None, parallel: int, ends_
 
 
 @dataclass(frozen=True)
-class RunLinks:
-    """The parts of an address before and after a run's ID; ``target``: the frame that links lead."""
-
-    before: str = "../../runs/"
-    after: str = "/receipt.html"
-    target: str = ""
-
-
-#: Links of the page in the project to its receipts.
-BESIDE = RunLinks()
-
-
-@dataclass(frozen=True)
 class _Cell:
     """A number, and the length of its bar in percent: the best of the column is full, one of half its worth half."""
 
@@ -209,14 +196,13 @@ def _clean(trial: Trial, names: Names) -> Trial:
     return Trial(**clean)
 
 
-def page(search: Search, trials: Sequence[Trial], names: Names, links: RunLinks = BESIDE) -> str:
+def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
     """Return the HTML page, which runs no script and loads nothing, as a receipt."""
     from seatrial.receipt.render.pages import STATES, render_page
 
     definition, objective = search.study.definition, search.objective
     shown, best = columns(trials, objective), best_of(trials, objective)
     ended, standing = search.study.get("ended") or search.study.get("problem"), search.study.standing()
-    live = standing == "running" and not links.target  # a file that nobody writes any more stays as it is
     return render_page(
         "seatrial.search",
         "sweep.html",
@@ -225,11 +211,10 @@ def page(search: Search, trials: Sequence[Trial], names: Names, links: RunLinks 
         what=names.text(search.summary()),
         standing=summary_line(trials, objective, search.expected, None),
         chip=(standing, STATES[standing]),
-        as_of=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()) if live else None,
+        as_of=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()) if standing == "running" else None,
         problem=names.text(search.problem.message) if search.problem else ended,
         remarks=[names.text(line) for line in filter(None, [close_second(trials, objective), *search.remarks(trials)])],
         best=best,
-        links=links,
         objective=objective,
         tiles=_tiles(best, objective),
         head=["trial", *search.space.names, *(column.title for column in shown), "outcome"],

@@ -24,7 +24,7 @@ from seatrial.job.model import Job
 from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
 from seatrial.search.metrics import problem_of, series_of, unreported, without_effect
-from seatrial.search.request import Definition, Objective, Request, require_optuna
+from seatrial.search.request import Definition, Objective, require_optuna
 from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import Space
 from seatrial.search.study import FILE, OLD_FILE, Study
@@ -195,14 +195,22 @@ class Search:
         self.over.set()
 
 
-def open_search(request: Request, job: Job, host: Host, note: Note) -> Search:
+def open_search(
+    definition: Definition,
+    job: Job,
+    host: Host,
+    note: Note,
+    *,
+    budget_s: float | None = None,
+    parallel: int | None = 1,
+) -> Search:
     """Return the search of a command line. Raises UsageError if the target takes no such setting."""
     require_optuna()
-    check_switches(ways_in(job, request.space.names), request.space.values())
+    space = definition.parsed_space()
+    check_switches(ways_in(job, space.names), space.values())
     job = with_share(job, host)
-    definition = _definition(request, job)
-    study = _joined(RunStore(job.project, host), definition, note, named=request.name is not None)
-    return _search(study, request.trials, request.budget_s, request.parallel, job, host, note)
+    study = _joined(RunStore(job.project, host), _named(definition, job), note, named=bool(definition.name))
+    return _search(study, definition.trials, budget_s, parallel, job, host, note)
 
 
 def resume_search(
@@ -260,27 +268,12 @@ def place_of(project: Path, name: str) -> Path:
     return project.joinpath(*PLACE_FOLDER, name)
 
 
-def _definition(request: Request, job: Job) -> Definition:
-    objective = request.objective
-    made = Definition(
-        name="",
-        title=" ".join((job.target.value or job.image.ready or "image", *job.target.args)),
-        space=tuple(request.space.typed()),
-        search=request.search,
-        objective=None if objective is None else str(objective),
-        pattern=None if objective is None else objective.pattern,
-        prune=request.prune,
-        trials=request.trials,
-        seed=request.seed,
-        job=job.model_dump_json(),
-    )
-    if request.name is not None:
-        if not re.fullmatch(NAME, request.name):
-            raise UsageError(
-                f"--study {request.name!r} is not a name: letters, digits, . _ -",
-                run="seatrial sweep … --study lr-search",
-            )
-        return replace(made, name=request.name)
+def _named(definition: Definition, job: Job) -> Definition:
+    """Return what is searched with its job and a name, which is made from both if none was typed."""
+    title = " ".join((job.target.value or job.image.ready or "image", *job.target.args))
+    made = replace(definition, title=title, job=job.model_dump_json())
+    if made.name:
+        return made
     stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(job.target.value or "image").stem).strip("-")[:40] or "study"
     digest = hashlib.sha256(json.dumps(asdict(made), sort_keys=True).encode()).hexdigest()
     return replace(made, name=f"{stem}-{digest[:6]}")

@@ -15,6 +15,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import UsageError
@@ -56,6 +57,31 @@ class OneOf:
     def points(self) -> Sequence[str]:
         return self.values
 
+    def some(self) -> Sequence[str]:
+        return self.values
+
+    @cached_property
+    def _order(self) -> list[str] | None:
+        """Sort a list of numbers, between which a better one may lie; None for words, and for two numbers."""
+        try:
+            ordered = sorted(self.values, key=float)
+        except ValueError:
+            return None
+        return ordered if len(ordered) > 2 and "nan" not in self.values else None
+
+    def distribution(self) -> BaseDistribution:
+        """Return the values as Optuna describes them."""
+        from optuna.distributions import CategoricalDistribution, IntDistribution
+
+        return IntDistribution(0, len(self._order) - 1) if self._order else CategoricalDistribution(self.values)
+
+    def text(self, value: Any) -> str:
+        """Return a value of Optuna's as the script gets it."""
+        return self._order[value] if self._order else str(value)
+
+    def value(self, text: str) -> Any:
+        return self._order.index(text) if self._order else text
+
     def __str__(self) -> str:
         return f"{self.name}={','.join(self.values)}"
 
@@ -87,9 +113,27 @@ class Range:
         step = self.step or 1
         return [self.text(self.low + step * place) for place in range(int((self.high - self.low) / step + 1e-9) + 1)]
 
+    def some(self) -> Sequence[str]:
+        return self.text(self.low), self.text(self.high)
+
+    def distribution(self) -> BaseDistribution:
+        """Return the numbers as Optuna describes them."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if not self.whole:
+            high = float(self.points()[-1]) if self.step else self.high
+            return FloatDistribution(self.low, high, step=self.step, log=self.log)
+        low, high, step = int(self.low), int(self.high), int(self.step or 1)
+        return IntDistribution(low, low + (high - low) // step * step, step=step, log=self.log)
+
     def text(self, value: float) -> str:
         """Return a number as the script gets it."""
         return str(round(value)) if self.whole else f"{value:.{_DIGITS}g}"
+
+    def value(self, text: str) -> float:
+        """Return a script's number as Optuna has it, within the range: six digits may lie just outside."""
+        value = min(max(float(text), self.low), self.high)
+        return int(value) if self.whole else value
 
     def __str__(self) -> str:
         return f"{self.name}={self.typed}"
@@ -119,10 +163,11 @@ class Space:
 
     def values(self) -> dict[str, Sequence[str]]:
         """Return name → some of what it may be: all values of a choice, the ends of a range."""
-        return {
-            one.name: one.values if isinstance(one, OneOf) else (one.text(one.low), one.text(one.high))
-            for one in self.dimensions
-        }
+        return {one.name: one.some() for one in self.dimensions}
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Return the space as Optuna describes it."""
+        return {one.name: one.distribution() for one in self.dimensions}
 
     def combinations(self) -> Iterator[Settings]:
         """Yield every combination, the last setting changing fastest."""
@@ -216,50 +261,6 @@ def _range(name: str, spec: str, whole: bool, log: bool, match: re.Match[str]) -
     return Range(name, low, high, step, log, whole, spec)
 
 
-def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Return the space as Optuna describes it."""
-    return {dimension.name: _distribution(dimension) for dimension in space.dimensions}
-
-
-def _distribution(dimension: Dimension) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(dimension, OneOf):
-        order = _in_order(dimension)
-        return IntDistribution(0, len(order) - 1) if order else CategoricalDistribution(dimension.values)
-    if not dimension.whole:
-        high = float(dimension.points()[-1]) if dimension.step else dimension.high
-        return FloatDistribution(dimension.low, high, step=dimension.step, log=dimension.log)
-    step = int(dimension.step or 1)
-    low, high = int(dimension.low), int(dimension.high)
-    return IntDistribution(low, low + (high - low) // step * step, step=step, log=dimension.log)
-
-
-def _in_order(choice: OneOf) -> list[str] | None:
-    """Return a list of numbers from the smallest to the largest, between which a better one may lie; None for words."""
-    try:
-        ordered = sorted(choice.values, key=float)
-    except ValueError:
-        return None
-    return ordered if len(ordered) > 2 and "nan" not in choice.values else None
-
-
-def as_text(dimension: Dimension, value: Any) -> str:
-    """Return a value of Optuna's as the script gets it."""
-    if not isinstance(dimension, OneOf):
-        return dimension.text(value)
-    order = _in_order(dimension)
-    return order[value] if order else str(value)
-
-
-def as_value(dimension: Dimension, text: str) -> Any:
-    if isinstance(dimension, OneOf):
-        order = _in_order(dimension)
-        return order.index(text) if order else text
-    value = min(max(float(text), dimension.low), dimension.high)  # six digits may lie just outside
-    return int(value) if dimension.whole else value
-
-
 def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, direction: Any) -> Settings:
     """Return the settings that a sampler chooses after these trials, as the script gets them."""
     import optuna
@@ -268,8 +269,8 @@ def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, di
         warnings.simplefilter("ignore")  # experimental arguments
         study = optuna.create_study(direction=direction, sampler=sampler)
         study.add_trials(trials)
-        named = study.ask(distributions(space))
-    return {one.name: as_text(one, named.params[one.name]) for one in space.dimensions}
+        named = study.ask(space.distributions())
+    return {one.name: one.text(named.params[one.name]) for one in space.dimensions}
 
 
 def sampler_of(search: str, seed: int) -> BaseSampler:

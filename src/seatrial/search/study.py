@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from seatrial.errors import DiskError, UsageError
 from seatrial.search.request import Definition, require_optuna
-from seatrial.search.space import Settings, as_value, distributions, sample, sampler_of
+from seatrial.search.space import Settings, sample, sampler_of
 from seatrial.search.trial import Ending, Trial, trial_of
 from seatrial.system.records import Process
 
@@ -255,15 +255,13 @@ class Study:
     def _add(self, settings: Settings, **attributes: Any) -> int:
         from optuna.trial import TrialState, create_trial
 
-        space = self.definition.parsed_space()
-        known = [one for one in space.dimensions if one.name in settings]
-        every = distributions(space)
+        known = [one for one in self.definition.parsed_space().dimensions if one.name in settings]
         number = len(self._optuna.get_trials(deepcopy=False))
         self._optuna.add_trial(
             create_trial(
                 state=TrialState.RUNNING,
-                params={one.name: as_value(one, settings[one.name]) for one in known},
-                distributions={one.name: every[one.name] for one in known},
+                params={one.name: one.value(settings[one.name]) for one in known},
+                distributions={one.name: one.distribution() for one in known},
                 user_attrs={"settings": dict(settings), **attributes},
             )
         )

@@ -16,14 +16,13 @@ import pickle
 import resource
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import BinaryIO, cast
 
+from seatrial.serve import wire
 from seatrial.serve.errors import BadInputError
 from seatrial.serve.http.protocol import JSON_TYPES, Request, media_type, read
 from seatrial.serve.model_link import Refusal
@@ -40,9 +39,6 @@ CPU_S, _CPU_BODY_BYTES = 10, 8 * 2**20
 _MOST_WAITING, _MOST_WAITING_BYTES = 64, 64 * 2**20
 #: Below the front and the model, which answer everybody.
 _NICE = 5
-
-_JOB = struct.Struct("<?II")
-_SIZE = struct.Struct("<Q")
 
 
 def is_light(reader: Reader, as_infer: bool, content_type: bytes, size: int) -> bool:
@@ -91,10 +87,9 @@ class Decoder:
                 if self._process is None:
                     await self._start()
                 received, sent = self._streams
-                sent.write(_JOB.pack(as_infer, len(content_type), len(body)) + content_type)
-                sent.write(body)
+                sent.write(wire.pickled(wire.REQUEST, (as_infer, content_type, body)))
                 await sent.drain()
-                size = _SIZE.unpack(await received.readexactly(_SIZE.size))[0]
+                size, _ = wire.HEAD.unpack(await received.readexactly(wire.HEAD.size))
                 answer: Request | BadInputError | Refusal = pickle.loads(await received.readexactly(size))
             except (asyncio.IncompleteReadError, OSError):
                 return self._ended()
@@ -111,8 +106,7 @@ class Decoder:
         with theirs:
             self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self._streams = await asyncio.open_unix_connection(sock=ours, limit=2**20)
-        setup = pickle.dumps((self._reader, self._cpu_s))
-        self._streams[1].write(_SIZE.pack(len(setup)) + setup)
+        self._streams[1].write(wire.pickled(wire.READER, (self._reader, self._cpu_s)))
 
     def _ended(self) -> Refusal:
         """Refuse the request that the decoder died of."""
@@ -135,16 +129,11 @@ def main() -> int:
     os.nice(_NICE)
     with contextlib.suppress(OSError):  # short of memory the kernel ends this process, and not the model's
         Path("/proc/self/oom_score_adj").write_text("1000")
-    stream = cast(BinaryIO, socket.socket(fileno=int(sys.argv[1])).makefile("rwb"))
-    reader, cpu_s = pickle.loads(stream.read(_SIZE.unpack(stream.read(_SIZE.size))[0]))
-    while head := stream.read(_JOB.size):
-        as_infer, type_size, size = _JOB.unpack(head)
-        content_type, body = stream.read(type_size), stream.read(size)
+    front = socket.socket(fileno=int(sys.argv[1]))
+    reader, cpu_s = wire.receive(front)
+    while request := wire.receive(front):
         _limit_cpu(cpu_s)
-        answer = pickle.dumps(_answer(reader, as_infer, content_type, body), pickle.HIGHEST_PROTOCOL)
-        stream.write(_SIZE.pack(len(answer)))
-        stream.write(answer)
-        stream.flush()
+        front.sendall(wire.pickled(wire.DECODED, _answer(reader, *request)))
     return 0
 
 

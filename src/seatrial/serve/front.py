@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import pickle
 import signal
 import socket
 import sys
@@ -172,7 +171,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)  # they come to the whole group; the model's process handles them
     listener, link, signals, memory, places, place = (int(text) for text in sys.argv[1:])
     sock = socket.socket(fileno=link)
-    options = _options(sock)
+    options: Options | None = wire.receive(sock)  # with the token, which is in no argument list and no environment
     if options is None:
         return 1
     _silence_loggers()
@@ -184,19 +183,6 @@ def main() -> int:
         return await Front(options, *given).run()
 
     return uvloop.run(run())
-
-
-def _options(sock: socket.socket) -> Options | None:
-    """Read the first frame: the options, with the token, which is in no argument list and no environment."""
-    head = sock.recv(5, socket.MSG_WAITALL)
-    if len(head) < 5:
-        return None
-    size = int.from_bytes(head[:4], "little")
-    payload = sock.recv(size, socket.MSG_WAITALL)
-    if len(payload) < size or head[4] != wire.OPTIONS:
-        return None
-    options: Options = pickle.loads(payload)
-    return options
 
 
 if __name__ == "__main__":

@@ -6,15 +6,18 @@ is the same for its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from seatrial.serve.errors import ServeError
 from seatrial.train.saving.model_card import TensorSpec
 
+#: A number format.
+Format = TypeVar("Format")
 Row = tuple[np.ndarray, ...]
 Answer = tuple[np.ndarray, ...]
 
@@ -99,26 +102,29 @@ class ServedModel(Protocol):
 TOLERANCE = 0.02
 
 
-def compare(answers: np.ndarray, expected: np.ndarray, *, last: bool, tolerance: float = TOLERANCE) -> float | None:
-    """Return the largest absolute difference; None if it is beyond tolerance and another number format can be tried.
-
-    Raises ServeError: with ``last``, the answers differ or are not finite.
-    """
+def compare(answers: np.ndarray, expected: np.ndarray, tolerance: float = TOLERANCE) -> float:
+    """Return the largest absolute difference. Raises ServeError: beyond tolerance, not finite, or of other shapes."""
     if answers.shape != expected.shape:
         raise ServeError(
             f"the model answers {answers.shape[1:]} where {expected.shape[1:]} was saved with it", _TOGETHER
         )
-    finite = bool(np.isfinite(answers).all())
-    difference = float(np.abs(answers.astype(np.float64) - expected).max()) if finite else float("inf")
-    if finite and difference <= tolerance:
-        return difference
-    if not last:
-        return None
-    if not finite:
+    if not np.isfinite(answers).all():
         raise ServeError("the model's outputs are not finite numbers", "train it again: its weights are damaged")
-    raise ServeError(
-        f"the model's outputs differ by {difference:.3g} from those saved with it (at most {tolerance:g})", _TOGETHER
-    )
+    difference = float(np.abs(answers.astype(np.float64) - expected).max())
+    if difference > tolerance:
+        raise ServeError(
+            f"the model's outputs differ by {difference:.3g} from those saved with it (at most {tolerance:g})",
+            _TOGETHER,
+        )
+    return difference
+
+
+def compare_in(formats: Sequence[Format], answers: Callable[[Format], np.ndarray], expected: np.ndarray) -> float:
+    """Return the difference in the first number format whose answers agree. Raises ServeError if none does."""
+    for each in formats[:-1]:
+        with suppress(ServeError):
+            return compare(answers(each), expected)
+    return compare(answers(formats[-1]), expected)
 
 
 _TOGETHER = "train or export it again: the model and its examples are written together"

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import struct
 from collections.abc import Callable
 
 from seatrial.serve.errors import ServeError
@@ -66,16 +67,10 @@ def refuse_new(listener: socket.socket) -> None:
     client regards it as made already.
     """
 
-    class Instruction(ctypes.Structure):
-        _fields_ = (("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.POINTER(Instruction)))
-
-    instructions = (Instruction * len(_DROP_SYN))(*(Instruction(*each) for each in _DROP_SYN))
-    program = Program(len(_DROP_SYN), instructions)
+    instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
+    program = struct.pack("HP", len(_DROP_SYN), ctypes.addressof(instructions))
     try:
-        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
     except OSError:  # a kernel without it: a connection of these milliseconds is reset
         pass
 

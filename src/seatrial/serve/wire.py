@@ -8,6 +8,7 @@ Shapes: n rows, each a tuple of arrays; rows of one frame have the same dtypes a
 from __future__ import annotations
 
 import pickle
+import socket
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -21,18 +22,30 @@ ROWS, ABANDONED = 1, 2
 #: From the model: the options, its reader, that warm-up has passed, answers, why rows have none, and that the model
 #: is lost.
 OPTIONS, HELLO, READY, ANSWERS, FAILED, LOST = 10, 11, 12, 13, 14, 15
+#: To a front's decoder and back: its reader, a request, and the rows of it.
+READER, REQUEST, DECODED = 20, 21, 22
 
-_HEAD = struct.Struct("<IB")
+HEAD = struct.Struct("<IB")
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
     """Return one frame as bytes."""
-    return _HEAD.pack(len(payload), kind) + payload
+    return HEAD.pack(len(payload), kind) + payload
 
 
 def pickled(kind: int, value: Any) -> bytes:
     """Return a frame of any value; only our own processes read it."""
     return frame(kind, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def receive(sock: socket.socket) -> Any:
+    """Wait for the next frame and return its value; None at the end of the stream."""
+    head = sock.recv(HEAD.size, socket.MSG_WAITALL)
+    if len(head) < HEAD.size:
+        return None
+    size, _ = HEAD.unpack(head)
+    payload = sock.recv(size, socket.MSG_WAITALL)
+    return pickle.loads(payload) if len(payload) == size else None
 
 
 class Frames:
@@ -46,12 +59,12 @@ class Frames:
         held = self._held
         held += data
         frames, at = [], 0
-        while len(held) - at >= _HEAD.size:
-            size, kind = _HEAD.unpack_from(held, at)
-            end = at + _HEAD.size + size
+        while len(held) - at >= HEAD.size:
+            size, kind = HEAD.unpack_from(held, at)
+            end = at + HEAD.size + size
             if len(held) < end:
                 break
-            frames.append((kind, bytes(memoryview(held)[at + _HEAD.size : end])))
+            frames.append((kind, bytes(memoryview(held)[at + HEAD.size : end])))
             at = end
         if at:
             del held[:at]

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seatrial.train.data.augment import affine as affine
-    from seatrial.train.data.augment import crop as crop
-    from seatrial.train.data.augment import flip as flip
     from seatrial.train.data.batches import batches as batches
+    from seatrial.train.data.images import affine as affine
+    from seatrial.train.data.images import crop as crop
+    from seatrial.train.data.images import flip as flip
     from seatrial.train.distributed import ranks as ranks
     from seatrial.train.evaluation import Test as Test
     from seatrial.train.fitting import fit as fit
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 #: Name → the file that has it.
 _PLACES = {
     "Step": "step", "Test": "evaluation", "adam": "optim.optimizer", "adamw": "optim.optimizer",
-    "affine": "data.augment", "batches": "data.batches", "cosine": "optim.schedules", "crop": "data.augment",
-    "fit": "fitting", "flip": "data.augment", "ranks": "distributed", "sgd": "optim.optimizer",
+    "affine": "data.images", "batches": "data.batches", "cosine": "optim.schedules", "crop": "data.images",
+    "fit": "fitting", "flip": "data.images", "ranks": "distributed", "sgd": "optim.optimizer",
     "staircase": "optim.schedules", "triangle": "optim.schedules",
 }  # fmt: skip
 

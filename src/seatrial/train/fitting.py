@@ -20,7 +20,7 @@ from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import Test, modes_kept
 from seatrial.train.options import RESUME_DIR_VARIABLE, in_run
-from seatrial.train.progress import Outcome
+from seatrial.train.progress import TrainingOutcome
 from seatrial.train.saving.checkpoint import checkpoints as found_in
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
@@ -37,7 +37,7 @@ def fit(
     resume: str | Path | bool = False,
     track: Sequence[str] = (),
     **settings: Any,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train ``step`` for its epochs. A SIGTERM saves a checkpoint and ends the process with 143.
 
     Args:

@@ -23,7 +23,7 @@ from seatrial.train.errors import CheckpointError, InputError
 from seatrial.train.memory import cap
 from seatrial.train.options import RUN_DIR_VARIABLE
 from seatrial.train.precision import Precision, choose_precision
-from seatrial.train.progress import EpochProgress, Outcome, print_first, read_losses, report_end
+from seatrial.train.progress import EpochProgress, TrainingOutcome, print_first, read_losses, report_end
 from seatrial.train.saving import rng
 from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest, written_by
 from seatrial.train.step import Step
@@ -160,7 +160,7 @@ class Start(NamedTuple):
     training: str | None = None
 
 
-def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, settings: Settings) -> Outcome:
+def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, settings: Settings) -> TrainingOutcome:
     """Train ``step`` for the epochs of ``settings``, calling ``test`` after each.
 
     Raises:
@@ -222,7 +222,7 @@ class _Training:
     def __init__(self, step: Step, trackers: Trackers, settings: Settings) -> None:
         self._step, self._settings = step, settings
         self.note = print_first(step.ranks.first)
-        self.outcome, self.stopping = Outcome(), EarlyStopping(settings.patience)
+        self.outcome, self.stopping = TrainingOutcome(), EarlyStopping(settings.patience)
         self.epoch, self.first_step, self._ahead, training = _begin(step, self.stopping, settings, self.note)
         step.source.start(self.epoch, self.first_step)
         self._engine = choose_engine(settings.engine, step, self.note, settings.epochs)

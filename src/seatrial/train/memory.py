@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from seatrial.train.errors import InputError
+from seatrial.train.errors import InputError, TrainError
 
 #: Share of the free memory that a data set may take: the rest is for the model, gradients and activations.
 RESIDENT_SHARE = 0.5
@@ -39,6 +40,31 @@ def free_bytes(device: torch.device) -> int:
 def free_for_data(device: torch.device) -> int:
     """Return the free memory for a data set; the host's counts, too, since it is read there first."""
     return min(free_bytes(device), _free_on_host())
+
+
+class MicroBatch:
+    """Rows that go through the network at once; a batch is made of as many as it takes."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def halve(self, device: torch.device, announce: bool) -> None:
+        """Halve the rows from now on and free the memory of the failed attempt.
+
+        Raises:
+            TrainError: it was one row already.
+        """
+        if self.rows == 1:
+            raise TrainError(
+                "out of memory even with micro-batches of 1 row",
+                fix="a smaller model, --precision bf16, or more free memory: nvidia-smi shows what else uses the GPU",
+            )
+        old, self.rows = self.rows, -(-self.rows // 2)
+        gc.collect()  # the traceback of the failed attempt may still hold its activations
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        if announce:
+            print(f"out of memory with micro-batches of {old} rows: continuing with {self.rows}", flush=True)
 
 
 def _free_on_host(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -22,7 +22,7 @@ EVERY_S = 2.0
 
 
 @dataclass
-class Outcome:
+class TrainingOutcome:
     """The result of a training.
 
     Attributes:
@@ -163,7 +163,7 @@ def _metric(name: str, value: float) -> str:
     return f"{name} {value:.2%}" if name == "accuracy" else f"{name.replace('_', ' ')} {value:.4f}"
 
 
-def report_end(outcome: Outcome, steps: int, trackers: Trackers) -> None:
+def report_end(outcome: TrainingOutcome, steps: int, trackers: Trackers) -> None:
     """Pass the whole training's numbers to the trackers."""
     trackers.log(
         {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +12,10 @@ from torch import Tensor, nn
 from seatrial.train.autocast_weights import EarlyError
 from seatrial.train.checks import Loss, check_numbers, check_parts, trained_on
 from seatrial.train.compiled_blocks import CompiledBlocks
-from seatrial.train.data.order import Shape, Span
+from seatrial.train.data.order import Shape, Source
 from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
-from seatrial.train.errors import InputError, TrainError
+from seatrial.train.errors import InputError
+from seatrial.train.memory import MicroBatch
 from seatrial.train.optim import torch_optimizers
 from seatrial.train.optim.optimizer import Average, Optimizer
 from seatrial.train.optim.schedules import Schedule, by_group, table
@@ -24,58 +24,6 @@ from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
     from seatrial.train.module_patches import ModuleKernels
-
-
-class MicroBatch:
-    """Rows that go through the network at once; a batch is made of as many as it takes."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-
-    def halve(self, device: torch.device, announce: bool) -> None:
-        """Halve the rows from now on and free the memory of the failed attempt.
-
-        Raises:
-            TrainError: it was one row already.
-        """
-        if self.rows == 1:
-            raise TrainError(
-                "out of memory even with micro-batches of 1 row",
-                fix="a smaller model, --precision bf16, or more free memory: nvidia-smi shows what else uses the GPU",
-            )
-        old, self.rows = self.rows, -(-self.rows // 2)
-        gc.collect()  # the traceback of the failed attempt may still hold its activations
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        if announce:
-            print(f"out of memory with micro-batches of {old} rows: continuing with {self.rows}", flush=True)
-
-
-class Source(Protocol):
-    """Where training batches come from: ``batches``, ``training_images``, Texts, or a user's own.
-
-    Attributes:
-        spans: this rank's steps of an epoch, in order. ``start`` may reorder them, never change their number.
-        resident: ``before_step`` does nothing, so several steps can be queued at once.
-
-    One whose shapes change from epoch to epoch also has ``spans_in(epoch)``: the spans of an epoch, always as many.
-    ``steps_per_replay`` is how many of its steps one graph holds.
-    """
-
-    spans: list[Span]
-    resident: bool
-
-    def start(self, epoch: int, first_step: int) -> None:
-        """Shuffle for an epoch that begins at ``first_step``."""
-
-    def before_step(self) -> None:
-        """Do the host's work before each step."""
-
-    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
-        """Return rows of the batch of step ``position``, whose shape is ``shape``, as the loss takes them.
-
-        Device operations only.
-        """
 
 
 class Step:

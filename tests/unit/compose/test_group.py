@@ -31,16 +31,20 @@ def store(tmp_path: Path) -> GroupStore:
     return GroupStore(RunStore(tmp_path))
 
 
-def test_a_group_is_found_by_id_part_name_and_last(store: GroupStore) -> None:
-    first = store.create((Member("train"),), name="nightly")
-    second = store.create((Member("web", "service"),))
-    newest = max(first.id, second.id)
+def test_a_group_is_found_by_id_part_last_and_the_newest_of_a_name(
+    store: GroupStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(["20260101-000000-aaaa", "20260102-000000-bbbb", "20260103-000000-cccc"])
+    monkeypatch.setattr("seatrial.compose.group.new_run_id", lambda: next(ids))
+    store.create((), name="nightly")
+    first = store.create((), name="nightly")
+    last = store.create((Member("web", "service"),))
     for reference in (first.id, first.id[-4:], "nightly"):
-        assert store.find(reference).id == first.id
-    assert store.find("last").id == newest
+        assert store.find(reference) == first
+    assert store.find("last") == last
     with pytest.raises(RunNotFoundError, match='No group "weekly"'):
         store.find("weekly")
-    with pytest.raises(RunNotFoundError, match="matches 2 groups"):
+    with pytest.raises(RunNotFoundError, match="matches 3 groups"):
         store.find(first.id[:4])
 
 
@@ -57,14 +61,6 @@ def test_a_name_is_free_once_its_group_has_ended_or_its_command_line_was_killed(
         store.create((Member("train"),), name="nightly")
     store.change(second, "train", state="done")
     store.create((Member("train"),), name="nightly")
-
-
-def test_the_newest_of_a_name_is_intended(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = iter(["20260101-000000-aaaa", "20260102-000000-bbbb"])
-    monkeypatch.setattr("seatrial.compose.group.new_run_id", lambda: next(ids))
-    store.create((), name="n")
-    newest = store.create((), name="n")
-    assert store.find("n") == newest
 
 
 def test_members_changed_by_many_threads_are_all_written_down(store: GroupStore) -> None:

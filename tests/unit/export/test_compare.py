@@ -8,8 +8,11 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from seatrial.export.compare import TOLERANCES, compare  # noqa: E402
-from seatrial.export.formats import Run  # noqa: E402
+from seatrial.export.formats import (  # noqa: E402
+    TOLERANCES,
+    Run,
+    compare,
+)
 from seatrial.models.model import Original  # noqa: E402
 from seatrial.train.saving.examples import Examples  # noqa: E402
 

@@ -17,8 +17,7 @@ from torch import nn  # noqa: E402
 from seatrial import events  # noqa: E402
 from seatrial.export import formats  # noqa: E402
 from seatrial.export.__main__ import main  # noqa: E402
-from seatrial.export.compare import DisagreesError  # noqa: E402
-from seatrial.export.formats import FORMATS  # noqa: E402
+from seatrial.export.formats import FORMATS, DisagreesError  # noqa: E402
 from seatrial.models.model import Original  # noqa: E402
 from seatrial.models.open import open_model  # noqa: E402
 from seatrial.recipes import mnist  # noqa: E402

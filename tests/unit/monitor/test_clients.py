@@ -131,6 +131,14 @@ def test_metrics_beyond_this_machine_are_served_by_any_name(store):
     made.close()
 
 
+def test_pages_and_metrics_are_compressed_and_readings_come_at_once(served):
+    wait_for(lambda: has_values(served))
+    for path, packed in (("/live.js", True), ("/metrics", True), ("/api/events", False)):
+        made = served.connect(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n".encode())
+        assert (b"content-encoding: gzip\r\n" in made.recv(65536)) is packed
+        made.close()
+
+
 def test_a_client_that_resets_its_connection_is_no_news(served, capfd):
     for request in (b"", b"G", b"GET / HTTP/1.1\r\n", b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n") * 5:
         made = served.connect(request)

@@ -18,7 +18,7 @@ from rich.console import Console
 from fakes import FakeGpu, FakeNvml, a_program
 from seatrial.errors import DiskError, UsageError
 from seatrial.monitor import reading as reading_module
-from seatrial.monitor.reading import ContainerNames, Named, Reader
+from seatrial.monitor.reading import ContainerNames, MachineReader, Named
 from seatrial.monitor.top import COLUMNS, ReadingLog, open_sink
 from seatrial.monitor.top_screen import SORTS, History, TopOptions, render
 from seatrial.probe.machine import Owner
@@ -30,7 +30,7 @@ RUN = {"id": "20261121-000000-abcd", "name": "base", "target": "train.py", "boun
 
 
 def a_reader(gpus=None, **options):
-    return Reader(ContainerNames(Host(NO_ENGINES)), pynvml=FakeNvml(gpus, **options))
+    return MachineReader(ContainerNames(Host(NO_ENGINES)), pynvml=FakeNvml(gpus, **options))
 
 
 def a_container(**changes):

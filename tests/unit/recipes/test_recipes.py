@@ -1,5 +1,6 @@
 """The recipes on small data: they learn by steps that a CUDA graph repeats, save, resume, stop and refuse."""
 
+import io
 import json
 import lzma
 import os
@@ -15,8 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial import events  # noqa: E402
-from seatrial.models import predict  # noqa: E402
 from seatrial.recipes import bench, cifar10, matmul, mnist, mnist_deep, spam  # noqa: E402
+from seatrial.serve import predict  # noqa: E402
 from seatrial.train import loop  # noqa: E402
 from seatrial.train.data.cifar10 import MD5, read_records  # noqa: E402
 from seatrial.train.data.images import ImageSet  # noqa: E402
@@ -202,7 +203,8 @@ def test_spam_learns_from_scratch_and_predicts(
     assert spam.main([*folders, "--from-scratch", "--epochs", "4", "--batch", "16"]) == 0
     assert {"config.json", "model.safetensors"} <= {path.name for path in (texts / "spam").iterdir()}
     capsys.readouterr()
-    assert predict.main(["spam", "--models", str(texts), "WINNER claim prize 77 now", "see you at 5 then, love"]) == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("WINNER claim prize 77 now\n\nsee you at 5 then, love\n"))
+    assert predict.main(["spam", "--models", str(texts)]) == 0
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["spam", "ham"]
 
 

@@ -32,20 +32,16 @@ def test_five_failures_and_nothing_else_end_it() -> None:
     assert problem_of(failed[:4]) is None and problem_of([*failed, _trial(5)]) is None
 
 
-def test_five_equal_trials_end_it_any_way_their_speed() -> None:
-    problem = problem_of([_trial(number) for number in range(5)])
+def test_five_trials_equal_in_all_but_their_speed_end_it() -> None:
+    trials = [_trial(number) for number in range(5)]
+    problem = problem_of(trials)
     assert problem is not None and problem.run == "seatrial runs compare run-0 run-4"
     assert problem.message == "The setting lr makes no difference: 5 trials reported exactly the same numbers"
-    assert problem_of([*(_trial(number) for number in range(5)), _trial(5, loss=0.4)]) is None
-    assert problem_of([_trial(number) for number in range(4)]) is None
-
-
-def test_equal_printed_numbers_of_few_digits_end_nothing() -> None:
-    trials = [_trial(number) for number in range(5)]
+    assert problem_of([*trials, _trial(5, loss=0.4)]) is None and problem_of(trials[:4]) is None
     for trial in trials:
         assert trial.ending is not None
         trial.ending.printed.append("loss")
-    assert problem_of(trials) is None
+    assert problem_of(trials) is None, "a printed number has few digits"
 
 
 def test_a_setting_that_changes_nothing_is_named_next_to_one_that_does() -> None:
@@ -78,15 +74,18 @@ def test_how_it_stands() -> None:
     assert seconds_left(trials, 8, 2, None) == 11.0 and seconds_left([], 8, 2, None) is None
 
 
-def _printing(number: int, *values: float) -> Trial:
-    reports = tuple(TrialReport(step, value) for step, value in enumerate(values, 1))
-    return Trial(number, {"lr": str(number)}, "done", run_id="r", reports=reports, ending=Ending("done", values[-1]))
-
-
-def test_equal_printed_numbers_end_it_where_they_are_more_than_one() -> None:
-    assert problem_of([_printing(number, 0.5, 0.8) for number in range(5)]) is not None
-    assert problem_of([_printing(number, 0.8) for number in range(5)]) is None
-    assert problem_of([_printing(number, 0.5, 0.8 + number) for number in range(5)]) is None
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [([(0.5, 0.8)] * 5, True), ([(0.8,)] * 5, False), ([(0.5, 0.8 + number) for number in range(5)], False)],
+    ids=["several and equal", "one and equal", "several"],
+)
+def test_equal_printed_numbers_end_it_where_they_are_more_than_one(values: list[tuple[float, ...]], ends: bool) -> None:
+    trials = [
+        Trial(number, {"lr": str(number)}, "done", run_id="r", reports=reports, ending=Ending("done", each[-1]))
+        for number, each in enumerate(values)
+        for reports in [tuple(TrialReport(step, value) for step, value in enumerate(each, 1))]
+    ]
+    assert (problem_of(trials) is not None) is ends
 
 
 @pytest.mark.parametrize(

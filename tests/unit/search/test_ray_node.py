@@ -30,11 +30,8 @@ def test_rays_numbers_become_uuids() -> None:
     assert request_of([GPUS[0].uuid], requested, GPUS).devices == (GPUS[0].uuid,)
     assert request_of(["0", "1"], requested, GPUS).devices == (GPUS[0].uuid, GPUS[1].uuid)
     assert request_of([], requested, GPUS).kind == "none"
-
-
-def test_a_part_of_a_gpu_stays_a_part() -> None:
-    got = request_of(["0"], GpuRequest.parse("0.5"), GPUS)
-    assert (got.devices, got.share) == ((GPUS[0].uuid,), 0.5)
+    part = request_of(["0"], GpuRequest.parse("0.5"), GPUS)
+    assert (part.devices, part.share) == ((GPUS[0].uuid,), 0.5)
 
 
 def test_gpus_that_ray_only_believes_in() -> None:

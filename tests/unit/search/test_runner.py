@@ -145,7 +145,4 @@ def test_a_process_of_the_run_is_reported_and_others_are_not(
     assert reported is not None and f"process {leftover} of the ended run is still on GPU 0 with 2" in reported
     assert f"kill {leftover}" in reported
     assert runner.leftover_processes(Run(tmp_path / "20261122-000000-else", tmp_path), [GPU], hurry) is None
-
-
-def test_without_gpus_there_is_nothing_to_ask(tmp_path: Path) -> None:
-    assert runner.leftover_processes(Run(tmp_path / RUN_ID, tmp_path), [], threading.Event()) is None
+    assert runner.leftover_processes(Run(tmp_path / RUN_ID, tmp_path), [], hurry) is None

@@ -10,10 +10,9 @@ from seatrial.cli import sweep
 from seatrial.cli.trials import SearchScreen
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job, Target
-from seatrial.job.tables import Notify
-from seatrial.search.request import Request
+from seatrial.job.tables import Notify, SweepTable
+from seatrial.search.request import define
 from seatrial.search.search import Search, open_search, place_of
-from seatrial.search.space import parse_space
 from seatrial.search.trial import Ending
 from seatrial.system.host import Host
 
@@ -23,8 +22,8 @@ def _open(folder: Path, *, name: str | None, trials: int = 2) -> Search:
     project.mkdir(exist_ok=True)
     (project / "train.py").write_text('"--lr"')
     job = Job(project=project, target=Target(kind="script", value="train.py"))
-    request = Request(parse_space(["lr=1,2,3,4"]), trials=trials, name=name)
-    return open_search(request, job, Host({"SEATRIAL_STATE": str(folder / "state")}), lambda line: None)
+    definition = define(SweepTable(trials=trials), ["lr=1,2,3,4"], name)
+    return open_search(definition, job, Host({"SEATRIAL_STATE": str(folder / "state")}), lambda line: None)
 
 
 def _try(search: Search, trials: int) -> None:

@@ -12,15 +12,11 @@ from hypothesis import strategies as some
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.tables import SweepTable
-from seatrial.search.request import make_request
+from seatrial.search.request import define, parse_parallel
 from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import (
     OneOf,
     Range,
-    Space,
-    as_text,
-    as_value,
-    distributions,
     from_table,
     parse_dimension,
     parse_space,
@@ -69,10 +65,10 @@ def test_the_files_form() -> None:
 @given(some.integers(-50, 50), some.integers(1, 60), some.integers(1, 9))
 def test_every_point_is_a_value_of_its_distribution_and_comes_back_as_text(low: int, span: int, step: int) -> None:
     found = Range("x", low, low + span, float(step) if step <= span else None, whole=True)
-    every = distributions(Space((found,)))["x"]
+    every = found.distribution()
     for text in found.points():
-        value = as_value(found, text)
-        assert every._contains(every.to_internal_repr(value)) and as_text(found, value) == text
+        value = found.value(text)
+        assert every._contains(every.to_internal_repr(value)) and found.text(value) == text
 
 
 def _job(folder: Path, text: str) -> Job:
@@ -139,20 +135,22 @@ def test_a_switch_takes_no_value(tmp_path: Path) -> None:
 
 def test_settings_that_are_typed_win_over_the_file() -> None:
     table = SweepTable(search="random", metric="loss:min", trials=9, set={"lr": "0..1", "batch": [32, 64]})
-    request = make_request(table.changed(trials=3, prune="none"), ["lr=1,2"])
-    assert request.space.typed() == ["lr=1,2", "batch=32,64"]
-    assert (request.search, str(request.objective), request.trials, request.prune) == ("random", "loss:min", 3, "none")
+    made = define(table.changed(trials=3, prune="none"), ["lr=1,2"])
+    assert made.space == ("lr=1,2", "batch=32,64")
+    assert (made.search, made.objective, made.trials, made.prune) == ("random", "loss:min", 3, "none")
 
 
 def test_what_goes_without_saying() -> None:
-    grid = make_request(SweepTable(), ["a=1,2"])
-    assert (grid.search, grid.prune, grid.parallel, grid.objective) == ("grid", "none", 1, None)
-    tpe = make_request(SweepTable(search="tpe", metric="x:min", trials=4, parallel="auto"), ["a=0..1"])
-    assert (tpe.prune, tpe.parallel) == ("asha", None)
+    grid = define(SweepTable(), ["a=1,2"])
+    assert (grid.search, grid.prune, grid.objective) == ("grid", "none", None)
+    assert define(SweepTable(search="tpe", metric="x:min", trials=4), ["a=0..1"]).prune == "asha"
+    assert (parse_parallel(None), parse_parallel("auto")) == (1, None)
 
 
 @cases("flags", "prints")
 def test_what_cannot_be_is_reported_and_how_it_could(flags: dict[str, Any], prints: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make_request(SweepTable(**{key: flags[key] for key in flags.keys() - {"settings"}}), flags.get("settings", ()))
+        table = SweepTable(**{key: flags[key] for key in flags.keys() - {"settings"}})
+        define(table, flags.get("settings", ()))
+        parse_parallel(table.parallel)
     assert prints in caught.value.message and "seatrial sweep" in str(caught.value.run)

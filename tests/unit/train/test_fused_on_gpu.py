@@ -15,8 +15,11 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from seatrial.recipes import mnist, mnist_deep  # noqa: E402
-from seatrial.train.data.augment import affine  # noqa: E402
-from seatrial.train.data.images import ImageSet, ResidentImages  # noqa: E402
+from seatrial.train.data.images import (  # noqa: E402
+    ImageSet,
+    ResidentImages,
+    affine,
+)
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.kernels import runtime  # noqa: E402

@@ -27,8 +27,7 @@ from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe_requirements  #
 from seatrial.job.model import Target  # noqa: E402
 from seatrial.train import batches, memory, options  # noqa: E402
 from seatrial.train.autocast_weights import SecondStream, SideStream, gradient_counts, is_watched  # noqa: E402
-from seatrial.train.data import augment  # noqa: E402
-from seatrial.train.data.images import ImageSet, TestImages  # noqa: E402
+from seatrial.train.data.images import ImageSet, TestImages, affine, crop, flip  # noqa: E402
 from seatrial.train.data.mnist import read_folder, read_idx  # noqa: E402
 from seatrial.train.data.order import deal  # noqa: E402
 from seatrial.train.data.texts import Texts, TextSet  # noqa: E402
@@ -87,28 +86,28 @@ def test_normalisation_is_of_the_data():
 
 def test_augmentation_repeats_under_a_seed_and_keeps_still_images():
     images = torch.rand(16, 3, 8, 8)
-    for change in (augment.flip, lambda x: augment.crop(x, 2), lambda x: augment.affine(x, 10, 0.1, 0.1, 5)):
+    for change in (flip, lambda x: crop(x, 2), lambda x: affine(x, 10, 0.1, 0.1, 5)):
         torch.manual_seed(1)
         first = change(images)
         torch.manual_seed(1)
         assert torch.equal(change(images), first)
         assert first.shape == images.shape and not torch.equal(first, images)
         assert not torch.equal(change(images), first)
-    assert torch.allclose(augment.affine(images), images, atol=1e-5)
+    assert torch.allclose(affine(images), images, atol=1e-5)
 
 
 def test_crop_moves_by_whole_pixels():
     images = torch.arange(64.0).view(1, 1, 8, 8).repeat(200, 1, 1, 1)
     padded = nn.functional.pad(images[:1], (1, 1, 1, 1), mode="reflect")[0, 0]
     views = {tuple(padded[i : i + 8, j : j + 8].flatten().tolist()) for i in range(3) for j in range(3)}
-    assert {tuple(image.flatten().tolist()) for image in augment.crop(images, 1)} == views
+    assert {tuple(image.flatten().tolist()) for image in crop(images, 1)} == views
 
 
 def test_affine_turns_a_dot_on_its_circle_by_at_most_the_angle():
     torch.manual_seed(0)
     images = torch.zeros(64, 1, 65, 65)
     images[:, :, 30:35, 55:60] = 1
-    turned = augment.affine(images, degrees=20)
+    turned = affine(images, degrees=20)
     mass, axis = turned.sum((1, 2, 3)), torch.arange(65.0) - 32
     x, y = (turned.sum((1, 2)) @ axis) / mass, (turned.sum((1, 3)) @ axis) / mass
     angles = torch.atan2(y, x) * 180 / math.pi

@@ -7,14 +7,13 @@ import re
 from pathlib import Path
 
 from seatrial.backends.containers.cdi import CdiDevice, CdiSpecs, read_specs
+from seatrial.doctor.cdi_spec import KIND
 from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, worst
 from seatrial.doctor.checks.toolkit import CDI_BY_DEFAULT, engine_version
 from seatrial.doctor.machine import Machine
 from seatrial.findings.finding import GENERATE_CDI
 
 CDI = Layer("cdi", "CDI")
-
-KIND = "nvidia.com/gpu"
 
 #: In the engines' order: a later folder wins. Source: container-device-interface, pkg/cdi/spec-dirs.go.
 FOLDERS = ("/etc/cdi", "/var/run/cdi")

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seatrial.serve.errors import ServeError
 from seatrial.serve.readers.images import ImageReader
 from seatrial.serve.runners.graphs import EagerRunner, GraphedRunner
-from seatrial.serve.served_model import Answer, Reader, Row, WarmUp, classifier, compare
+from seatrial.serve.served_model import Answer, Reader, Row, WarmUp, classifier, compare_in
+from seatrial.train.errors import ModelFileError
 from seatrial.train.saving.examples import Examples
 from seatrial.train.saving.model_card import TensorSpec
 
@@ -62,19 +62,14 @@ class ImageModel:
         if isinstance(network, nn.Module) and mode == "network":
             network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         self._network, self._normalise = network, examples.normalise.to(device)
-        self._first = torch.float16 if device.type == "cuda" and mode == "network" else torch.float32
-        self._batches = self._runner(self._first)
+        halves = device.type == "cuda" and mode == "network"
+        self._formats = (torch.float16, torch.float32) if halves else (torch.float32,)
+        self._batches = self._runner(self._formats[0])
 
     def warm_up(self) -> WarmUp:
         """Compare in half precision on a GPU; take fp32 if those answers differ from the saved ones."""
         began = time.perf_counter()
-        self._batches.prepare()
-        difference = compare(self._all(), self._expected, last=self._first == torch.float32)
-        if difference is None:
-            self._batches = self._runner(torch.float32)
-            self._batches.prepare()
-            difference = compare(self._all(), self._expected, last=True)
-        assert difference is not None
+        difference = compare_in(self._formats, self._all, self._expected)
         for size in self._batches.captured or (1, self.max_batch):
             self._batches([[self._images[0]] * size])
         return WarmUp(len(self._images), difference, time.perf_counter() - began)
@@ -100,16 +95,19 @@ class ImageModel:
             return EagerRunner(forward, self._device)
         return GraphedRunner(forward, [(self._shape, torch.uint8)], self.max_batch, self._device)
 
-    def _all(self) -> np.ndarray:
+    def _all(self, dtype: torch.dtype) -> np.ndarray:
+        """Return the answers to all examples in this format, which later batches have, too."""
+        self._batches = self._runner(dtype)
+        self._batches.prepare()
         parts = [self._images[at : at + self.max_batch] for at in range(0, len(self._images), self.max_batch)]
         return np.concatenate([self._batches([list(part)])[0] for part in parts])
 
 
 def require_normalisation(examples: Examples, file: str, examples_file: str, recipe: str) -> Examples:
-    """Return the examples. Raises ServeError: none are saved with the model, or not how its images are normalised."""
+    """Return the examples. Raises ModelFileError if none are saved, or not how images are normalised."""
     if examples.normalise is None:
-        raise ServeError(
+        raise ModelFileError(
             f"{file} has no {examples_file} in its folder, which holds how its images are normalised",
-            f"train it again with this version: seatrial run {recipe}",
+            fix=f"train it again with this version: seatrial run {recipe}",
         )
     return examples

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.recipe_names import TRAINED
 from seatrial.serve.errors import ServeError
 from seatrial.serve.served_model import ServedModel
+from seatrial.train.errors import ModelFileError
 
 if TYPE_CHECKING:
     import torch
@@ -21,11 +22,17 @@ _COPY = "train the model again, or copy the whole folder"
 
 
 def open_model(
-    spec: str, device: torch.device, *, max_batch: int | None = None, name: str | None = None
+    spec: str,
+    device: torch.device,
+    *,
+    folder: Path | None = None,
+    max_batch: int | None = None,
+    name: str | None = None,
 ) -> ServedModel:
-    """Open a recipe (its files lie in $SEATRIAL_MODELS_DIR), a file, or ``file.py:Class``.
+    """Open a recipe, a file, or ``file.py:Class``.
 
     Args:
+        folder: of recipes' models; None for $SEATRIAL_MODELS_DIR.
         max_batch: rows of a batch at most; else what suits the kind of model.
         name: in addresses; else the recipe's, the file's or the class's.
 
@@ -34,7 +41,7 @@ def open_model(
     """
     from seatrial.train.options import default_folder
 
-    models, place = default_folder("models"), 0 if device.type == "cuda" else 1
+    models, place = folder or default_folder("models"), 0 if device.type == "cuda" else 1
     if ".py:" in spec and spec not in TRAINED:
         from seatrial.serve.runners.user_class import UserModel
 
@@ -44,7 +51,7 @@ def open_model(
 
         path = models / WEIGHTS[spec]
         if not path.is_file():
-            raise ServeError(f"no model of {spec}: {path} does not exist", f"seatrial run {spec}")
+            raise ModelFileError(f"no model of {spec}: {path} does not exist", fix=f"seatrial run {spec}")
         at_once = (TEXTS_AT_ONCE if spec == "spam" else IMAGES_AT_ONCE)[place]
         return _open_recipe(spec, path, device, max_batch or at_once, name or spec)
     return _open_file(Path(spec), device, max_batch or ROWS_AT_ONCE[place], name)
@@ -58,7 +65,7 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
         )
     from seatrial.models.open import refuse_pickle
     from seatrial.models.recipe_models import WEIGHTS
-    from seatrial.train.saving.examples import examples_path, read_examples
+    from seatrial.train.saving.examples import examples_of
 
     refuse_pickle(path)
     name = name or path.stem
@@ -72,8 +79,8 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
             f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe",
             "seatrial export RUN --to pt2",
         )
-    examples = examples_path(path)
-    recipe = read_examples(examples).recipe if examples.is_file() else ""
+    examples = examples_of(path)
+    recipe = examples.recipe if examples else ""
     if recipe not in WEIGHTS:
         raise ServeError(
             f"{path.name} holds weights without their network",
@@ -99,7 +106,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     from seatrial.recipes.spam import LONGEST
     from seatrial.serve.readers.others import open_tokenizer
     from seatrial.serve.runners.texts import TextModel
-    from seatrial.train.saving.examples import examples_path, read_examples
+    from seatrial.train.saving.examples import examples_of, examples_path
     from seatrial.train.saving.model_files import read_tensors, weights_digest
 
     tensors, _ = read_tensors(path)
@@ -115,9 +122,8 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
         )
     longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
     model = TextModel(name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
-    if not (saved := examples_path(path)).is_file():
+    if (examples := examples_of(path)) is None:
         return model
-    examples = read_examples(saved)
     # Half a second for BERT-base, while the GPU starts.
     digest = ThreadPoolExecutor(1).submit(weights_digest, tensors)
     lengths = examples.inputs["attention_mask"].sum(1).tolist()
@@ -125,6 +131,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     texts = [tokens[:length].int().numpy() for tokens, length in rows]
 
     def same_weights() -> None:
+        saved = examples_path(path)
         if digest.result() != examples.weights:
             raise ServeError(
                 f"{saved.name} is of other weights than {path.name}: one of them is from another training",

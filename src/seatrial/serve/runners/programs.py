@@ -23,7 +23,7 @@ from seatrial.serve.runners.images import ImageModel, Mode
 from seatrial.serve.runners.tensors import Runs, TensorModel
 from seatrial.serve.served_model import Row, ServedModel
 from seatrial.train.errors import first_line
-from seatrial.train.saving.examples import examples_path, read_examples
+from seatrial.train.saving.examples import examples_of
 from seatrial.train.saving.model_card import DATATYPES, NAMES, TensorSpec, card_path, datatype, read_card
 
 CUDA = "CUDAExecutionProvider"
@@ -36,9 +36,8 @@ class SavedWith:
     """
 
     def __init__(self, path: Path) -> None:
-        card, examples = card_path(path), examples_path(path)
+        card, self.examples = card_path(path), examples_of(path)
         self.card = read_card(card) if card.is_file() else None
-        self.examples = read_examples(examples) if examples.is_file() else None
         if self.card is None or self.card.file != path.name:
             return
         if self.card.sha256.removeprefix("sha256:") != hashlib.sha256(path.read_bytes()).hexdigest():

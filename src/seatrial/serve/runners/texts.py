@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from seatrial.serve.errors import BadInputError, ServeError
 from seatrial.serve.readers.others import TextReader
 from seatrial.serve.runners.graphs import capture, watched
-from seatrial.serve.served_model import Answer, Reader, Row, WarmUp, classifier, compare
+from seatrial.serve.served_model import Answer, Reader, Row, WarmUp, classifier, compare_in
 from seatrial.train.saving.model_card import TensorSpec
 
 #: Rows that are captured: 8,192 tokens are 1.4 TFLOP at BERT-base's shape, a few ms of an H200.
@@ -67,16 +67,14 @@ class TextModel:
     def warm_up(self) -> WarmUp:
         """Compare in half precision on a GPU; take fp32 if those answers differ from the saved ones."""
         began = time.perf_counter()
-        on_gpu = self._device.type == "cuda"
-        bert = Bert(*self._weights, self._device, torch.float16 if on_gpu else torch.float32)
-        texts = self._examples[0] if self._examples else self._own_texts(bert.vocabulary)
-        self._take(bert)
-        expected = self._examples[1] if self._examples else self._plain(texts)
-        difference = compare(self._all(texts), expected, last=not on_gpu)
-        if difference is None:
-            self._take(Bert(*self._weights, self._device, torch.float32))
-            difference = compare(self._all(texts), expected, last=True)
-        assert difference is not None
+        texts, expected = self._examples or self._own_examples()
+
+        def answers(dtype: torch.dtype) -> np.ndarray:
+            self._take(Bert(*self._weights, self._device, dtype))
+            return self._all(texts)
+
+        formats = (torch.float16, torch.float32) if self._device.type == "cuda" else (torch.float32,)
+        difference = compare_in(formats, answers, expected)
         self._check()
         self._all([texts[0]] * self.max_batch)
         self._weights = {}, {}
@@ -97,18 +95,16 @@ class TextModel:
         else:
             self._run = Bucketed(bert, self._device)
 
-    def _plain(self, texts: list[np.ndarray]) -> np.ndarray:
-        """Compute eagerly, in fp32, each text alone, to compare graphs and packing with if nothing was saved."""
-        run = Bucketed(Bert(*self._weights, self._device, torch.float32), self._device)
-        return np.concatenate([run([text]) for text in texts])
-
     def _all(self, texts: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([self._run(texts[i : i + self.max_batch]) for i in range(0, len(texts), self.max_batch)])
 
-    def _own_texts(self, vocabulary: int) -> list[np.ndarray]:
-        drawn = np.random.default_rng(WARM_UP_SEED)
+    def _own_examples(self) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return drawn texts, each computed eagerly in fp32 and alone, if nothing was saved to compare with."""
+        bert, drawn = Bert(*self._weights, self._device, torch.float32), np.random.default_rng(WARM_UP_SEED)
         lengths = [min(length, self._longest) for length in (2, 5, 17, 22, 40, self._longest)]
-        return [drawn.integers(0, vocabulary, length, dtype=np.int32) for length in lengths]
+        texts = [drawn.integers(0, len(bert.words), length, dtype=np.int32) for length in lengths]
+        run = Bucketed(bert, self._device)
+        return texts, np.concatenate([run([text]) for text in texts])
 
 
 class EncoderLayer(NamedTuple):
@@ -160,11 +156,6 @@ class Bert:
             self._pooler, self._classifier = pair("bert.pooler.dense"), pair("classifier")
         except (KeyError, TypeError, ValueError) as error:
             raise ServeError(f"the model is not a BERT classifier: {error} is missing or wrong") from error
-
-    @property
-    def vocabulary(self) -> int:
-        """Return the number of tokens."""
-        return len(self.words)
 
     def __call__(self, tokens_RW: Tensor, positions_RW: Tensor, texts_RW: Tensor, firsts_N: Tensor) -> Tensor:
         """Return logits [N, K] in fp32.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -42,6 +42,33 @@ class Span(NamedTuple):
 
     first: int
     shape: Shape
+
+
+class Source(Protocol):
+    """Where training batches come from: ``batches``, ``training_images``, Texts, or a user's own.
+
+    Attributes:
+        spans: this rank's steps of an epoch, in order. ``start`` may reorder them, never change their number.
+        resident: ``before_step`` does nothing, so several steps can be queued at once.
+
+    One whose shapes change from epoch to epoch also has ``spans_in(epoch)``: the spans of an epoch, always as many.
+    ``steps_per_replay`` is how many of its steps one graph holds.
+    """
+
+    spans: list[Span]
+    resident: bool
+
+    def start(self, epoch: int, first_step: int) -> None:
+        """Shuffle for an epoch that begins at ``first_step``."""
+
+    def before_step(self) -> None:
+        """Do the host's work before each step."""
+
+    def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
+        """Return rows of the batch of step ``position``, whose shape is ``shape``, as the loss takes them.
+
+        Device operations only.
+        """
 
 
 def deal(examples: int, batch: int, rank: int = 0, world: int = 1, *, drop_last: bool = False) -> list[Span]:

@@ -152,6 +152,12 @@ def save_examples(examples: Examples, weights: Path) -> Path:
     return path
 
 
+def examples_of(weights: Path) -> Examples | None:
+    """Read the examples of a model's file; None if it has none. Raises ModelFileError."""
+    path = examples_path(weights)
+    return read_examples(path) if path.is_file() else None
+
+
 def read_examples(path: Path) -> Examples:
     """Read one file. Raises ModelFileError: it is truncated, or holds something else."""
     tensors, words = read_tensors(path)

@@ -15,22 +15,16 @@ set_variables()
 for _name in ("mpi_ops", "functions", "compression"):
     sys.modules["%s.%s" % (__name__, _name)] = sys.modules[__name__]
 
-#: Missing functions → the way without them. Scripts may name them; a call is refused.
+#: Way without them → missing functions. Scripts may name them; a call is refused.
 _MISSING = {
-    ("ProcessSet", "add_process_set", "remove_process_set"): "torch.distributed.new_group for a part of the ranks",
-    ("alltoall", "alltoall_async"): "torch.distributed.all_to_all_single",
-    (
-        *("grouped_allgather", "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_"),
-        *(
-            "grouped_allreduce_async",
-            "grouped_allreduce_async_",
-            "grouped_reducescatter",
-            "grouped_reducescatter_async",
-        ),
-    ): "the same operation for each tensor",
-    ("reducescatter", "reducescatter_async"): "torch.distributed.reduce_scatter_tensor",
-    ("sparse_allreduce_async",): "dense gradients: nn.Embedding(…, sparse=False)",
-    ("start_timeline", "stop_timeline"): "torch.profiler, or the measurements of the receipt",
+    "torch.distributed.new_group for a part of the ranks": "ProcessSet add_process_set remove_process_set",
+    "torch.distributed.all_to_all_single": "alltoall alltoall_async",
+    "the same operation for each tensor": "grouped_allgather grouped_allgather_async grouped_allreduce "
+    "grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
+    "grouped_reducescatter_async",
+    "torch.distributed.reduce_scatter_tensor": "reducescatter reducescatter_async",
+    "dense gradients: nn.Embedding(…, sparse=False)": "sparse_allreduce_async",
+    "torch.profiler, or the measurements of the receipt": "start_timeline stop_timeline",
 }
 
 
@@ -41,8 +35,8 @@ def _refusing(name: str, instead: str) -> Callable[..., None]:
     return refused
 
 
-for _names, _instead in _MISSING.items():
-    for _name in _names:
+for _instead, _names in _MISSING.items():
+    for _name in _names.split():
         globals()[_name] = _refusing(_name, _instead)
 
 

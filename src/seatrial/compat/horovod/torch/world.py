@@ -139,32 +139,14 @@ def _number_of(name: str) -> Callable[[], int]:
 rank, size, local_rank, local_size, cross_rank, cross_size = map(_number_of, _NUMBERS)
 
 
-def is_homogeneous() -> bool:
-    """Return True: torchrun starts equally many ranks on each node."""
-    return True
+def _answering(built: bool) -> Callable[[], bool]:
+    return lambda: built
 
 
-def mpi_built() -> bool:
-    return False
-
-
-mpi_enabled = mpi_threads_supported = ddl_built = ccl_built = mpi_built
-
-
-def gloo_built() -> bool:
-    return bool(getattr(dist, "is_gloo_available", lambda: True)())
-
-
-gloo_enabled = gloo_built
-
-
-def nccl_built() -> bool:
-    return bool(torch.version.cuda) and dist.is_nccl_available()
-
-
-def cuda_built() -> bool:
-    return bool(torch.version.cuda)
-
-
-def rocm_built() -> bool:
-    return bool(getattr(torch.version, "hip", None))
+#: torchrun starts equally many ranks on each node.
+is_homogeneous = _answering(True)
+mpi_built = mpi_enabled = mpi_threads_supported = ddl_built = ccl_built = _answering(False)
+gloo_built = gloo_enabled = _answering(bool(getattr(dist, "is_gloo_available", lambda: True)()))
+cuda_built = _answering(bool(torch.version.cuda))
+nccl_built = _answering(bool(torch.version.cuda) and dist.is_nccl_available())
+rocm_built = _answering(bool(getattr(torch.version, "hip", None)))
