@@ -29,9 +29,13 @@ from statistics import median
 from typing import Any
 
 from seatrial.agent.hook import install, torch_windows
+from seatrial.common import paired
 
 #: Steps of a block with a window: its ten and those in which Python learns anew.
 WINDOW = 25
+
+#: Share of outliers that means leave out on each side: others use the machine, too.
+CUT = 0.1
 #: See above.
 CLIP, RUN_S = 0.3, 60.0
 
@@ -225,7 +229,7 @@ def cost(run: dict[str, Any]) -> dict[str, Any]:
     for on, off in pairs["window"]:
         usual_s = median(off[2:])
         windows.append(off[1] * (mean(on, usual_s, 3.0) - mean(off, usual_s, 3.0)))
-    reports = run["reports"]
+    reports, by_the_hook = run["reports"], [on[-1] for on, _ in pairs["window"]]
     draw = random.Random(17)
 
     def share(draws: Callable[[list[float]], list[float]]) -> float:
@@ -236,10 +240,10 @@ def cost(run: dict[str, Any]) -> dict[str, Any]:
     return {
         "step_ms": round(1000 * step_s, 4),
         "percent": [round(100 * each, 3) for each in (shares[50], share(list), shares[-50])],
-        "us_a_step": [round(1e6 * each, 2) for each in interval(steps)],
-        "us_a_report": [round(1e6 * each, 1) for each in interval(reports)],
-        "ms_a_window": [round(1000 * each, 3) for each in interval(windows)],
-        "ms_a_window_by_the_hook": [round(1000 * each, 3) for each in interval([on[-1] for on, _ in pairs["window"]])],
+        "us_a_step": [round(1e6 * each, 2) for each in paired.mean(steps, CUT)],
+        "us_a_report": [round(1e6 * each, 1) for each in paired.mean(reports, CUT)],
+        "ms_a_window": [round(1000 * each, 3) for each in paired.mean(windows, CUT)],
+        "ms_a_window_by_the_hook": [round(1000 * each, 3) for each in paired.mean(by_the_hook, CUT)],
         "windows_in_a_run": windows_in(RUN_S, trimmed(windows)),
         "pairs": {name: len(each) for name, each in pairs.items()},
         "raw": blocks,
@@ -257,17 +261,10 @@ def windows_in(seconds: float, each_s: float) -> int:
 
 
 def trimmed(values: list[float]) -> float:
-    """Return the mean without a tenth of outliers on both sides."""
-    cut = len(values) // 10
+    """Return the mean without outliers on both sides."""
+    cut = int(CUT * len(values))
     kept = sorted(values)[cut : len(values) - cut]
     return sum(kept) / len(kept)
-
-
-def interval(values: list[float], times: int = 2000) -> tuple[float, float, float]:
-    """Return 2.5 %, mean and 97.5 % of the trimmed mean, by bootstrap."""
-    draw = random.Random(17)
-    means = sorted(trimmed(draw.choices(values, k=len(values))) for _ in range(times))
-    return means[times // 40], trimmed(values), means[-times // 40]
 
 
 def start(rounds: int = 5) -> dict[str, float]:
