@@ -284,6 +284,7 @@ def _findings(words: list[str]) -> list[Finding]:
         run = 'seatrial explain "the error text"   # or: seatrial explain train.log'
         raise UsageError("Nothing to explain", run=run)
     if words in ([], ["-"]):
+        door.printing()  # it may be typed
         return explain_stream(sys.stdin.buffer)
     if (path := named_file(words)) is not None:
         return explain_file(path)

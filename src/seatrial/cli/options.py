@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from seatrial.cli.completion import find_command, fitting
+from seatrial.cli.terminal import alive
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
@@ -111,7 +112,8 @@ class VerbCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Ctrl-C becomes an Abort here, before click prints an empty line for it."""
         try:
-            return super().invoke(ctx)
+            with alive():
+                return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise click.Abort from error
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from seatrial.cli import door
 from seatrial.cli.options import importing
-from seatrial.cli.terminal import LiveLine, are_one_file
+from seatrial.cli.terminal import LiveLine, are_one_file, ticking
 from seatrial.system.names import Names
 from seatrial.system.text import one_line
 from seatrial.system.typed_path import as_typed
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 2
-
-#: Between two looks at work that goes on.
-_TICK_S = 1.0
 
 #: Lines printed also with ``quiet``; those of a service stand behind its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
@@ -70,6 +67,7 @@ class Screen:
 
     def note(self, line: str) -> None:
         """Print a line of ours."""
+        door.printing()
         if self._quiet and not _LOUD.match(line):
             return
         with self._printing:
@@ -80,6 +78,7 @@ class Screen:
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:
         """Give a receiver of the lines of a build, and show its progress while open (BuildReporter)."""
+        door.printing()
         if self._quiet:
             yield lambda line: None
             return
@@ -98,7 +97,7 @@ class Screen:
             whole=self._whole,
             printing=self._printing,
         )
-        self._live, self.builds = live, True
+        self._live = live
         try:
             with reporter:
                 yield line
@@ -108,25 +107,22 @@ class Screen:
     @contextmanager
     def working(self, words: str) -> Iterator[None]:
         """Show words and seconds in the live line; lines of ours and a build take its place."""
-        live, ended, began_s = LiveLine(), threading.Event(), time.monotonic()
+        door.printing()
+        live, began_s = LiveLine(), time.monotonic()
 
-        def tick() -> None:
+        def show() -> None:
             nonlocal began_s
-            while not ended.wait(_TICK_S):
-                with self._printing:
-                    if self.builds:
-                        began_s = time.monotonic()
-                    elif live.changes and not self._quiet:
-                        live.show(f"{words}, {time.monotonic() - began_s:.0f} s")
+            with self._printing:
+                if self.builds:
+                    began_s = time.monotonic()
+                elif live.changes and not self._quiet:
+                    live.show(f"{words}, {time.monotonic() - began_s:.0f} s")
 
-        thread = threading.Thread(target=tick, name=words, daemon=True)
         self._live = live
-        thread.start()
         try:
-            yield
+            with ticking(show):
+                yield
         finally:
-            ended.set()
-            thread.join()
             self._live = None
             live.clear()
 
@@ -327,4 +323,5 @@ def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, qu
         write=screen.write,
         show=lambda text: print(text, end="" if text.endswith("\n") else "\n"),
         allow=allow,
+        working=screen.working,
     )
