@@ -118,7 +118,9 @@ class VerbCommand(click.Command):
             raise click.Abort from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in (*GROUPS, "Options")}
+        own_first = self.name in ("export", "serve", "sweep", "tune")  # theirs are not run's
+        titles = ("Options", *GROUPS) if own_first else (*GROUPS, "Options")
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
                 sections[getattr(parameter, "group", "Options")].append(record)

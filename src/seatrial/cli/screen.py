@@ -163,6 +163,8 @@ class Screen:
         for choice in plan.choices:
             if choice.what == "packages" and "imports" in choice.reason and choice.value != "none":
                 self.note(f"packages: {choice.value} ({choice.reason})")
+            elif choice.what in ("Weights & Biases", "Hugging Face"):
+                self.note(f"{choice.what}: {choice.value} ({choice.reason})")
         for warning in plan.warnings:
             self.note(f"warning: {warning}")
 
@@ -187,7 +189,8 @@ class Screen:
     def detached(self, plan: Plan) -> None:
         """Print the ID of a run in the background and how to follow it."""
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
-        self._no_gpu(plan)
+        if not self._quiet:  # else it stands above
+            self._no_gpu(plan)
         self.note(f"is running in the background; follow it with seatrial runs logs -f {plan.job.name or plan.run_id}")
 
     def _no_gpu(self, plan: Plan) -> None:
@@ -211,10 +214,12 @@ class Screen:
         with importing():
             from seatrial.receipt.render import terminal  # a plan shows no receipt
 
-        show = terminal.render if self._whole else terminal.render_verdict
         if self._whole or not error_follows:
             self.end_line()
-            show(receipt, self._out)
+        if self._whole:
+            terminal.render(receipt, self._out)
+        elif not error_follows:
+            terminal.render_verdict(receipt, self._out, shown=run.plan().warnings)
         self._quiet = False
         self.note(f"receipt: {as_typed(run.place / 'receipt.html')}")
 
@@ -247,7 +252,7 @@ class Screen:
         usual = [each for each in plan.choices if re.match(_USUAL, f"{each.what}={each.value}: {each.reason}")]
         usual = [] if self._whole else usual
         for choice in plan.choices:
-            if choice not in usual:
+            if choice not in usual and not (built and choice.what == "disk"):
                 value, reason = public(one_line(choice.value)), public(choice.reason)
                 table.add_row(choice.what, Text(value).append(f"\n{reason}", style="dim"))
         if words := "; ".join(f"{choice.what} {one_line(choice.value)}" for choice in usual):
@@ -291,14 +296,7 @@ def _wishes(wishes: Sequence[str]) -> Text:
 
 def _wrapped(argv: list[str]) -> str:
     """Return an argv as one shell command, an option a line."""
-    lines: list[str] = []
-    for word in argv:
-        quoted = shlex.quote(word)
-        if lines and not word.startswith("-"):
-            lines[-1] += f" {quoted}"
-        else:
-            lines.append(quoted)
-    return " \\\n  ".join(lines)
+    return "".join((" \\\n  " if word.startswith("-") else " ") + shlex.quote(word) for word in argv).strip()
 
 
 def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, quiet: bool = False) -> Person:

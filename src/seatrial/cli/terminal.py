@@ -126,10 +126,10 @@ class LiveLine:
 
     def __init__(self) -> None:
         # A job in the background draws nothing: what it has to show is a log.
-        self._terminal = os.environ.get("TERM", "dumb") != "dumb" and _is_terminal(2) and _in_foreground()
+        self._terminal = os.environ.get("TERM", "dumb") != "dumb" and os.isatty(2) and _in_foreground()
         self._possible = self._terminal and not _is_pipe(1)  # the pipe's reader may print here, too: ``| tee``
         self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would
-        if _is_terminal(1) if self._terminal else are_one_file(1, 2):
+        if os.isatty(1) if self._terminal else are_one_file(1, 2):
             self._own.append("stdout")
         self._shown = ""
         self._at_line_start = True
@@ -241,13 +241,6 @@ def _print(text: str) -> None:
         file = door.uncleaned(stderr=True)
         file.write(text)
         file.flush()
-
-
-def _is_terminal(number: int) -> bool:
-    try:
-        return os.isatty(number)
-    except OSError:
-        return False
 
 
 def _in_foreground() -> bool:

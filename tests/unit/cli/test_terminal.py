@@ -242,7 +242,7 @@ def test_in_a_log_it_becomes_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error of pytest is not a terminal."""
     now_s = 0.0
     monkeypatch.setattr(live_line.time, "monotonic", lambda: now_s)
-    monkeypatch.setattr(live_line, "_is_terminal", lambda number: False)
+    monkeypatch.setattr(live_line.os, "isatty", lambda number: False)
     line, result = live_line.LiveLine(), []
     for now_s in range(24 * 3600):
         result += [now_s] if line.show("7 steps") is not None else []
