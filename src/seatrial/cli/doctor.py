@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from seatrial.findings.finding import Finding
     from seatrial.runs.run import Run
 
-_CHAIN = "To check the whole chain: seatrial doctor"
-
 #: Values of --on; ``k8s`` examines the chain's last layer alone.
 _ENGINES = ("auto", "docker", "podman", "local", "k8s")
 
@@ -258,7 +256,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
         for entry in several:
             console.print(f"  {entry.title}\n    seatrial explain {entry.id}", soft_wrap=True)
     elif not findings:
-        console.print(f"No known failure found. {then}")
+        console.print(f"No known failure found. {then or 'To check the whole chain: seatrial doctor'}")
     for finding in [] if as_json else findings:
         print_finding(finding, console, explaining.sources(finding.id))
     return 0 if findings else 1
@@ -279,7 +277,7 @@ def _run_of(word: str) -> Run | None:
 
 
 def _findings(words: list[str]) -> tuple[list[Finding], str]:
-    """Find known failures in standard input, a file, or the words themselves; return them and the next step if none."""
+    """Find known failures in standard input, a file, or the words themselves; return them and where to look if none."""
     from seatrial.doctor.explain import explain_file, explain_stream, explain_text, looks_like_a_file, named_file
 
     if not words and sys.stdin.isatty():
@@ -287,12 +285,12 @@ def _findings(words: list[str]) -> tuple[list[Finding], str]:
         raise UsageError("Nothing to explain", run=run)
     if words in ([], ["-"]):
         door.printing()  # it may be typed
-        return explain_stream(sys.stdin.buffer), _CHAIN
+        return explain_stream(sys.stdin.buffer), ""
     if (path := named_file(words)) is not None:
-        return explain_file(path), _CHAIN
+        return explain_file(path), ""
     findings = explain_text(" ".join(words))
     if not findings and len(words) == 1 and (ended := _run_of(words[0])) is not None:
         return explain_file(ended.folder), f"The run's output: seatrial runs logs {words[0]}"
     if not findings and looks_like_a_file(words):
         raise UsageError(f"File not found: {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
-    return findings, _CHAIN
+    return findings, ""

@@ -258,8 +258,5 @@ def are_one_file(*numbers: int) -> bool:
 
 
 def _is_pipe(number: int) -> bool:
-    try:
-        mode = os.fstat(number).st_mode
-    except OSError:
-        return False
+    mode = os.fstat(number).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
