@@ -80,8 +80,13 @@ def _answer(argv: list[str]) -> int:
     if argv[:1] == ["help"] and argv[1:2] and argv[1] in VERBS:
         argv = [*argv[1:], "--help"]
     if not argv or argv[0] in ("-h", "--help", "help"):
+        import shutil
+        import textwrap
+
         verbs = "\n".join(f"{group:<9}{verb:<11}{line}" for verb, (_, group, line) in VERBS.items())
-        print(_HELP.format(verbs=verbs), end="")
+        for line in _HELP.format(verbs=verbs).splitlines():
+            hanging = " " * (20 if line in verbs else 2)
+            print(textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent=hanging))
     elif argv[0] in ("-V", "--version", "version"):
         from seatrial import __version__
 

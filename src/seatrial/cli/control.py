@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from seatrial.cli import door
 from seatrial.cli.options import (
     AS_JSON,
     RUN,
@@ -68,6 +69,7 @@ def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int
 
     run = find(store_at(project), reference)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    door.printing()
     return run_actions.execute(run, [*words, *target_arguments()], this_host(), interactive=interactive)
 
 

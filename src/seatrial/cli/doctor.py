@@ -246,7 +246,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
         from seatrial.doctor import explain as explaining
         from seatrial.doctor.report import print_finding
 
-    findings = _findings(list(text))
+    findings, then = _findings(list(text))
     several = [] if findings or as_json else explaining.candidates(" ".join(text))
     console = door.console()
     if as_json:
@@ -256,7 +256,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
         for entry in several:
             console.print(f"  {entry.title}\n    seatrial explain {entry.id}", soft_wrap=True)
     elif not findings:
-        console.print("No known failure found. To check the whole chain: seatrial doctor")
+        console.print(f"No known failure found. {then or 'To check the whole chain: seatrial doctor'}")
     for finding in [] if as_json else findings:
         print_finding(finding, console, explaining.sources(finding.id))
     return 0 if findings else 1
@@ -276,20 +276,21 @@ def _run_of(word: str) -> Run | None:
     return None
 
 
-def _findings(words: list[str]) -> list[Finding]:
-    """Find known failures in standard input, a file, or the words themselves."""
+def _findings(words: list[str]) -> tuple[list[Finding], str]:
+    """Find known failures in standard input, a file, or the words themselves; return them and where to look if none."""
     from seatrial.doctor.explain import explain_file, explain_stream, explain_text, looks_like_a_file, named_file
 
     if not words and sys.stdin.isatty():
         run = 'seatrial explain "the error text"   # or: seatrial explain train.log'
         raise UsageError("Nothing to explain", run=run)
     if words in ([], ["-"]):
-        return explain_stream(sys.stdin.buffer)
+        door.printing()  # it may be typed
+        return explain_stream(sys.stdin.buffer), ""
     if (path := named_file(words)) is not None:
-        return explain_file(path)
+        return explain_file(path), ""
     findings = explain_text(" ".join(words))
     if not findings and len(words) == 1 and (ended := _run_of(words[0])) is not None:
-        return explain_file(ended.folder)
+        return explain_file(ended.folder), f"The run's output: seatrial runs logs {words[0]}"
     if not findings and looks_like_a_file(words):
         raise UsageError(f"File not found: {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
-    return findings
+    return findings, ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -15,6 +15,16 @@ from seatrial.system.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+#: Called once, before the next text or output of a target is printed.
+before_printing: list[Callable[[], None]] = []
+
+
+def printing() -> None:
+    """Announce that something is printed, or that the terminal is another program's from now on."""
+    while before_printing:
+        before_printing.pop()()
 
 
 class Door:
@@ -29,6 +39,7 @@ class Door:
 
     def write(self, text: str) -> int:
         """Write text with every character visible that could steer a terminal."""
+        printing()
         self.uncleaned.write(visible(text))
         return len(text)
 
@@ -37,6 +48,8 @@ class Door:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "buffer":
+            printing()
         return getattr(self.uncleaned, name)
 
 
@@ -44,6 +57,7 @@ class Trimmed(Door):
     """A stream of cleaned text whose lines end with their last letter: tables pad every line to their width."""
 
     def write(self, text: str) -> int:
+        printing()
         self.uncleaned.write(re.sub(r" +(?=\n)", "", text))
         return len(text)
 

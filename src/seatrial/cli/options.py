@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from seatrial.cli.completion import find_command, fitting
+from seatrial.cli.terminal import alive
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
@@ -111,12 +112,15 @@ class VerbCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Ctrl-C becomes an Abort here, before click prints an empty line for it."""
         try:
-            return super().invoke(ctx)
+            with alive():
+                return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise click.Abort from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in (*GROUPS, "Options")}
+        own_first = self.name in ("export", "serve", "sweep", "tune")  # theirs are not run's
+        titles = ("Options", *GROUPS) if own_first else (*GROUPS, "Options")
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
                 sections[getattr(parameter, "group", "Options")].append(record)

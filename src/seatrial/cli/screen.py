@@ -17,7 +17,7 @@ from rich.text import Text
 
 from seatrial.cli import door
 from seatrial.cli.options import importing
-from seatrial.cli.terminal import LiveLine, are_one_file
+from seatrial.cli.terminal import LiveLine, are_one_file, ticking
 from seatrial.system.names import Names
 from seatrial.system.text import one_line
 from seatrial.system.typed_path import as_typed
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 2
-
-#: Between two looks at work that goes on.
-_TICK_S = 1.0
 
 #: Lines printed also with ``quiet``; those of a service stand behind its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
@@ -70,6 +67,7 @@ class Screen:
 
     def note(self, line: str) -> None:
         """Print a line of ours."""
+        door.printing()
         if self._quiet and not _LOUD.match(line):
             return
         with self._printing:
@@ -80,6 +78,7 @@ class Screen:
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:
         """Give a receiver of the lines of a build, and show its progress while open (BuildReporter)."""
+        door.printing()
         if self._quiet:
             yield lambda line: None
             return
@@ -98,7 +97,7 @@ class Screen:
             whole=self._whole,
             printing=self._printing,
         )
-        self._live, self.builds = live, True
+        self._live = live
         try:
             with reporter:
                 yield line
@@ -108,25 +107,22 @@ class Screen:
     @contextmanager
     def working(self, words: str) -> Iterator[None]:
         """Show words and seconds in the live line; lines of ours and a build take its place."""
-        live, ended, began_s = LiveLine(), threading.Event(), time.monotonic()
+        door.printing()
+        live, began_s = LiveLine(), time.monotonic()
 
-        def tick() -> None:
+        def show() -> None:
             nonlocal began_s
-            while not ended.wait(_TICK_S):
-                with self._printing:
-                    if self.builds:
-                        began_s = time.monotonic()
-                    elif live.changes and not self._quiet:
-                        live.show(f"{words}, {time.monotonic() - began_s:.0f} s")
+            with self._printing:
+                if self.builds:
+                    began_s = time.monotonic()
+                elif live.changes and not self._quiet:
+                    live.show(f"{words}, {time.monotonic() - began_s:.0f} s")
 
-        thread = threading.Thread(target=tick, name=words, daemon=True)
         self._live = live
-        thread.start()
         try:
-            yield
+            with ticking(show):
+                yield
         finally:
-            ended.set()
-            thread.join()
             self._live = None
             live.clear()
 
@@ -167,6 +163,8 @@ class Screen:
         for choice in plan.choices:
             if choice.what == "packages" and "imports" in choice.reason and choice.value != "none":
                 self.note(f"packages: {choice.value} ({choice.reason})")
+            elif choice.what in ("Weights & Biases", "Hugging Face"):
+                self.note(f"{choice.what}: {choice.value} ({choice.reason})")
         for warning in plan.warnings:
             self.note(f"warning: {warning}")
 
@@ -191,7 +189,8 @@ class Screen:
     def detached(self, plan: Plan) -> None:
         """Print the ID of a run in the background and how to follow it."""
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
-        self._no_gpu(plan)
+        if not self._quiet:  # else it stands above
+            self._no_gpu(plan)
         self.note(f"is running in the background; follow it with seatrial runs logs -f {plan.job.name or plan.run_id}")
 
     def _no_gpu(self, plan: Plan) -> None:
@@ -215,10 +214,12 @@ class Screen:
         with importing():
             from seatrial.receipt.render import terminal  # a plan shows no receipt
 
-        show = terminal.render if self._whole else terminal.render_verdict
         if self._whole or not error_follows:
             self.end_line()
-            show(receipt, self._out)
+        if self._whole:
+            terminal.render(receipt, self._out)
+        elif not error_follows:
+            terminal.render_verdict(receipt, self._out, shown=run.plan().warnings)
         self._quiet = False
         self.note(f"receipt: {as_typed(run.place / 'receipt.html')}")
 
@@ -251,7 +252,7 @@ class Screen:
         usual = [each for each in plan.choices if re.match(_USUAL, f"{each.what}={each.value}: {each.reason}")]
         usual = [] if self._whole else usual
         for choice in plan.choices:
-            if choice not in usual:
+            if choice not in usual and not (built and choice.what == "disk"):
                 value, reason = public(one_line(choice.value)), public(choice.reason)
                 table.add_row(choice.what, Text(value).append(f"\n{reason}", style="dim"))
         if words := "; ".join(f"{choice.what} {one_line(choice.value)}" for choice in usual):
@@ -295,14 +296,7 @@ def _wishes(wishes: Sequence[str]) -> Text:
 
 def _wrapped(argv: list[str]) -> str:
     """Return an argv as one shell command, an option a line."""
-    lines: list[str] = []
-    for word in argv:
-        quoted = shlex.quote(word)
-        if lines and not word.startswith("-"):
-            lines[-1] += f" {quoted}"
-        else:
-            lines.append(quoted)
-    return " \\\n  ".join(lines)
+    return "".join((" \\\n  " if word.startswith("-") else " ") + shlex.quote(word) for word in argv).strip()
 
 
 def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, quiet: bool = False) -> Person:
@@ -327,4 +321,5 @@ def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, qu
         write=screen.write,
         show=lambda text: print(text, end="" if text.endswith("\n") else "\n"),
         allow=allow,
+        working=screen.working,
     )

@@ -7,10 +7,13 @@ import os
 import re
 import stat
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from seatrial.cli.door import uncleaned
+from seatrial.cli import door
 from seatrial.errors import SeatrialError
 from seatrial.system.text import one_line
 
@@ -53,6 +56,7 @@ def finish() -> None:
 
     Raises BrokenPipeError if the reader has gone, SeatrialError if standard output cannot be written.
     """
+    door.printing()
     if (error := flush()) is not None:
         raise error if isinstance(error, BrokenPipeError) else cannot_write(error) from error
 
@@ -104,6 +108,9 @@ OWN_DRAWING_S = 10.0
 #: Without a terminal: a line after so long, then each after twice the time of the one before, up to the last.
 FIRST_LOG_S, SELDOM_LOG_S = 30.0, 600.0
 
+#: Between two looks at work that goes on.
+_TICK_S = 1.0
+
 #: A carriage return inside a line, and the sequences that move the cursor or erase (ECMA-48, 8.3) or save it (xterm).
 _DRAWS = re.compile(rb"\r(?![\r\n])|\x1b\[[0-9;]*[A-HJKSTdf]|\x1b[78M]")
 
@@ -118,10 +125,11 @@ class LiveLine:
     """
 
     def __init__(self) -> None:
-        self._terminal = _is_terminal(2) and os.environ.get("TERM", "dumb") != "dumb"
+        # A job in the background draws nothing: what it has to show is a log.
+        self._terminal = os.environ.get("TERM", "dumb") != "dumb" and os.isatty(2) and _in_foreground()
         self._possible = self._terminal and not _is_pipe(1)  # the pipe's reader may print here, too: ``| tee``
         self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would
-        if _is_terminal(1) if self._terminal else are_one_file(1, 2):
+        if os.isatty(1) if self._terminal else are_one_file(1, 2):
             self._own.append("stdout")
         self._shown = ""
         self._at_line_start = True
@@ -154,10 +162,8 @@ class LiveLine:
         now_s = time.monotonic()
         if not self._terminal:
             return self._for_a_log(text, now_s)
-        from seatrial.system.caller import in_foreground
-
         free = self._possible and self._at_line_start and not self._taken and now_s - self._output_s >= QUIET_S
-        if not text or not free or now_s - self._drew_s < OWN_DRAWING_S or not in_foreground(2):
+        if not text or not free or now_s - self._drew_s < OWN_DRAWING_S or not _in_foreground():
             self.clear()
         elif text != self._shown:
             self._draw(text)
@@ -183,6 +189,44 @@ class LiveLine:
         return text
 
 
+@contextmanager
+def ticking(act: Callable[[], None]) -> Iterator[None]:
+    """Call a function once a second in a thread of its own."""
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(_TICK_S):
+            act()
+
+    thread = threading.Thread(target=tick, name="ticking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def alive() -> Iterator[None]:
+    """Show on a terminal for how long a verb has worked, until it prints something itself."""
+    live, began_s, drawing, printed = LiveLine(), time.monotonic(), threading.RLock(), False
+
+    def show() -> None:
+        with drawing:
+            live.show("" if printed else f"working, {time.monotonic() - began_s:.0f} s")
+
+    def clear() -> None:
+        nonlocal printed
+        with drawing:
+            printed = True
+            live.clear()
+
+    door.before_printing.append(clear)
+    with ticking(show):
+        yield
+
+
 def _fitted(text: str, width: int) -> str:
     """Return as many of a line's parts as fit; of the first one as many words."""
     if len(text) <= width:
@@ -194,16 +238,15 @@ def _fitted(text: str, width: int) -> str:
 def _print(text: str) -> None:
     """Print to the terminal, if it is still there: a closed one does not end the run."""
     with contextlib.suppress(OSError):
-        file = uncleaned(stderr=True)
+        file = door.uncleaned(stderr=True)
         file.write(text)
         file.flush()
 
 
-def _is_terminal(number: int) -> bool:
-    try:
-        return os.isatty(number)
-    except OSError:
-        return False
+def _in_foreground() -> bool:
+    from seatrial.system.caller import in_foreground  # only a terminal needs it
+
+    return in_foreground(2)
 
 
 def are_one_file(*numbers: int) -> bool:
@@ -215,8 +258,5 @@ def are_one_file(*numbers: int) -> bool:
 
 
 def _is_pipe(number: int) -> bool:
-    try:
-        mode = os.fstat(number).st_mode
-    except OSError:
-        return False
+    mode = os.fstat(number).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

@@ -55,7 +55,8 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
         _refuse(context, warnings)
         for warning in warnings:
             console.note(str(warning))
-        group = starting.start(context, request, store, console)
+        with console.working("starting"):
+            group = starting.start(context, request, store, console)
     else:
         console.note(f"{group.name} is up already ({group.id}): going on with it")
     if request.notify or not again:
@@ -64,7 +65,8 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
         return _detach(request, store, group, console)
     backend = _engine_of(group, host)
     watch = Watch(store, group, _compose(store, group, host), backend, console, host, again=again)
-    group = store.change_group(watch.to_the_end(), launcher=None)
+    with console.working(f"{group.name} is up"):
+        group = store.change_group(watch.to_the_end(), launcher=None)
     code = exit_code(group)
     show_receipt(group, store.runs, console, host, as_json=request.as_json, exit_code=code)
     return code

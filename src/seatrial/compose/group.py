@@ -102,8 +102,8 @@ class Group:
 
     @property
     def state(self) -> GroupState:
-        """Derive the state from the members' states, as far as they have been written down."""
-        states = {member.state for member in self.members}
+        """Derive the state from the members' states as they were written down; a service is done when it is stopped."""
+        states = {"done" if each.state == "stopped" and each.role == "service" else each.state for each in self.members}
         if states <= {"done"}:
             return "done"
         if "running" in states or self.followed:

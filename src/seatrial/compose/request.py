@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,7 @@ class Console:
     Attributes:
         note: prints a line of ours. write: prints a target's output.
         building: while what it gives holds, what that gives takes the lines of a build or download.
+        working: while what it gives holds, a terminal shows these words and for how long.
         show: a whole answer (a plan, a receipt), on standard output.
         allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.
     """
@@ -55,3 +56,4 @@ class Console:
     write: Callable[[Stream, bytes], None]
     show: Callable[[str], None]
     allow: Callable[[Job], None]
+    working: Callable[[str], AbstractContextManager[object]] = nullcontext

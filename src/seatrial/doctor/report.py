@@ -177,6 +177,7 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
         for status, count in counts.items()
         if status not in ("skipped", "blocked")
     )
+    words = words or results[0].verdict.line  # why nothing applies
     if broken is None:
         head = "No failed check seen" if "unknown" in counts else "No failed check"
         style = "bold" if "unknown" in counts else "bold green"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from seatrial.job.reading.modules import is_file
 from seatrial.job.tables import Changes, Notify, SweepTable, from_flags
 from seatrial.job.target import resolve_target
 from seatrial.system.project_files import is_there, real_project
-from seatrial.system.text import did_you_mean, shown
+from seatrial.system.text import nearest, shown
 from seatrial.system.toml_file import read_toml
 from seatrial.system.typed_path import as_typed, from_here
 
@@ -325,8 +326,10 @@ def _check_data(folder: Path) -> None:
     shown = as_typed(folder)
     if not folder.exists():
         others = folder.parent.iterdir() if folder.parent.is_dir() else ()
-        hint = did_you_mean(from_here(folder), [from_here(path) for path in others if path.is_dir()])
-        raise DataError(f"data folder {from_here(folder)} does not exist{hint}", run=f"ls {_nearest(folder)}")
+        close = nearest(from_here(folder), [from_here(path) for path in others if path.is_dir()])
+        hint = f"; did you mean {close}?" if close else ""
+        run = f"seatrial run --data {shlex.quote(close)} …" if close else f"ls {_nearest(folder)}"
+        raise DataError(f"data folder {from_here(folder)} does not exist{hint}", run=run)
     if not folder.is_dir():
         raise DataError(
             f"data folder {from_here(folder)} is a file", run=f"seatrial run --data {as_typed(folder.parent)} …"

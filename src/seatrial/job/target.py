@@ -312,6 +312,8 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         )
     if re.match(r"(https?|ssh|git)://|git@", word):
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
+    if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
+        return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
     similar = _similar(word, [*scripts(project), *recipes])
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"

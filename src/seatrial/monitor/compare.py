@@ -306,7 +306,8 @@ def print_table(comparison: Comparison, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(Text())
     for letter, name in zip(_LETTERS, comparison.names, strict=False):
-        table.add_column(Text(f"{letter}: {name}"), overflow="fold")
+        short = re.sub(r"^\d{8}-\d{6}-(?=\w{4}$)", "", name)  # as in runs ls
+        table.add_column(Text(f"{letter}: {short}"), overflow="fold")
     if len(comparison.runs) == 2:
         table.add_column(Text("B vs. A"), overflow="fold")
     for row in comparison.facts + comparison.numbers:

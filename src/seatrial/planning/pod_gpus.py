@@ -98,7 +98,7 @@ def _auto(job: Job, name: str, claim: GpuClaim | None, facts: ClusterFacts) -> t
         return True, "--gpus auto"
     if any(node.allocatable for node in facts.nodes or ()):
         return True, "a node has some"
-    reason = "no permission to list nodes" if facts.nodes is None else f"no node has {name}"
+    reason = "the nodes cannot be listed" if facts.nodes is None else f"no node has {name}"
     others = _offered(facts.nodes or ())
     return False, f"{reason}; they offer {others}" if others else reason
 

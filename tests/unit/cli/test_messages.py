@@ -31,6 +31,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "lab.ipynb").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "picture.png").touch()
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "small.py").touch()
     (tmp_path / "other.yaml").touch()
     return tmp_path
 

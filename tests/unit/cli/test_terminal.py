@@ -19,8 +19,8 @@ from seatrial.images.build.progress import CACHED, READY
 from seatrial.runs import launch
 
 
-def on_a_terminal(argv: list[str], stdout: int | None = None, columns: int = 120) -> bytes:
-    """Return the terminal's content while a program runs in its foreground."""
+def on_a_terminal(argv: list[str], stdout: int | None = None, columns: int = 120, *, owns: bool = True) -> bytes:
+    """Return the terminal's content while a program runs in its foreground, or in nobody's without ``owns``."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
     child = subprocess.Popen(
@@ -30,7 +30,7 @@ def on_a_terminal(argv: list[str], stdout: int | None = None, columns: int = 120
         stderr=theirs,
         env={**os.environ, "TERM": "xterm"},
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # a job in the background draws nothing
+        preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if owns else None,
     )
     os.close(theirs)
     shown = b""
@@ -44,6 +44,10 @@ def on_a_terminal(argv: list[str], stdout: int | None = None, columns: int = 120
     os.close(ours)
     assert child.wait(timeout=30) == 0, shown.decode()
     return shown.replace(b"\r\n", b"\n")
+
+
+#: The line, drawn, and taken away.
+DRAWN, GONE = rb"\r\x1b\[K\x1b\[2m[^\x1b]*\x1b\[0m", rb"\r\x1b\[K"
 
 
 # --------------------------------------------------------------------- a build
@@ -104,6 +108,10 @@ def test_a_log_has_a_line_a_step_and_what_takes_long() -> None:
     ]
 
 
+def test_on_a_terminal_of_another_session_a_build_is_a_log() -> None:
+    assert lines_left(on_a_terminal([BUILD], owns=False).decode()) == in_a_log()
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_build_that_fails_leaves_all_that_it_printed_above_the_error(terminal: bool) -> None:
     message = lines_left(on_a_terminal([BUILD, "fails"]).decode()) if terminal else in_a_log("fails")
@@ -125,6 +133,27 @@ def test_anyone_who_starts_many_runs_is_reported_of_builds_alone() -> None:
     assert message == [f"{READY}: 1 GB, built in 3 s"]
 
 
+# ------------------------------------------------------------- before an answer
+
+ALIVE = """
+import sys, time
+from seatrial.cli import door, terminal
+terminal._TICK_S, terminal.QUIET_S = 0.05, 0.0
+with door.opened(), terminal.alive():
+    time.sleep(0.3)
+    sys.stdout.buffer.write(b"answer\\n") if "bytes" in sys.argv else print("answer")
+    sys.stdout.flush()
+    time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize("how", ["text", "bytes"])
+def test_a_verb_shows_that_it_works_until_it_answers(how: str) -> None:
+    shown = on_a_terminal([ALIVE, how])
+    assert re.fullmatch(rb"(%s)+%sanswer\n" % (DRAWN, GONE), shown) and b"working, 0 s" in shown
+    assert subprocess.run([sys.executable, "-c", ALIVE, how], capture_output=True).stderr == b""
+
+
 # -------------------------------------------------------- below a target's output
 
 #: Prints pieces of output as a run's screen would, and shows the line after each.
@@ -142,9 +171,6 @@ for piece in eval(sys.argv[1]):
             print("LOG", shown, file=sys.stderr, flush=True)
 line.clear()
 """
-
-#: The line, drawn, and taken away.
-DRAWN, GONE = rb"\r\x1b\[K\x1b\[2m[^\x1b]*\x1b\[0m", rb"\r\x1b\[K"
 
 
 def live(*pieces: bytes, stdout: int | None = None, columns: int = 80) -> bytes:
@@ -216,7 +242,7 @@ def test_in_a_log_it_becomes_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error of pytest is not a terminal."""
     now_s = 0.0
     monkeypatch.setattr(live_line.time, "monotonic", lambda: now_s)
-    monkeypatch.setattr(live_line, "_is_terminal", lambda number: False)
+    monkeypatch.setattr(live_line.os, "isatty", lambda number: False)
     line, result = live_line.LiveLine(), []
     for now_s in range(24 * 3600):
         result += [now_s] if line.show("7 steps") is not None else []

@@ -95,6 +95,12 @@ def test_the_state_of_a_group_that_nobody_looks_after(states: list[State], expec
     assert Group("20260101-000000-aaaa", members).state == expected
 
 
+def test_services_that_were_stopped_are_no_failure_of_a_group() -> None:
+    task, service = Member("train", state="done"), Member("board", role="service", state="stopped")
+    assert Group("20260101-000000-aaaa", (task, service)).state == "done"
+    assert Group("20260101-000000-aaaa", (replace(task, state="stopped"), service)).state == "stopped"
+
+
 def test_a_group_runs_while_its_command_line_lives(store: GroupStore) -> None:
     group = store.create((Member("train"),))
     assert group.followed and group.state == "running"

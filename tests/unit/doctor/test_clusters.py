@@ -120,6 +120,17 @@ def test_rights_that_the_cluster_does_not_list_are_not_judged(tmp_path: Path) ->
     assert examined(tmp_path, a_cluster("1.35", **review))["rights"].verdict.status == "unknown"
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_kubeconfig_that_is_not_there_is_named_if_it_was_requested(tmp_path: Path, named: bool) -> None:
+    variables = {"KUBECONFIG": str(tmp_path / "none")} if named else {"HOME": str(tmp_path)}
+    host = Host(env={**variables, "XDG_STATE_HOME": str(tmp_path)})
+    (reachable, *others) = examine(Machine(host), [KUBERNETES])
+    assert reachable.verdict.status == ("warning" if named else "skipped")
+    if named:
+        assert f"KUBECONFIG names {tmp_path}/none, which does not exist" in reachable.verdict.findings[0].evidence
+    assert all(each.verdict.status in ("skipped", "blocked") for each in others)
+
+
 def test_a_short_pod_that_does_not_end_as_requested_is_reported_and_removed(tmp_path: Path) -> None:
     status = {"state": {"terminated": {"exitCode": 1, "reason": "Error"}}, "name": "train"}
     pod = {

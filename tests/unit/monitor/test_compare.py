@@ -95,6 +95,12 @@ def test_the_terminal_prints_a_table_without_markup_or_curves(encoding):
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_runs_are_named_in_a_terminal_as_they_are_listed():
+    ids = ("20260101-000000-aaaa", "20260101-000000-bbbb", "20260101-000000-cccc")
+    head = printed(compare(*(a_receipt(each) for each in ids)), width=60).splitlines()[0]
+    assert head.split() == ["A:", "aaaa", "B:", "bbbb", "C:", "cccc"]
+
+
 def test_the_page_escapes_and_the_json_is_complete():
     found = compare(a_receipt("r1", name="<script>x</script>", plots=[a_plot(1.0, 2.0)]), a_receipt("r1"))
     page = to_html(compare(found.runs[0], a_receipt("r2", plots=[a_plot(1.0)])))

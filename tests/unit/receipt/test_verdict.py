@@ -64,6 +64,16 @@ def test_no_color_is_the_scripts_own_behind_dashes(project: Project) -> None:
     assert "--no-color" in printed and len(re.findall(r"\d m?s\b", printed)) == 1, "its time is shown once"
 
 
+def test_warnings_above_a_failed_runs_output_do_not_stand_below_it_again() -> None:
+    kept = (Path(__file__).parents[3] / "docs" / "receipts").rglob("receipt.json")
+    receipts = [Receipt.model_validate(json.loads(path.read_text())) for path in kept]
+    for failed in (True, False):
+        receipt = next(each for each in receipts if (each.outcome.id == "failed") is failed)
+        out = io.StringIO()
+        render_verdict(receipt.changed(warnings=("before", "after")), Console(file=out, width=80), shown=["before"])
+        assert ("[!] before" in out.getvalue()) is not failed and "[!] after" in out.getvalue()
+
+
 def test_recorded_receipts_still_render_and_have_their_finding_above_the_verdict() -> None:
     kept = sorted((Path(__file__).parents[3] / "docs" / "receipts").rglob("receipt.json"))
     assert kept

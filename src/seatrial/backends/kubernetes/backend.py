@@ -87,7 +87,8 @@ class Kubernetes:
         if cluster_plan.secrets:
             values = {name: self._host.secret(name) for name in cluster_plan.secrets}
             manifests.insert(0, secret(cluster_plan, values))
-        made = submit(self._cluster(cluster_plan.context, cluster_plan.namespace), manifests)
+        cluster = self._cluster(cluster_plan.context, cluster_plan.namespace)
+        made = submit(cluster, manifests, ours=cluster_plan.own is None)
         workload = next(manifest for manifest in made if manifest["kind"] in OWNERS)
         return self._handle(cluster_plan, workload, plan.run_id, run_dir, plan.engine)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from seatrial.backends.kubernetes.client import not_configured
 from seatrial.doctor import cluster
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
 from seatrial.doctor.cluster import DRA_DRIVER, ClusterError, ClusterObjects
@@ -52,7 +53,9 @@ def _cluster(machine: Machine) -> ClusterObjects:
 def _reachable(machine: Machine) -> Verdict:
     path = cluster.kubeconfig(machine.host, machine.root)
     if path is None:
-        return skipped("no kubeconfig")
+        why = not_configured(machine.host)
+        named = machine.host.env.get("KUBECONFIG")
+        return found("k8s-unreachable", [why], severity="warning") if named else skipped(why)
     seen = machine.cluster
     if isinstance(seen, ClusterError):
         if seen.installable:

@@ -129,7 +129,7 @@ def _bytes(size: str | None) -> float:
 
 
 #: In a log: long enough that an ordinary step is one line, short enough that nobody thinks that it has stopped.
-EVERY_S = 20.0
+EVERY_S = 10.0
 
 _LOOK_EVERY_S = 0.5
 

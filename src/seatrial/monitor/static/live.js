@@ -37,7 +37,7 @@ export function live(main) {
       entry.tiles.replaceChildren(...["accuracy", "loss", "time"].filter((key) => run[key]).map((key) => tile(key, run[key])));
     const told = await ask(`api/runs/${encodeURIComponent(run.id)}`);
     if (stopped) return;
-    entry.tiles.replaceChildren(...told.tiles.slice(0, 6).map(([label, value]) => tile(label, value)));
+    entry.tiles.replaceChildren(...told.tiles.filter(([label]) => label !== "wall time").slice(0, 6).map(([label, value]) => tile(label, value)));
     const first = told.plots[0];
     entry.figure.hidden = !first;
     if (first) chart(entry.figure, first, told.window);

@@ -11,12 +11,14 @@ export function run(main, id) {
   const { section: log, stop: stopLog, open } = logSection(id);
   main.replaceChildren(title, about, why, found, curves, log, receipt);
   let ended = false, timer = 0, stopped = false;
+  [curves, log, receipt].forEach((part) => { part.hidden = true; }); // until there is such a run
 
   async function load() {
     try {
       const told = await ask(`api/runs/${encodeURIComponent(id)}`);
       if (stopped) return;
       title.textContent = told.name || told.id;
+      [curves, log, receipt].forEach((part) => { part.hidden = false; });
       about.replaceChildren(...verdict(told));
       found.hidden = !told.found.length;
       found.replaceChildren(make("h2", {}, "Found so far"), make("dl", {}, ...told.found.flatMap(([label, value]) => [make("dt", {}, label), make("dd", {}, value)])));

@@ -39,9 +39,13 @@ def render(receipt: Receipt, console: Console) -> None:
     _print(lines, console)
 
 
-def render_verdict(receipt: Receipt, console: Console) -> None:
-    """Print the end of a run: problems and their fixes, and as the last lines the verdict and three numbers."""
-    _print(_verdict(receipt, console.width), console)
+def render_verdict(receipt: Receipt, console: Console, shown: Sequence[str] = ()) -> None:
+    """Print the end of a run: problems and their fixes, and as the last lines the verdict and three numbers.
+
+    Warnings that were ``shown`` above the output of a failed run are not repeated between the output and the cause.
+    """
+    kept = tuple(each for each in receipt.warnings if receipt.outcome.id != "failed" or each not in shown)
+    _print(_verdict(receipt.changed(warnings=kept), console.width), console)
 
 
 def _print(lines: Iterable[Text], console: Console) -> None:

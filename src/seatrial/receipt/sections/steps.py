@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST_RANKS = 8
 
 #: Colours of parts in look.css; later parts begin again.
-_COLOURS = 9
+_COLOURS = 10
 
 #: Characters of a bar in text.
 _BAR = 24
