@@ -74,17 +74,18 @@ def test_how_it_stands() -> None:
     assert seconds_left(trials, 8, 2, None) == 11.0 and seconds_left([], 8, 2, None) is None
 
 
+def _printing(number: int, *values: float) -> Trial:
+    reports = tuple(TrialReport(step, value) for step, value in enumerate(values, 1))
+    return Trial(number, {"lr": str(number)}, "done", run_id="r", reports=reports, ending=Ending("done", values[-1]))
+
+
 @pytest.mark.parametrize(
     ("values", "ends"),
     [([(0.5, 0.8)] * 5, True), ([(0.8,)] * 5, False), ([(0.5, 0.8 + number) for number in range(5)], False)],
     ids=["several and equal", "one and equal", "several"],
 )
 def test_equal_printed_numbers_end_it_where_they_are_more_than_one(values: list[tuple[float, ...]], ends: bool) -> None:
-    trials = [
-        Trial(number, {"lr": str(number)}, "done", run_id="r", reports=reports, ending=Ending("done", each[-1]))
-        for number, each in enumerate(values)
-        for reports in [tuple(TrialReport(step, value) for step, value in enumerate(each, 1))]
-    ]
+    trials = [_printing(number, *each) for number, each in enumerate(values)]
     assert (problem_of(trials) is not None) is ends
 
 
