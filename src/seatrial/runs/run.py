@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,8 +117,18 @@ class Run:
 
     def events(self) -> tuple[list[dict[str, Any]], int]:
         """Return (events so far, lines that were none). Raises UntrustedPathError."""
-        try:
+        with self._reading():
             return events.read(str(self.events_path))
+
+    def find(self, kind: type[Event]) -> list[dict[str, Any]]:
+        """Return the events of one kind so far, without parsing the others. Raises UntrustedPathError."""
+        with self._reading():
+            return list(events.find(str(self.events_path), kind))
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise UntrustedPathError(
                 f"{self.events_path} cannot be read: {error.strerror}", run=f"ls -ld {as_typed(self.events_path)}"
@@ -126,7 +136,7 @@ class Run:
 
     def has(self, kind: type[Event]) -> bool:
         """Return whether an event of this kind has been written."""
-        return any(events.of_type(self.events()[0], kind))
+        return bool(self.find(kind))
 
     def record(self, event: Event) -> None:
         """Write an event of the host. Raises OSError."""
