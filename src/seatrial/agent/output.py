@@ -151,7 +151,6 @@ class TargetReports:
         self._journal, self._activity = journal, activity
         self._complained = False
         self._count = self._bytes = 0
-        self._full = False
         self._lines = Lines(path, self._complain)
         self._lines.skip_to_last(0)
 
@@ -179,8 +178,8 @@ class TargetReports:
             self._count += 1
             self._bytes += len(line)
             self._journal.report(line)
-        elif not self._full:
-            self._full = True
+        elif self._bytes <= _MOST_BYTES:
+            self._bytes = _MOST_BYTES + 1
             self._journal.note("lines in $SEATRIAL_EVENTS beyond the first %d are ignored" % self._count)
 
     def _complain(self, error: OSError) -> None:

@@ -234,10 +234,7 @@ _MOST_OPTIONAL = 8
 
 
 def read_pattern(value: Any) -> str:
-    """Read a regular expression with a group.
-
-    One that repeats a group, or has many optional parts, may take for ever on a hostile line.
-    """
+    """Read a regular expression; one that repeats a group or has many options may take for ever on a hostile line."""
     try:
         pattern = re.compile(value if isinstance(value, str) else "")
     except re.error as error:

@@ -30,7 +30,7 @@ from seatrial.job.value import Value
 from seatrial.planning.secrets import remove_secrets
 from seatrial.probe import processes
 from seatrial.runs.run import Run
-from seatrial.system.host import Host, user_name
+from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process
 from seatrial.system.typed_path import as_typed
 
@@ -116,7 +116,10 @@ class Leases:
                     run=f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
                 ) from error
             due_s = time.monotonic() + _LOCK_S
-            while not _try_lock(lock.fileno()):
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 if time.monotonic() > due_s:
                     raise UntrustedPathError(
                         f"{self.folder / '.lock'} has been locked for {_LOCK_S:g} s by {_holder(lock.fileno())}",
@@ -151,9 +154,9 @@ class Leases:
         for name in sorted(owners, key=lambda name: (owners[name] != me, counts[owners[name]])):
             if owners[name] != me and time.monotonic() > due_s:
                 break
-            if (lease := self._read(name)) is not None and self._holds(lease):
-                of = "" if owners[name] == me else f" of {user_name(owners[name])}"
-                held[lease.gpu_uuid] = f"{lease.run_id}{of}"
+            lease = self._records.read(name, Lease, max_bytes=_MOST_BYTES)
+            if lease is not None and self._holds(lease):
+                held[lease.gpu_uuid] = lease.run_id + (_of_user(self.folder / name) if owners[name] != me else "")
                 sums[lease.gpu_uuid] = sums.get(lease.gpu_uuid, 0.0) + lease.share
         return {uuid: run_id for uuid, run_id in held.items() if sums[uuid] + share > 1 + _ROUNDING}
 
@@ -198,11 +201,9 @@ class Leases:
             self._records.write(lease.name, lease.changed(**changes))
 
     def _of(self, run_id: str) -> list[Lease]:
-        names = [name for name in self._records.names(f"*--{run_id}.json") if self._owner(name) == os.getuid()]
-        return [lease for lease in map(self._read, names) if lease is not None and lease.run_id == run_id]
-
-    def _read(self, name: str) -> Lease | None:
-        return self._records.read(name, Lease, max_bytes=_MOST_BYTES)
+        own = Folder(self.folder, own=True)
+        found = (own.read(name, Lease, max_bytes=_MOST_BYTES) for name in own.names(f"*--{run_id}.json"))
+        return [lease for lease in found if lease is not None and lease.run_id == run_id]
 
     def _owner(self, name: str) -> int | None:
         """Return whose file it is; None if it has gone."""
@@ -223,14 +224,6 @@ class Leases:
         return found is not None and self._is_live(found)
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _holder(descriptor: int) -> str:
     """Return the process that has locked a file, and its user. Source: proc_locks(5)."""
     status = os.fstat(descriptor)
@@ -238,10 +231,16 @@ def _holder(descriptor: int) -> str:
     for line in Path("/proc/locks").read_text().splitlines():
         _, kind, _, _, pid, locked, *_ = line.replace("-> ", "").split()
         if (kind, locked) == ("FLOCK", file) and "->" not in line:
-            with contextlib.suppress(OSError):  # of another container, or gone
-                user = Path("/proc", pid).stat().st_uid
-                return f"{processes.name(int(pid)) or 'process'} (PID {pid}) of {user_name(user)}"
+            return f"{processes.name(int(pid)) or 'a process'} (PID {pid}){_of_user(Path('/proc', pid))}"
     return "another process"
+
+
+def _of_user(path: Path) -> str:
+    """Return whose file or process it is, behind a name."""
+    try:
+        return f" of {path.owner()}"
+    except (KeyError, OSError):  # a user without a name; of another container, or gone
+        return " of another user"
 
 
 # --------------------------------------------------------------------------------------- a run and its engine

@@ -257,7 +257,7 @@ def _is_pickle(path: Path) -> bool:
     try:
         with ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
             names = {name.rpartition("/")[2] for name in archive.namelist()}
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # names that are no text, a later version
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # names of other bytes, a later version
         return False
     if "constants.pkl" in names and "data.pkl" in names:
         raise torchscript_error(path)

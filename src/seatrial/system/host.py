@@ -217,14 +217,6 @@ class Host:
         return found
 
 
-def user_name(uid: int | None) -> str:
-    """Return the name of a user of this machine, or the number of one without a name."""
-    try:
-        return pwd.getpwuid(-1 if uid is None else uid).pw_name
-    except (KeyError, OverflowError):
-        return f"user {uid}"
-
-
 def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
     """Return (value, file) of a secret that a login has left, by the name of its variable; None without one.
 

@@ -195,7 +195,7 @@ def test_a_lease_that_another_user_made_for_our_run_is_not_touched(leases, live)
     live.add("container")
     leases.bind("run-1", Handle(backend="docker", id="container"))
     leases.release("run-1")
-    assert planted.read_bytes() == before and leases.current() == {"GPU-9": "run-1 of user 4321"}
+    assert planted.read_bytes() == before and leases.current() == {"GPU-9": "run-1 of another user"}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another user")
