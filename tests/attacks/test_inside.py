@@ -56,6 +56,8 @@ ATTACKS = {
     "make a device node": "os.mknod('/tmp/disk', 0o600 | 0x6000, os.makedev(254, 0))",
     "load a kernel module": "libc('syscall', 313, 0, b'', 0)",
     "become another user": "os.setuid(12345) if os.getuid() else libc('setuid', 12345)",
+    "find the keys of the host's user": "libc('syscall', 250, 8, -4, -3, 0, 0)",
+    "keep a key for another run": "libc('syscall', 248, b'user', b'seatrial-attack', b'x', 1, -4)",
     "make a user namespace": "libc('unshare', 0x10000000) or os.listdir('/proc/1/root')",
     "change the root file system": "open('/usr/lib/os-release', 'a')",
     "change the Python under the agent": "open(json.__file__, 'a')",

@@ -107,6 +107,11 @@ def test_another_pod_cannot_write_into_the_runs_evidence(project: Project, clust
 #: Lines of a seatrial.toml that reach into the cluster, and a word of the message.
 ASKS = {
     "a folder of the nodes": ('data = "hostpath:/"', "nodes"),
+    "another's namespace": ('namespace = "kube-system"', "kube-system"),
+    "another's cluster": ('context = "prod"', "prod"),
+    "another's volume": ('models = "pvc:theirs"', "theirs"),
+    "another's nodes": ('tolerations = ["node-role.kubernetes.io/master"]', "master"),
+    "another's turn": ('priority_class = "system-node-critical"', "critical"),
     "another's rights": ('service_account = "admin"', "admin"),
     "another's registry": ('image_pull_secrets = ["theirs"]', "theirs"),
 }

@@ -225,6 +225,7 @@ def test_no_http_and_too_long_a_head(server):
         (b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\n", 400),
         (b"GET /" + b"a" * 300_000, 431),
         (b"GET / HTTP/1.1\r\nx: " + b"a" * 300_000, 431),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 10_000 + b"\r\n", 400),
         (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 60_000, 431),
     ):
         answer = server.raw(data)

@@ -135,9 +135,9 @@ _AT_ONCE_BYTES = 16 << 20
 #: At the end all is read, up to here.
 _AT_END_BYTES = 256 << 20
 
-#: Passed on of one target, in lines. A million takes its reader a minute; a script that writes "{}" for ever could keep
-#: one busy for days after its own end.
-_MOST_LINES = 1_000_000
+#: Passed on of one target, in lines and bytes. A million lines take a reader's minute and a gigabyte its memory; a
+#: script that writes "{}" for ever could keep one busy for days after its own end.
+_MOST_LINES, _MOST_BYTES = 1_000_000, 1 << 30
 
 
 class TargetReports:
@@ -150,7 +150,7 @@ class TargetReports:
     def __init__(self, path: str, journal: Journal, activity: Activity) -> None:
         self._journal, self._activity = journal, activity
         self._complained = False
-        self._count = 0
+        self._count = self._bytes = 0
         self._lines = Lines(path, self._complain)
         self._lines.skip_to_last(0)
 
@@ -174,11 +174,13 @@ class TargetReports:
         if not line.strip():
             return
         self._activity.happened()
-        self._count += 1
-        if self._count <= _MOST_LINES:
+        if self._count < _MOST_LINES and self._bytes + len(line) <= _MOST_BYTES:
+            self._count += 1
+            self._bytes += len(line)
             self._journal.report(line)
-        elif self._count == _MOST_LINES + 1:
-            self._journal.note("lines in $SEATRIAL_EVENTS beyond the first %d are ignored" % _MOST_LINES)
+        elif self._bytes <= _MOST_BYTES:
+            self._bytes = _MOST_BYTES + 1
+            self._journal.note("lines in $SEATRIAL_EVENTS beyond the first %d are ignored" % self._count)
 
     def _complain(self, error: OSError) -> None:
         if not self._complained:

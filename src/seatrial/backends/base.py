@@ -150,8 +150,8 @@ class State:
 
 def reported_end(folder: Path) -> State:
     """Read the end of a run from its agents' last events: ``gone`` if one was killed, or the machine went down."""
-    written, _ = events.read(str(folder / "events.jsonl"))
-    codes = [event.get("exit_code") for event in events.of_type(written, events.AgentFinished)]
+    ends = events.find(str(folder / "events.jsonl"), events.AgentFinished)
+    codes = [event.get("exit_code") for event in ends]
     return State("exited", exit_code=next(filter(None, codes), codes[-1])) if codes else State("gone")
 
 

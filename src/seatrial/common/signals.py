@@ -104,7 +104,7 @@ class Anatomy:
 
 def is_hooks(event: Mapping[str, Any]) -> bool:
     """Return whether a step event is a line of the hook's."""
-    return any(isinstance(event.get(key), Mapping) for key in HOOK_KEYS)
+    return any(isinstance(event[key], dict) for key in HOOK_KEYS if key in event)
 
 
 def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
@@ -114,7 +114,7 @@ def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
     for event in events:
         for key, kept in ((LINE, lines), (FACTS, facts)):
             value = event.get(key)
-            if isinstance(value, Mapping):
+            if isinstance(value, dict):
                 process = (int(number(event.get("rank"))), int(number(value.get("pid"))))
                 if kept is lines:
                     lines.setdefault(process, []).append({"t": event.get("t"), **value})

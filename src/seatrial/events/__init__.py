@@ -3,7 +3,7 @@
 Standard library only, Python >= 3.8: the agent carries this package into containers.
 """
 
-from seatrial.events.read import MAX_DEPTH, MAX_REPORT_BYTES, Lines, mark, of_type, parse, read, report, tail
+from seatrial.events.read import MAX_DEPTH, MAX_REPORT_BYTES, Lines, find, mark, of_type, parse, read, report, tail
 from seatrial.events.schema import (
     EVIDENCE_TYPES,
     GPU_SAMPLE_KEYS,
@@ -55,6 +55,7 @@ __all__ = [
     "MODEL_SUFFIXES", "REPORT_TYPES", "AgentFinished", "AgentStarted", "AgentSummary", "Chain", "Event",
     "EvidenceLog", "FilesOutside", "Found", "GpuCheck", "GpuContext", "GpuKernel", "HostLaunched", "HostPod",
     "HostState", "HostWitness", "Lines", "ModelsSaved", "Note", "ReportRefused", "ReportUnreadable", "Sample",
-    "Served", "Signal", "Step", "StepLog", "TargetExited", "TargetStarted", "as_dict", "encode", "follow_chain",
-    "is_result", "link", "mark", "never_started", "now", "of_type", "parse", "read", "report", "split_chain", "tail",
+    "Served", "Signal", "Step", "StepLog", "TargetExited", "TargetStarted", "as_dict", "encode", "find",
+    "follow_chain", "is_result", "link", "mark", "never_started", "now", "of_type", "parse", "read", "report",
+    "split_chain", "tail",
 ]  # fmt: skip

@@ -15,6 +15,9 @@ from seatrial.events.schema import EVIDENCE_TYPES, REPORT_TYPES, Event, Step
 #: The longest line; a longer one is passed over. A sample of 8 GPUs has 5 KB.
 MAX_LINE_BYTES = 1 << 20
 
+#: No evidence is longer: nine days of eight GPUs. All of it is in memory while a run is judged.
+MAX_READ_BYTES = 4 << 30
+
 
 class Lines:
     """The lines of a file, each once, whenever ``new`` is called.
@@ -146,7 +149,9 @@ def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
 
 def read(path: str) -> Tuple[List[Dict[str, Any]], int]:
     """Return (events of the complete lines, how many were none); nothing for no file or a link. Raises OSError."""
-    return _parsed(Lines(path, _raise))
+    if os.path.lexists(path) and os.lstat(path).st_size > MAX_READ_BYTES:
+        raise OSError(errno.EFBIG, "it has more than %d GB" % (MAX_READ_BYTES >> 30), path)
+    return _parsed(Lines(path, _raise), MAX_READ_BYTES)
 
 
 def tail(path: str, size: int) -> Tuple[List[Dict[str, Any]], int]:
@@ -206,3 +211,9 @@ def of_type(events: Iterable[Dict[str, Any]], kind: Type[Event]) -> Iterator[Dic
 def mark(kind: Type[Event]) -> bytes:
     """Return the bytes that every line of this kind contains: a search for a few lines need not parse them all."""
     return b'"type":"%s"' % kind.type.encode()
+
+
+def find(path: str, kind: Type[Event]) -> Iterator[Dict[str, Any]]:
+    """Return the events of one kind of a file, as it is read. Raises OSError."""
+    wanted = b'"%s"' % kind.type.encode()
+    return of_type(filter(None, map(parse, (line for line in Lines(path, _raise).new() if wanted in line))), kind)

@@ -34,7 +34,6 @@ class Ask(Value):
     """One wish of a project's file.
 
     Attributes:
-        words: what, and what it means; links resolved, nothing in it that steers a terminal.
         words: the wish and its effect; links resolved, nothing in it that steers a terminal.
         builds: already the build of the image acts on it.
         hides: the words may hold a secret: they are shown in the question and kept out of plans.
@@ -147,15 +146,28 @@ def hidden(ask: Ask) -> Ask:
     return ask.changed(words=f"{what}: {plain(program_of(command))}", apart=digest_text(command))
 
 
+#: Keys that lead to what others on a cluster have, and what each does.
+_ON_CLUSTER = {
+    "context": "runs on the cluster of your kubeconfig's context {}",
+    "namespace": "runs in the cluster's namespace {}",
+    "registry": "pushes its image to {} with your login",
+    "service_account": "runs with the rights of the cluster's service account {}",
+    "image_pull_secrets": "uses the cluster's secret {} to pull the image",
+    "priority_class": "has the cluster's priority {}, for which other pods may be ended",
+    "runtime_class": "runs in the cluster's container runtime {}",
+    "tolerations": "runs on nodes that are kept for others by the taint {}",
+}
+
+
 def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:
     for key in ("data", "models"):
-        volume = table.get(key)
-        if volume is not None and volume.kind == "hostpath":
-            yield Ask(words=f"mounts {plain(volume.value)} of the cluster's nodes at /{key}")
-    if account := table.get("service_account"):
-        yield Ask(words=f"runs with the rights of the cluster's service account {account}")
-    for name in table.get("image_pull_secrets", []):
-        yield Ask(words=f"uses the cluster's secret {name} to pull the image")
+        if (volume := table.get(key)) is not None and volume.lasting:
+            what = f"{volume.value} of the cluster's nodes" if volume.kind == "hostpath" else f"{volume} of the cluster"
+            yield Ask(words=f"mounts {plain(what)} at /{key}")
+    for key, words in _ON_CLUSTER.items():
+        value = table.get(key)
+        for each in [value] if isinstance(value, str) else value or ():
+            yield Ask(words=words.format(plain(str(each))))
 
 
 def digest_text(text: str) -> str:

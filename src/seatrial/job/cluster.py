@@ -68,6 +68,9 @@ class Toleration(Value):
     value: str | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
+    def __str__(self) -> str:
+        return f"{self.key}{'' if self.value is None else f'={self.value}'}{f':{self.effect}' if self.effect else ''}"
+
 
 class PodMount(Value):
     """A volume at a path; ``sub_path`` is a folder or file inside it."""

@@ -228,13 +228,20 @@ def _percent(value: Any) -> float | None:
     return number
 
 
+#: Parts of a regular expression that stand for one letter: an escape, a class.
+_ONE_LETTER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_MOST_OPTIONAL = 8
+
+
 def read_pattern(value: Any) -> str:
-    """Read a regular expression with a group; one that repeats a repetition may take for ever on a hostile line."""
+    """Read a regular expression; one that repeats a group or has many options may take for ever on a hostile line."""
     try:
-        groups = re.compile(value).groups if isinstance(value, str) else 0
+        pattern = re.compile(value if isinstance(value, str) else "")
     except re.error as error:
         raise ValueError(f"{shown(value)} is not a regular expression: {error}") from None
-    if groups < 1 or re.search(r"[*+}]\)[*+{]", value):
+    plain = _ONE_LETTER.sub("x", pattern.pattern)
+    forks = re.search(r"\)[*+{]|\(\?[a-zA-Z]*x", plain) or len(re.findall(r"(?<!\()\?", plain)) > _MOST_OPTIONAL
+    if pattern.groups < 1 or forks:
         raise ValueError(f"expected a regular expression with one group such as 'loss of (\\S+)', got {shown(value)}")
     return str(value)
 

@@ -98,7 +98,7 @@ def _origins(events: Sequence[Event]) -> list[Origin]:
     starts: dict[float | None, int] = {}
     origins: list[Origin] = []
     for event in events:
-        node = number(event.get("node"))
+        node = number(event["node"]) if "node" in event else None
         if event.get("source") == _HOST:
             origins.append(_THE_HOST)
             continue
@@ -113,8 +113,7 @@ def _skews(events: Sequence[Event], origins: Sequence[Origin]) -> dict[Origin, f
     launched: float | None = None
     running: dict[float, list[float]] = {}
     for event in events:
-        t = number(event.get("t"))
-        if event.get("source") != _HOST or t is None:
+        if event.get("source") != _HOST or (t := number(event.get("t"))) is None:
             continue
         if event.get("type") == HostLaunched.type and launched is None:
             launched = t
@@ -123,8 +122,7 @@ def _skews(events: Sequence[Event], origins: Sequence[Origin]) -> dict[Origin, f
     skews: dict[Origin, float] = {}
     last: dict[Origin, float] = {}
     for event, (node, start) in zip(events, origins, strict=True):
-        t = number(event.get("t"))
-        if event.get("source") != "agent" or t is None or launched is None:
+        if event.get("source") != "agent" or launched is None or (t := number(event.get("t"))) is None:
             continue
         if event.get("type") != AgentStarted.type:
             last[node, start] = t + skews.get((node, start), 0.0)
@@ -144,6 +142,8 @@ def with_repeated(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     Kubelets cut the beginnings of logs, so a pod's agent repeats what matters at its end. A line is known by its number
     and its time: another pod counts from 1 again, and an agent that has tried again repeats its first try.
     """
+    if not any(event.get("type") == AgentSummary.type for event in lines):
+        return list(lines)
     at_front: dict[int, list[dict[str, Any]]] = {}
     begins: dict[float | None, int] = {}  # node → its agent's first line
     seen: dict[float | None, set[tuple[int | None, float | None]]] = {}

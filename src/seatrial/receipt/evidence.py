@@ -44,7 +44,7 @@ class Witnessed(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Moment:
     """One event and its time: seconds since the first event, on the straightened clock."""
 
@@ -186,9 +186,9 @@ class Evidence:
         last: dict[float | None, int] = {}
         missing = 0
         for moment in self.moments:
-            seq, node = whole(moment.keys.get("_seq")), moment.number("node")
-            if seq is None:
+            if (seq := whole(moment.keys.get("_seq"))) is None:
                 continue
+            node = moment.number("node")
             if moment.keys.get("type") == events.AgentStarted.type:
                 last[node] = 0
             before = last.get(node, 0)

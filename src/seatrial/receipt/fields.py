@@ -23,7 +23,7 @@ _CONTROL_IN_LINE = re.compile(rf"{_ESCAPES}|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f
 
 def number(value: Any) -> float | None:
     """Return a number of usable size, or None; JSON's true, false, NaN and 1e999 are not numbers."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if type(value) not in (int, float):
         return None
     try:
         result = float(value)

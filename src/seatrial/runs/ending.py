@@ -10,7 +10,7 @@ from seatrial import events
 from seatrial.backends import table
 from seatrial.backends.base import State
 from seatrial.errors import DiskError
-from seatrial.events import AgentFinished, HostState, follow_chain, of_type
+from seatrial.events import AgentFinished, HostState, follow_chain
 from seatrial.job.plan import Gpu, Plan
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
@@ -105,7 +105,7 @@ def _host_state(state: State) -> HostState:
 
 def _recorded_state(run: Run) -> State | None:
     """Return the run's last state, if a process collected it whole and got no further; else None."""
-    event = next((event for event in of_type(run.events()[0], HostState) if event["source"] == "host"), None)
+    event = next((event for event in run.find(HostState) if event["source"] == "host"), None)
     if event is None or "status" not in event:
         return None
     keys = ("exit_code", "oom_killed", "error", "seconds")

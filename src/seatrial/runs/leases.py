@@ -7,10 +7,13 @@ launcher has gone without starting it, or its process or container has ended, so
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import platform
 import re
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +28,7 @@ from seatrial.events import HostLaunched
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.job.value import Value
 from seatrial.planning.secrets import remove_secrets
+from seatrial.probe import processes
 from seatrial.runs.run import Run
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process
@@ -37,6 +41,8 @@ FOLDER_VARIABLE = "SEATRIAL_LEASES"
 _MOST_BYTES = 64 * 1024
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+#: Longest wait for the lock: a command that looks for an engine's runs holds it for seconds. For other users' leases.
+_LOCK_S, _POLL_S, _OTHERS_S = 120.0, 0.05, 20.0
 #: Ten tenths are one.
 _ROUNDING = 1e-6
 
@@ -95,17 +101,32 @@ class Leases:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Choose and take under one lock, so that nobody chooses in between. Raises UntrustedPathError."""
+        """Choose and take under one lock, so that nobody chooses in between.
+
+        Raises UntrustedPathError: the folder is something else, or another process keeps the lock.
+        """
         with contextlib.ExitStack() as stack:
             try:
                 self._make_folder()
-                stack.enter_context(self._records.lock(".lock"))
+                lock = stack.enter_context(self._records.open_lock(".lock"))
             except (OSError, DiskError, UntrustedPathError) as error:
                 raise UntrustedPathError(
                     f"{self.folder} was not created by seatrial",
                     cause="Any user of this machine can create a file there",
                     run=f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
                 ) from error
+            due_s = time.monotonic() + _LOCK_S
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                if time.monotonic() > due_s:
+                    raise UntrustedPathError(
+                        f"{self.folder / '.lock'} has been locked for {_LOCK_S:g} s by {_holder(lock.fileno())}",
+                        cause="Any user of this machine can lock it; seatrial does for a moment",
+                        run=f"fuser -v {as_typed(self.folder / '.lock')}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
+                    )
+                time.sleep(_POLL_S)
             yield
 
     def _make_folder(self) -> None:
@@ -118,16 +139,24 @@ class Leases:
             os.close(descriptor)
 
     def current(self, share: float = 1.0) -> dict[str, str]:
-        """Return GPU UUID → ID of a run that holds it, for the leases that are not void.
+        """Return GPU UUID → ID of a run that holds it, with the name of another user, for the leases that are not void.
+
+        Users with few leases come first: one who leaves thousands, which take a while, keeps nobody from a start.
 
         Args:
             share: leave out GPUs that have so much left, with all shares summed up.
         """
         held: dict[str, str] = {}
         sums: dict[str, float] = {}
-        for lease in self._read("*.json"):
-            if self._holds(lease):
-                held[lease.gpu_uuid] = lease.run_id
+        owners = {name: self._owner(name) for name in self._records.names("*.json")}
+        counts, me = Counter(owners.values()), os.getuid()
+        due_s = time.monotonic() + _OTHERS_S
+        for name in sorted(owners, key=lambda name: (owners[name] != me, counts[owners[name]])):
+            if owners[name] != me and time.monotonic() > due_s:
+                break
+            lease = self._records.read(name, Lease, max_bytes=_MOST_BYTES)
+            if lease is not None and self._holds(lease):
+                held[lease.gpu_uuid] = lease.run_id + (_of_user(self.folder / name) if owners[name] != me else "")
                 sums[lease.gpu_uuid] = sums.get(lease.gpu_uuid, 0.0) + lease.share
         return {uuid: run_id for uuid, run_id in held.items() if sums[uuid] + share > 1 + _ROUNDING}
 
@@ -172,12 +201,16 @@ class Leases:
             self._records.write(lease.name, lease.changed(**changes))
 
     def _of(self, run_id: str) -> list[Lease]:
-        return [lease for lease in self._read(f"*--{run_id}.json") if lease.run_id == run_id]
+        own = Folder(self.folder, own=True)
+        found = (own.read(name, Lease, max_bytes=_MOST_BYTES) for name in own.names(f"*--{run_id}.json"))
+        return [lease for lease in found if lease is not None and lease.run_id == run_id]
 
-    def _read(self, pattern: str) -> Iterator[Lease]:
-        for name in self._records.names(pattern):
-            if (lease := self._records.read(name, Lease, max_bytes=_MOST_BYTES)) is not None:
-                yield lease
+    def _owner(self, name: str) -> int | None:
+        """Return whose file it is; None if it has gone."""
+        try:
+            return (self.folder / name).lstat().st_uid
+        except OSError:
+            return None
 
     def _holds(self, lease: Lease) -> bool:
         if lease.handle is not None:
@@ -189,6 +222,25 @@ class Leases:
         except EngineUnavailableError:
             return True  # as with a handle: nobody knows that it has ended
         return found is not None and self._is_live(found)
+
+
+def _holder(descriptor: int) -> str:
+    """Return the process that has locked a file, and its user. Source: proc_locks(5)."""
+    status = os.fstat(descriptor)
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in Path("/proc/locks").read_text().splitlines():
+        _, kind, _, _, pid, locked, *_ = line.replace("-> ", "").split()
+        if (kind, locked) == ("FLOCK", file) and "->" not in line:
+            return f"{processes.name(int(pid)) or 'a process'} (PID {pid}){_of_user(Path('/proc', pid))}"
+    return "another process"
+
+
+def _of_user(path: Path) -> str:
+    """Return whose file or process it is, behind a name."""
+    try:
+        return f" of {path.owner()}"
+    except (KeyError, OSError):  # a user without a name; of another container, or gone
+        return " of another user"
 
 
 # --------------------------------------------------------------------------------------- a run and its engine

@@ -15,6 +15,7 @@ from seatrial.images.recipes import RECIPES
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
+from seatrial.system.files import ArchiveFile
 from seatrial.system.typed_path import as_typed, from_here
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _whole_safetensors(path: Path) -> bool:
 
 
 def _whole_zip(path: Path) -> bool:
-    with path.open("rb") as file:
+    with ArchiveFile(path) as file:
         return zipfile.is_zipfile(file) or (file.seek(0) == 0 and file.read(1) == b"\x80")
 
 
@@ -254,9 +255,9 @@ def _is_pickle(path: Path) -> bool:
     if not zipfile.is_zipfile(path):
         return True
     try:
-        with zipfile.ZipFile(path) as archive:
+        with ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
             names = {name.rpartition("/")[2] for name in archive.namelist()}
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # names of other bytes, a later version
         return False
     if "constants.pkl" in names and "data.pkl" in names:
         raise torchscript_error(path)

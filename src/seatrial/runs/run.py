@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seatrial import events
 from seatrial.errors import SeatrialError, UntrustedPathError
@@ -36,6 +36,8 @@ from seatrial.system.typed_path import as_typed
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
     from seatrial.job.plan import Plan
+
+T = TypeVar("T")
 
 #: In a project: the folder of what its containers write, and of what people look at.
 PLACE_FOLDER = (".seatrial", "runs")
@@ -117,8 +119,15 @@ class Run:
 
     def events(self) -> tuple[list[dict[str, Any]], int]:
         """Return (events so far, lines that were none). Raises UntrustedPathError."""
+        return self._read(events.read)
+
+    def find(self, kind: type[Event]) -> list[dict[str, Any]]:
+        """Return the events of one kind so far, without parsing the others. Raises UntrustedPathError."""
+        return self._read(lambda path: list(events.find(path, kind)))
+
+    def _read(self, read: Callable[[str], T]) -> T:
         try:
-            return events.read(str(self.events_path))
+            return read(str(self.events_path))
         except OSError as error:
             raise UntrustedPathError(
                 f"{self.events_path} cannot be read: {error.strerror}", run=f"ls -ld {as_typed(self.events_path)}"
@@ -126,7 +135,7 @@ class Run:
 
     def has(self, kind: type[Event]) -> bool:
         """Return whether an event of this kind has been written."""
-        return any(events.of_type(self.events()[0], kind))
+        return bool(self.find(kind))
 
     def record(self, event: Event) -> None:
         """Write an event of the host. Raises OSError."""

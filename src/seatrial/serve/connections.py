@@ -20,8 +20,9 @@ from seatrial.serve.counters import Counters
 
 #: A request's head must be here after so long, and all of it after so long, however the bytes trickle in.
 HEAD_S, BODY_S = 10.0, 30.0
-#: Bytes of a request's head: twice what nginx takes (large_client_header_buffers 4 8k).
-MOST_HEAD_BYTES = 64 * 1024
+#: Bytes of a request's head: twice what nginx takes (large_client_header_buffers 4 8k); and its headers, each of which
+#: is a call: Apache takes 100 (LimitRequestFields).
+MOST_HEAD_BYTES, MOST_HEADERS = 64 * 1024, 128
 #: Connections of a front at a time; less where few files may be open. One more gets 503.
 MOST_CONNECTIONS = 20_000
 #: Requests that wait on one connection for the answer before theirs.
@@ -133,6 +134,8 @@ class Limited(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:  # a trailer, which is dropped
             self._count(b"")
+        elif len(self.headers) >= MOST_HEADERS:
+            raise ValueError("too many headers")  # which the parser passes on as an error of its own
         else:
             super().on_header(name, value)
 
@@ -159,7 +162,7 @@ class Limited(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "This is not a valid HTTP request, or one in too many pieces.")
+        self._refuse(400, "This is not a valid HTTP request, or one of too many headers or pieces.")
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Send an error in place of the application, and end the connection."""

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 from pathlib import Path
 
 from seatrial.errors import DiskError
 from seatrial.system.typed_path import as_typed
+
+#: Most that is read of an archive's list of files: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
+_MOST_LISTED_BYTES = 8 << 20
+
+
+class ArchiveFile(io.FileIO):
+    """An archive that is never read whole: zipfile reads a list of files at once, of the size that the file names."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(_MOST_LISTED_BYTES + 1 if size is None or size < 0 else min(size, _MOST_LISTED_BYTES + 1))
+        if len(data) > _MOST_LISTED_BYTES:
+            raise OSError(errno.EFBIG, "its list of files is too long")
+        return data
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o644, *, folder: int | None = None) -> None:

@@ -156,9 +156,11 @@ class Host:
     def runtime_folder(self) -> Path:
         """Return this user's folder for secrets and sockets, in memory where the machine has such a place; mode 0700.
 
+        Where other users have made all of those, it is in the state folder.
+
         Raises DiskError: it cannot be made anywhere, or is another user's everywhere.
         """
-        candidates = self._runtime_candidates()
+        candidates = [*self._runtime_candidates(), self.state_folder / "runtime"]
         for candidate in candidates:
             with contextlib.suppress(OSError):
                 candidate.mkdir(mode=0o700, exist_ok=True)

@@ -77,7 +77,7 @@ def test_capabilities_that_reach_the_agent_are_named(monkeypatch, uid, status, p
     monkeypatch.setattr(isolation, "own_python", lambda: ["ld.so", "python3"])
     why = isolation.close()
     assert why is None if printed is None else printed in why
-    assert requested == [4, 3]  # set, and read back
+    assert requested == [22, 4, 3]  # a filter; undumpable, and read back
 
 
 def test_a_kernel_that_stays_dumpable_is_reported(monkeypatch):
@@ -100,3 +100,15 @@ def test_pynvml_compiled_by_a_child_costs_a_few_megabytes(tmp_path, python):
     assert same and error == "NVMLError_GpuIsLost"
     with pytest.raises(ImportError, match="no_such_module cannot be found"):
         isolation.import_compiled_by_child("no_such_module")
+
+
+def test_keyrings_are_closed_to_it_and_to_its_children():
+    """A container whose root is the host's found that one's keys."""
+    program = (
+        "import ctypes, os, sys; from seatrial.agent import isolation; libc = ctypes.CDLL(None, use_errno=True)\n"
+        "number = {'x86_64': 248, 'aarch64': 217}[os.uname().machine]; libc.prctl(38, 1, 0, 0, 0)\n"
+        "ask = lambda at: (libc.syscall(number + at, 0, 0, 0, 0, 0), ctypes.get_errno())\n"
+        "isolation._close_keyrings(libc); os.fork(); print([ask(at) for at in range(3)], ask(3) == (-1, 1))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[(-1, 1), (-1, 1), (-1, 1)] False\n" * 2

@@ -134,3 +134,12 @@ def test_a_file_that_becomes_one_again_is_read_and_a_missing_folder_is_no_troubl
     desk.reports._lines.path = str(desk.path / "not" / "there")
     desk.reports.finish()
     assert desk.steps() == [1, 2]
+
+
+@pytest.mark.parametrize(("bound", "most"), [("_MOST_LINES", 3), ("_MOST_BYTES", 3 * len(line(1)) - 3)])
+def test_a_target_cannot_make_evidence_that_no_judge_can_hold(desk, monkeypatch, bound, most):
+    monkeypatch.setattr(output, bound, most)
+    desk.write(b"".join(map(line, range(1, 9))))
+    desk.reports.finish()
+    notes = [event["message"] for event in desk.reported() if event["type"] == "note"]
+    assert desk.steps() == [1, 2, 3] and notes == ["lines in $SEATRIAL_EVENTS beyond the first 3 are ignored"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from seatrial import events
 from seatrial.events import EVIDENCE_TYPES, MAX_REPORT_BYTES, REPORT_TYPES, EvidenceLog, Lines, report
+from seatrial.events.read import MAX_READ_BYTES
 
 
 def add(path: Path, data: bytes) -> None:
@@ -141,3 +142,19 @@ def test_no_depth_that_can_be_read_stops_who_writes_it_down(tmp_path: Path, inne
             kept += 1
     assert kept > 50
     assert events.follow_chain(str(tmp_path / "events.jsonl")).lines == kept
+
+
+def test_evidence_that_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        file.truncate(MAX_READ_BYTES + 1)
+    with pytest.raises(OSError, match="it has more than 4 GB"):
+        events.read(str(tmp_path / "log"))
+
+
+def test_events_of_one_kind_are_found_among_others(tmp_path: Path) -> None:
+    with EvidenceLog(str(tmp_path / "log"), "agent") as log:
+        for message in ("first", '"type":"note"', "last"):
+            log.write(events.Note(message=message))
+            log.write(events.Found(id='"type":"note"', severity="info", message="", cause=None, fix=None, evidence=[]))
+    found = [event["message"] for event in events.find(str(tmp_path / "log"), events.Note)]
+    assert found == ["first", '"type":"note"', "last"] and not [*events.find(str(tmp_path / "none"), events.Note)]

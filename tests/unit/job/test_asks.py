@@ -54,9 +54,8 @@ base = "python:3.11-slim-bookworm"
 system_packages = ["gcc"]
 find_links = "https://wheels.example.org/"
 [kubernetes]
-namespace = "team-a"
-models = "pvc:models/alice"
-registry = "ghcr.io/me"
+models = "emptydir"
+queue = "team-a"
 [watch]
 hang_after = "10m"
 [criteria]
@@ -121,7 +120,8 @@ JUDGED = {
     ConfigFile: "on data models mounts env_files secrets network devices with_names image watch notify kubernetes",
     ImageOptions: "ca_bundle find_links build_network",
     WatchOptions: "command webhook",
-    ClusterOptions: "data models service_account image_pull_secrets",
+    ClusterOptions: "context namespace data models registry service_account image_pull_secrets priority_class "
+    "runtime_class tolerations",
 }
 #: Keys of which any value stays in the container, its build and the user's own cluster.
 INSIDE = {
@@ -130,8 +130,8 @@ INSIDE = {
     ImageOptions: "base ready python index_url requirements system_packages target flavour torch_index slim max_size "
     "max_compressed",
     WatchOptions: "hang_after",
-    ClusterOptions: "kind runtime context namespace code registry gpu_resource gpu_claims node_selector tolerations "
-    "priority_class runtime_class queue min_nodes ttl uid require_capacity requests",
+    ClusterOptions: "kind runtime code gpu_resource gpu_claims node_selector queue min_nodes ttl uid require_capacity "
+    "requests",
 }
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import socket
+import struct
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from seatrial.errors import SeatrialError, UsageError
+from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import DataMount
 from seatrial.job.model import Job, Target
 from seatrial.runs.model_jobs import ServeOptions, refuse_taken_port, serving_job
-from seatrial.runs.models import SERVE, find_model
+from seatrial.runs.models import EXPORT, SERVE, Verb, check_model_file, find_model, of_file
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 from tables import cases
@@ -90,3 +93,23 @@ def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
     named = int((raised.value.run or "").rpartition("--port ")[2])
     assert port < named < port + 20
     refuse_taken_port(job(project, "digits", store, ServeOptions(port=port)), store)
+
+
+def test_a_list_of_files_is_never_read_whole(tmp_path: Path) -> None:
+    listed = 1 << 29
+    with (tmp_path / "model.pt").open("wb") as file:
+        file.write(b"PK\x03\x04")
+        file.truncate(listed)
+        file.seek(listed)
+        file.write(struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, listed - 4, 4, 0))
+    with pytest.raises(DataError, match="its list of files is too long"):
+        check_model_file(of_file(tmp_path / "model.pt", EXPORT), EXPORT)
+
+
+@pytest.mark.parametrize("verb", [SERVE, EXPORT], ids=lambda verb: verb.name)
+def test_a_name_that_is_no_text_is_no_defect(tmp_path: Path, verb: Verb) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("model/é", b"")
+    (tmp_path / "model.pt2").write_bytes(buffer.getvalue().replace("é".encode(), b"\xff\xff"))
+    check_model_file(of_file(tmp_path / "model.pt2", verb), verb)

@@ -8,6 +8,7 @@ import pytest
 
 from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
+from seatrial.runs import leases as module
 from seatrial.runs.leases import Lease, Leases
 from seatrial.system.records import Process
 
@@ -159,3 +160,48 @@ def test_parts_of_a_gpu_are_held_until_they_are_one(leases):
     assert set(leases.current(share=0.25)) == {GPU}
     leases.release("run-1")
     assert leases.current(share=0.7) == {} and leases.current() == {GPU: "run-2"}
+
+
+def test_a_lock_that_somebody_keeps_ends_the_wait_with_the_holders_name(leases, monkeypatch):
+    take(leases)
+    program = "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, 1); print(1, flush=True); input()"
+    argv = [sys.executable, "-c", program, str(leases.folder / ".lock")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        monkeypatch.setattr(module, "_LOCK_S", 0.2)
+        with (
+            pytest.raises(UntrustedPathError, match=rf"locked for 0.2 s by python\S* \(PID {holder.pid}\) of"),
+            leases.locked(),
+        ):
+            pass
+        holder.stdin.close()
+    with leases.locked():
+        pass
+
+
+def by_another(leases, run_id, gpu=GPU):
+    """Plant a lease of a user who has none of ours, with a process that lives."""
+    lease = Lease(gpu_uuid=gpu, run_id=run_id, launcher=Process.this())
+    (leases.folder / lease.name).write_text(lease.model_dump_json())
+    os.chown(leases.folder / lease.name, 4321, 4321)
+    return leases.folder / lease.name
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another user")
+def test_a_lease_that_another_user_made_for_our_run_is_not_touched(leases, live):
+    take(leases)
+    planted = by_another(leases, "run-1", "GPU-9")
+    before = planted.read_bytes()
+    live.add("container")
+    leases.bind("run-1", Handle(backend="docker", id="container"))
+    leases.release("run-1")
+    assert planted.read_bytes() == before and leases.current() == {"GPU-9": "run-1 of another user"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another user")
+def test_thousands_of_another_users_leases_take_a_while_at_most(leases, monkeypatch):
+    take(leases)
+    for number in range(50):
+        by_another(leases, f"theirs-{number}", f"GPU-{number}")
+    monkeypatch.setattr(module, "_OTHERS_S", 0.0)
+    assert leases.current() == {GPU: "run-1"}

@@ -19,7 +19,9 @@ OTHERS = frozenset((
     "cli/monitor.py: _print_config", "cli/terminal.py: prepare", "compose/client.py: _wake",
     "compose/client.py: docker_compose", "doctor/explain.py: explain_file", "monitor/app.py: _static",
     "monitor/prometheus.py: families", "monitor/top.py: __init__", "receipt/printed.py: _load",
-    "receipt/render/pages.py: style_sheet", "runs/model_jobs.py: _weights", "runs/models.py: _whole_safetensors",
+    "receipt/render/pages.py: style_sheet", "runs/leases.py: _holder",
+    "runs/model_jobs.py: _weights", "runs/models.py: _is_pickle",
+    "runs/models.py: _whole_safetensors",
     "runs/models.py: _whole_zip", "search/ray_cluster.py: check_nodes", "search/ray_cluster.py: _node_check",
     "search/ray_cluster.py: check", "search/runner.py: _belongs", "search/search.py: _joined",
     "search/set_values.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
@@ -35,7 +37,7 @@ def reads(path: Path) -> list[str]:
         for node in ast.walk(function) if isinstance(function, ast.FunctionDef) else ():
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
-                bare = isinstance(node.func, ast.Name) and node.func.id == "open"
+                bare = isinstance(node.func, ast.Name) and node.func.id in ("open", "ArchiveFile")
                 if (bare or name in ("read_text", "read_bytes") or (name == "open" and node.args)) and not _is_other(
                     node
                 ):

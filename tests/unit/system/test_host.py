@@ -79,3 +79,19 @@ def test_folders_of_another_environment_are_its_own_too(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     own = host.own_folders
     assert {tmp_path / "state", tmp_path / "home/.local/state/seatrial", tmp_path / "home/.cache/seatrial"} <= {*own}
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_another_users_folders_keep_nobody_from_having_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Without a folder of systemd's, anybody can make those that everybody may write in before."""
+    places = [tmp_path / "shm", tmp_path / "tmp"]
+    for place in places:
+        (place / "theirs").mkdir(parents=True)
+        squatted = place / f"seatrial-{os.getuid()}"
+        squatted.symlink_to("theirs") if kind == "link" else squatted.write_text("")
+    monkeypatch.setattr(Host, "temporary_folders", tuple(places))
+    host = Host({"SEATRIAL_STATE": str(tmp_path / "state")})
+    assert host.runtime_folder == host.state_folder / "runtime"
+    assert host.runtime_folder.stat().st_mode & 0o777 == 0o700 and not [*places[0].glob("theirs/*")]

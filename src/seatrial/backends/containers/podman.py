@@ -69,7 +69,10 @@ class Podman(ContainerEngine):
         return options.plus(tmpfs=bare) if bare else options
 
     def open_log(self, handle: Handle) -> OpenLog:
-        """Open the file that conmon writes; if it is unreadable (``sudo podman``), the output once all has ended."""
+        """Open the file that conmon writes; if it is unreadable (``sudo podman``), the output once all has ended.
+
+        With ``keep-id`` it is in a folder of the container's root: then what conmon has open is read.
+        """
         try:
             about = self._inspect(handle.id)
         except SeatrialError:  # it is gone
@@ -78,15 +81,26 @@ class Podman(ContainerEngine):
         wait = shlex.join([*self.client.call, "container", "wait", handle.id])
         in_the_end = ["sh", "-c", f"{wait} >/dev/null && exec {shlex.join(logs)}"]
         path, writer = Path(about["HostConfig"]["LogConfig"].get("Path") or "/"), about["State"].get("ConmonPid")
-        if (
-            not os.access(path, os.R_OK) or not path.is_file()
-        ):  # it may be in a folder of the user that the container has
-            return lambda follow: command.piped(in_the_end if follow else logs)
+        readable = os.access(path, os.R_OK) and path.is_file()
+        followed = path if readable else _open_file(int(writer or 0), path)
 
         def goes_on() -> bool:
             return bool(writer) and processes.read(int(writer)) is not None
 
-        return lambda follow: K8sFile(path, goes_on if follow else None)
+        def opened(follow: bool) -> command.Piped | K8sFile:
+            if followed is not None and (follow or readable):
+                return K8sFile(followed, goes_on if follow else None)
+            return command.piped(in_the_end if follow else logs)
+
+        return opened
+
+
+def _open_file(pid: int, path: Path) -> Path | None:
+    """Return the descriptor, below /proc, of a file that a process has open; None if it has not, or hides it."""
+    try:
+        return next((each for each in Path(f"/proc/{pid}/fd").iterdir() if each.readlink() == path), None)
+    except OSError:
+        return None
 
 
 def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:

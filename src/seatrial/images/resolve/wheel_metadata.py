@@ -6,33 +6,23 @@ with the metadata alone.
 
 from __future__ import annotations
 
-import io
 import os
 import zipfile
 import zlib
 from pathlib import Path
 
 from seatrial.system.agent_archive import zip_bytes
+from seatrial.system.files import ArchiveFile
 
-#: torch's metadata is 30 kB; its list of files (11,000) takes 1.5 MB.
-_MOST_BYTES, _MOST_LISTED_BYTES = 1 << 20, 8 << 20
-
-
-class _Bounded(io.FileIO):
-    """A file that is never read whole: zipfile reads a list of files at once, of the size that the file names."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        data = super().read(_MOST_LISTED_BYTES + 1 if size is None or size < 0 else min(size, _MOST_LISTED_BYTES + 1))
-        if len(data) > _MOST_LISTED_BYTES:
-            raise OSError("the list of files is too long")
-        return data
+#: torch's metadata is 30 kB.
+_MOST_BYTES = 1 << 20
 
 
 def metadata_wheel(path: Path) -> bytes | None:
     """Return a wheel of the same metadata that no other wheel is turned into; None if it cannot be read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        with _Bounded(os.open(path, flags)) as file, zipfile.ZipFile(file) as archive:
+        with ArchiveFile(os.open(path, flags)) as file, zipfile.ZipFile(file) as archive:
             [entry] = [each for each in archive.infolist() if _is_metadata(each)]
             with archive.open(entry) as opened:
                 metadata = opened.read(_MOST_BYTES + 1)

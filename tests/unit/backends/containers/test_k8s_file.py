@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -63,3 +66,23 @@ def test_it_can_be_ended_while_nobody_reads_and_while_it_waits(tmp_path: Path) -
     assert waiting.end() == -1
     unread.close()
     waiting.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user to whom a folder is closed")
+def test_a_log_in_a_closed_folder_is_read_where_its_writer_has_it_open(tmp_path: Path) -> None:
+    """Rootless, with keep-id, the folder belongs to the container's root: output came at the end of a run alone."""
+    path = tmp_path / "userdata" / "ctr.log"
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(line(b"while it runs"))
+    os.chown(path, 4321, 4321)
+    path.chmod(0o600)
+    program = (
+        "import os, sys; from pathlib import Path; from seatrial.backends.containers import podman; os.setuid(4321)\n"
+        "pid, path = int(sys.argv[1]), Path(sys.argv[2]); assert not os.access(path, os.R_OK)\n"
+        "print(podman.K8sFile(podman._open_file(pid, path), None).read(), podman._open_file(1, path))"
+    )
+    with path.open("ab") as log, subprocess.Popen(["sleep", "60"], pass_fds=[log.fileno()], user=4321) as conmon:
+        argv = [sys.executable, "-c", program, str(conmon.pid), str(path)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        conmon.kill()
+    assert done.stdout == "b'while it runs\\n' None\n", done.stderr
