@@ -145,7 +145,7 @@ def run_all(
     return found
 
 
-def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str], as_on_a_gpu: bool) -> None:
+def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str], as_on_a_gpu: bool, *argv: str) -> None:
     """Never returns. Python starts with sitecustomize, then torch is imported: here torch is there before."""
     code = 0
     try:
@@ -156,7 +156,7 @@ def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str], as_on_
         env = dict(env, SEATRIAL_EVENTS=str(home / "events.jsonl"))
         os.environ.clear()
         os.environ.update(env)
-        sys.argv, sys.path[0] = ["train.py"], str(home)
+        sys.argv, sys.path[0] = ["train.py", *argv], str(home)
         if hook is not None:
             sys.path.insert(0, str(hook))
             sys.modules.pop("sitecustomize", None)
