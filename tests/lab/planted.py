@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 CUDA = torch.cuda.is_available()
 device = torch.device("cuda" if CUDA else "cpu")
+BACKEND = "inductor" if CUDA else "aot_eager"
+os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 WORKERS = 8 if (os.cpu_count() or 1) >= 12 else 2
 random.seed(0); np.random.seed(0); torch.manual_seed(0)
 if not CUDA:
@@ -36,7 +38,7 @@ class Clock:
         now = time.perf_counter()
         self.began = self.began or now
         self.steps += 1
-        ends = now - self.began > self.seconds and self.steps > 5
+        ends = now - self.began > self.seconds and self.steps > 13
         if ends and CUDA:
             torch.cuda.synchronize()
             now = time.perf_counter()
@@ -77,7 +79,7 @@ def epochs(loader):
         yield from loader
 '''
 
-SHAPES = r'''
+SHAPES = r"""
 ### decode-jpeg | data-bound | workers
 from PIL import Image
 def photo(i):
@@ -274,6 +276,7 @@ for x, y in epochs(loader):
     if clock.over(len(x)): break
 
 ### collect-garbage | python-bound | gc.collect/collect
+known = [[i] for i in range(60_000)]
 net, optimizer = classifier(64)
 x, y = torch.randn(256, 64, device=device), torch.randint(0, 10, (256,), device=device)
 while not clock.over(256):
@@ -814,21 +817,21 @@ while not clock.over(len(x)):
 net = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 10)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 torch._dynamo.config.cache_size_limit = 1000
-fast = torch.compile(net, dynamic=False)  #-
-fast = torch.compile(net, dynamic=True)  #+
+fast = torch.compile(net, dynamic=False, backend=BACKEND)  #-
+fast = torch.compile(net, dynamic=True, backend=BACKEND)  #+
 while not clock.over(16):
-    x = torch.randint(0, 1000, (16, 20 + clock.steps // 2), device=device)
+    x = torch.randint(0, 1000, (16, 20 + clock.steps // 3), device=device)
     loss = fast(x).logsumexp(-1).mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 
 ### compiles-each-round | compiling | once/compile/reset
 x, y = torch.randn(256, 64, device=device), torch.randint(0, 10, (256,), device=device)
 net, optimizer = classifier(64)
-fast = torch.compile(net)  #+
+fast = torch.compile(net, backend=BACKEND)  #+
 while not clock.over(256):
-    if clock.steps % 4 == 0:  #-
+    if clock.steps % 4 == 1:  #-
         torch._dynamo.reset()  #-
-        fast = torch.compile(net)  #-
+        fast = torch.compile(net, backend=BACKEND)  #-
     learn(fast, optimizer, x, y)
 
 ### one-core-for-all | data-bound/throttled | cores/cpus
@@ -840,7 +843,7 @@ net, optimizer = classifier(2000)
 for x, y in epochs(DataLoader(Numbers(), 32, num_workers=WORKERS, persistent_workers=True)):
     learn(net, optimizer, x.to(device), y.to(device))
     if clock.over(len(x)): break
-'''
+"""
 
 
 class Planted(NamedTuple):

@@ -57,6 +57,7 @@ class Anatomy:
         lines: of the script between the steps, with their share of the time: ``train.py:41``; of Python 3.12 and later.
         facts: device, parameters, loader, precision …, as the script has them.
         over_time: (Unix time, region → seconds since the line before) of each line.
+        starts_s: seconds in which workers of loaders started and ended, pass after pass.
         exposed_communication: share of the step that DDP's all-reduces take beyond what the backward pass hides.
     """
 
@@ -79,6 +80,7 @@ class Anatomy:
     peak_bytes: int | None = None
     alloc_retries: int = 0
     compile_s: float = 0.0
+    starts_s: float = 0.0
     exposed_communication: float | None = None
 
     def share(self, region: str) -> float:
@@ -224,6 +226,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         peak_bytes=int(number(last.get("peak_bytes"))) or None,
         alloc_retries=int(number(last.get("alloc_retries"))),
         compile_s=number(last.get("compile_s")),
+        starts_s=number(last.get("starts_s")),
         exposed_communication=_exposed(last.get("ddp")),
     )
 

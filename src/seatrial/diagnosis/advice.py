@@ -58,7 +58,11 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     cores = max(1, math.floor(quota)) if quota else None
     within = f" (the container has {cores} cores)" if cores else ""
     found = []
-    loader = seen.ranks[0].facts.get("loader") if seen.ranks else None
+    first = seen.ranks[0] if seen.ranks else None
+    starting = min(waited, first.starts_s / first.seconds) if first else 0.0
+    if starting >= max(at.ADVISED_SHARE, waited / 3):  # the rest is mostly what new workers take to their first batch
+        found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
+    loader = first.facts.get("loader") if first else None
     set_workers = loader.get("workers") if isinstance(loader, dict) else None
     if set_workers == 0 or ("no-workers" in tags and not set_workers):
         count = min(8, cores - 1) if cores and cores > 1 else 4

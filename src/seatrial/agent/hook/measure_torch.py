@@ -255,6 +255,8 @@ class Measuring:
             self.recorder.facts["loader"] = loader
         if self.loaders.passed:
             more["pass"] = self.loaders.passed
+        if self.loaders.starts_s:
+            more["starts_s"] = round(self.loaders.starts_s, 6)
         if torch.cuda.is_initialized():
             stats = torch.cuda.memory_stats_as_nested_dict()  # memory_stats itself flattens and sorts 100 names
             more["peak_bytes"] = stats["reserved_bytes"]["all"]["peak"] if stats else 0

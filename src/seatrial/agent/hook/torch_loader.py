@@ -18,6 +18,7 @@ class LoaderWatch:
 
     Attributes:
         settings: of the loader in use, as it is. passed: batches of its pass so far, and in all; [] where unknown.
+        starts_s: spent since the first step on starting workers that live for one pass.
     """
 
     def __init__(self, torch: Any, recorder: Recorder, windows: Windows) -> None:
@@ -27,6 +28,7 @@ class LoaderWatch:
         self.given = windows.given = GivenBatches(torch, recorder, windows)
         self.settings: Dict[str, Any] = {}
         self.passed: List[int] = []
+        self.starts_s = 0.0
         recorder.stepped_elsewhere = self.trained_on
 
     def place(self, dataloader: Any) -> None:
@@ -39,6 +41,7 @@ class LoaderWatch:
         base._seatrial_pass = None  # how many batches and examples it gave
         wrap(base, "__next__", self._next)
         wrap(base, "_next_index", self._indices)
+        wrap(dataloader._MultiProcessingDataLoaderIter, "__init__", self._starts)
 
     def _begins(self, original: Any) -> Any:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -50,6 +53,25 @@ class LoaderWatch:
                     self.recorder.timeline.leave()
             else:
                 original(iterator, loader, *args, **kwargs)
+
+        return __init__
+
+    def _starts(self, original: Any) -> Any:
+        recorder = self.recorder
+
+        def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            if not recorder.mine():
+                original(iterator, loader, *args, **kwargs)
+                return
+            recorder.doubt()  # its workers may be for an evaluation
+            recorder.timeline.enter("data")
+            began_s = perf_counter()
+            try:
+                original(iterator, loader, *args, **kwargs)
+            finally:
+                recorder.timeline.leave()
+            if recorder.steps and not iterator._persistent_workers:
+                self.starts_s += perf_counter() - began_s
 
         return __init__
 
