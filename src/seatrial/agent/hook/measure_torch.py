@@ -250,6 +250,7 @@ class Measuring:
 
     def extra(self) -> Dict[str, Any]:
         torch, more = self.torch, dict(self.windows.totals())
+        self.recorder.facts["cores"] = len(os.sched_getaffinity(0))
         loader = self.loaders.now()
         if loader:
             self.recorder.facts["loader"] = loader
