@@ -58,7 +58,7 @@ class Anatomy:
         lines: of the script between the steps, with their share of the time: ``train.py:41``; of Python 3.12 and later.
         facts: device, parameters, loader, precision …, as the script has them.
         over_time: (Unix time, region → seconds since the line before) of each line.
-        recompile_s: of compile_s, what came between the first steps and the last.
+        recompile_s: of compile_s, what came after the first step.
         starts_s: seconds in which workers of loaders started and ended, pass after pass.
         exposed_communication: share of the step that DDP's all-reduces take beyond what the backward pass hides.
     """
@@ -231,7 +231,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         peak_bytes=int(number(last.get("peak_bytes"))) or None,
         alloc_retries=int(number(last.get("alloc_retries"))),
         compile_s=number(last.get("compile_s")),
-        recompile_s=number(last.get("compile_s")) - number(lines[0].get("compile_s")),
+        recompile_s=number(last.get("compile_s")) - number(facts.get("first_compile_s", last.get("compile_s"))),
         starts_s=number(last.get("starts_s")),
         exposed_communication=_exposed(last.get("ddp")),
     )

@@ -51,29 +51,42 @@ def _rest(seen: Signals) -> str:
     return _full(seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct")), "the GPU runs kernels")
 
 
+def _sped_up(waited: float, ahead: bool, times: float) -> str:
+    """Return the bound on the gain of batches that come so many times as fast; now they are made in the steps or
+    ``ahead`` of them."""
+    most = _times(1 - max(1 - waited, (1.0 if ahead else waited) / times))
+    return (
+        f"at most {most}: waiting for data is {100 * waited:.0f} % of the time, and batches come {times:.2g}× as fast"
+    )
+
+
 def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    waited = seen.share("data")
-    gain = _without(waited, "waiting for data") if seen.ranks and waited else _rest(seen)
-    quota = seen.host.get("cpu_quota_cores")
-    cores = max(1, math.floor(quota)) if quota else None
+    waited, first = seen.share("data"), seen.ranks[0] if seen.ranks else None
+    gain = _without(waited, "waiting for data") if waited else _rest(seen)
+    facts = first.facts if first else {}
+    limits = [seen.host.get("cpu_quota_cores"), facts.get("cores")]
+    cores = min((max(1, math.floor(limit)) for limit in limits if isinstance(limit, (int, float)) and limit), default=0)
     within = f" (the container has {cores} cores)" if cores else ""
+    loader = facts.get("loader")
+    workers = loader.get("workers") if isinstance(loader, dict) else None
+    if not isinstance(workers, int):
+        workers = 0 if "no-workers" in tags else max(1, round(seen.host.get("workers", 1)))
+    busy = seen.host.get("worker_cpu_cores", 0.0) / workers if workers else seen.host.get("main_cpu_cores", 1.0)
+    most = int(at.MOST_WORKERS) if cores else max(4, 2 * workers)
+    if busy >= at.MAKER_BUSY_CORES and cores:
+        most = min(most, max(1, cores // max(1, seen.gpus) - 1))
     found = []
-    first = seen.ranks[0] if seen.ranks else None
-    starting = min(waited, first.starts_s / first.seconds) if first else 0.0
-    if starting >= max(at.ADVISED_SHARE, waited / 3):  # the rest is mostly what new workers take to their first batch
+    if first and first.starts_s / first.seconds >= max(at.ADVISED_SHARE, waited / 3):  # then comes their first batch
         found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
-    loader = first.facts.get("loader") if first else None
-    set_workers = loader.get("workers") if isinstance(loader, dict) else None
-    if set_workers == 0 or ("no-workers" in tags and not set_workers):
-        count = min(8, cores - 1) if cores and cores > 1 else 4
-        by_workers = f"{gain}, and {count}× of the loader's own speed" if seen.ranks else gain
-        found.append(Advice(f"DataLoader(num_workers={count}, persistent_workers=True){within}", by_workers))
-    elif quota and seen.host.get("cpu_cores", 0.0) >= 0.9 * quota:
-        found.append(Advice(f"give the container more CPU: --cpus {math.ceil(quota * 2)}{within}", gain))
-    else:
-        workers = set_workers or max(1, round(seen.host.get("workers", 1)))
-        more = min(2 * workers, cores) if cores else 2 * workers
-        found.append(Advice(f"more loader workers: num_workers={more} instead of {workers}{within}", gain))
+    if cores and seen.host.get("cpu_cores", 0.0) >= 0.9 * cores:
+        wanted = max(2 * cores, workers + 1)
+        by_cores = _sped_up(waited, workers > 0, wanted / cores) if waited else gain
+        found.append(Advice(f"give the container more CPU: --cpus {wanted}{within}", by_cores))
+    elif workers < most:
+        change = f"more loader workers: num_workers={most} instead of {workers}{within}"
+        change = change if workers else f"DataLoader(num_workers={most}, persistent_workers=True){within}"
+        by_workers = _sped_up(waited, workers > 0, most / max(1, workers)) if waited else gain
+        found.append(Advice(change, by_workers))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
     copied = seen.share("copy")
     if copied >= at.ADVISED_SHARE:
@@ -98,12 +111,31 @@ def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
+def _larger(busy_pct: float | None) -> str:
+    """Return the bound on the gain of a batch that is BATCHES times as large, where so much of the GPU is at work."""
+    if busy_pct is None:
+        return UNKNOWN
+    most = _times(1 - max(busy_pct / 100, 1 / at.BATCHES))
+    batch = f"{at.BATCHES:.0f} times the batch"
+    return f"at most {most} the examples a second with {batch}: {busy_pct:.0f} % of the GPU is at work now"
+
+
 def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    fill = _full(seen.gpu.get("sm_activity_pct"), "the GPU's SMs are at work")
     found = [
-        Advice("a larger batch: the same launches, more work in each", f"{fill}, in examples a second"),
+        Advice("a larger batch: the same launches, more work in each", _larger(seen.gpu.get("sm_activity_pct"))),
         Advice('torch.compile(model, mode="reduce-overhead"), which puts the step into a CUDA graph', _rest(seen)),
     ]
+    first = seen.ranks[0] if seen.ranks else None
+    if first and first.lines and first.lines[0][1] >= at.WAIT_SHARE:
+        site, share = first.lines[0]
+        change = f"{site}: torch._foreach_ functions for all tensors at once, or torch.compile around it"
+        found.insert(0, Advice(change, _without(share, "this line")))
+    if first and first.calls_per_step >= at.MANY_CALLS:
+        called = (
+            f"one call of the model in place of {first.calls_per_step:.0f} a step: the whole batch, or a fused layer"
+        )
+        share = sum(map(seen.share, ("forward", "backward", "other"))) * (1 - 1 / first.calls_per_step)
+        found.insert(0, Advice(f"{called} such as nn.LSTM", _without(share, "the others' work")))
     optimizer = seen.share("optimizer")
     if optimizer >= at.ADVISED_SHARE:
         change = "fused=True for the optimizer: one kernel in place of one or more for each parameter"
@@ -154,7 +186,7 @@ def _latency(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     most = max(seen.gpu.get(key, 0.0) for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct"))
     fill = _full(most, "arithmetic and memory are at work at most")
     return [
-        Advice("a larger batch: as many kernels, more work in each", f"{fill}, in examples a second"),
+        Advice("a larger batch: as many kernels, more work in each", _larger(most)),
         Advice("fewer steps one behind the other: shorter sequences, or attention or convolutions for the loop", fill),
         Advice("torch.compile(model); and where it computes in float64 or sorts, float32 or no sorting", UNKNOWN),
     ]
@@ -261,6 +293,14 @@ def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return [Advice("save less often", gain), Advice("copy to pinned host memory, and write in a thread", gain)]
 
 
+def _compiling(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    gain = _without(seen.recompiled, "compiling after the first steps")
+    return [
+        Advice("torch.compile once, before the loop: with dynamic=True, or batches padded to a few lengths", gain),
+        Advice("find what changes: TORCH_LOGS=recompiles prints the reason", gain),
+    ]
+
+
 def for_idle_gpus(gpus: int, working: int) -> tuple[Advice, Advice]:
     """Return the advice to let all GPUs work, and to take those that do."""
     gain = f"at most {gpus / (working or 1):.2g}×: so many times the GPUs that work now"
@@ -321,7 +361,7 @@ ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "compute-bound": _compute, "memory-bandwidth-bound": _bandwidth, "communication-bound": _communication,
     "host-memory-bound": _host_memory, "throttled": _throttled, "idle": _idle,
     "synchronisation-bound": _synchronisation, "evaluation-bound": _evaluation, "checkpoint-bound": _checkpoint,
-    "imbalanced": _imbalance, "undetermined": _undetermined,
+    "compiling": _compiling, "imbalanced": _imbalance, "undetermined": _undetermined,
 }  # fmt: skip
 
 

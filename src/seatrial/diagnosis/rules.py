@@ -207,6 +207,7 @@ SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
     ("checkpoint-bound", _at_least("checkpoint", at.WAIT_SHARE)),
     ("host-memory-bound", _at_least("copy", at.COPY_SHARE, starved=True)),
     ("synchronisation-bound", _synchronises),
+    ("compiling", lambda seen: seen.recompiled if seen.recompiled >= at.WAIT_SHARE else 0.0),
 )
 
 

@@ -62,6 +62,11 @@ class Signals:
         rests = 1.0 - self.gpu.get("utilization_pct", 0.0) / 100
         return max(0.0, min(self.share("sync"), rests))
 
+    @property
+    def recompiled(self) -> float:
+        """Return the share of rank 0's time that torch.compile took after the first steps."""
+        return self.ranks[0].recompile_s / self.ranks[0].seconds if self.ranks else 0.0
+
     def gpu_share(self, phase: str) -> float:
         """Return a phase's share of rank 0's stream, by the GPU's clock in windows."""
         return self.ranks[0].gpu.get(phase, 0.0) if self.ranks else 0.0

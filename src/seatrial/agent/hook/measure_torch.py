@@ -230,6 +230,7 @@ class Measuring:
 
     def look(self, step: int) -> None:
         self.recorder.facts.pop("compiles_since_s", None)
+        self.recorder.facts.setdefault("first_compile_s", round(_compile_seconds(), 3))
         self.windows.at_step(step)
         if "loader" not in self.recorder.facts:
             loader = self.loaders.now()

@@ -116,6 +116,8 @@ def _put(owner: Any, name: str, own: Any) -> None:
 
 #: Most events of one line in a step. Then the line is silent, and its time counts for the last line that still reports.
 _MOST_EVENTS = 64
+#: A function that spends such a share of its time at the line that calls the next has its steps made there.
+_NEARLY_ALL = 0.9
 #: An identifier that no kind of tool has for itself. Source: docs.python.org, sys.monitoring.
 _TOOL = 4
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<")
@@ -165,8 +167,7 @@ class ScriptLines:
             self._look(self._monitoring.events.LINE)
 
     def close(self) -> None:
-        """End, and find the function: the outermost that goes on in most steps. One that spends its time at the line
-        that calls the next has its steps made there."""
+        """End, and find the function that makes the steps: the outermost that goes on to other lines in most."""
         if not self._open:
             return
         self._passes()
@@ -177,7 +178,7 @@ class ScriptLines:
         for code, each in self._functions.items():
             if each.steps * 2 >= self._steps and each.spent:
                 self.spent = {(code.co_filename, line): spent for line, spent in each.spent.items()}
-                if max(each.spent, key=each.spent.__getitem__) != each.steps_at:
+                if each.spent.get(each.steps_at, 0.0) < _NEARLY_ALL * sum(each.spent.values()):
                     break
         self._functions = {}
 
