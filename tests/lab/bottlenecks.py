@@ -2,7 +2,7 @@
 
 python tests/lab/bottlenecks.py OUT [--seconds 2.6] [--budget-s 390] [--only TEXT ...] [--part 1/2] [--judge]
 
-A script as it is runs alone, under the hook and beside samples of the GPU; mended ones that compute little run several
+A script as it is runs alone, under the hook and while the GPU is sampled of the GPU; mended ones that compute little run several
 at a time. OUT/planted.jsonl has a line for each, with all that was measured, as soon as it has ended. --judge runs
 nothing and judges that file; what a machine without GPUs has measured is judged as if its model had run on one.
 """
@@ -89,11 +89,13 @@ class Runner:
 
     def read(self, home: Path) -> dict[str, Any]:
         out, err = ((home / f"{name}.log").read_text(errors="replace") for name in ("stdout", "stderr"))
-        told = next((json.loads(line)["planted"] for line in out.splitlines() if line.startswith('{"planted"')), None)
+        counted = next(
+            (json.loads(line)["planted"] for line in out.splitlines() if line.startswith('{"planted"')), None
+        )
         events = home / "events.jsonl"
         lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
         shutil.rmtree(home)
-        return {"told": told, "lines": lines, "stdout": out[-1000:], "stderr": err[-1500:]}
+        return {"counted": counted, "lines": lines, "stdout": out[-1000:], "stderr": err[-1500:]}
 
 
 def measure(runner: Runner, script: str, seconds: float, uuids: Sequence[str]) -> dict[str, Any]:
@@ -163,10 +165,10 @@ def run(options: argparse.Namespace) -> None:
             def keep(name: str, form: str, result: Mapping[str, Any]) -> None:
                 file.write(json.dumps({"name": name, "form": form, "gpus": gpus, **result}) + "\n")
                 file.flush()
-                told = result["told"] or {"examples_per_s": 0.0, "steps": 0}
-                why = "" if result["told"] else result["stderr"].strip()[-300:]
-                print(f"{time.time() - end + options.budget_s:5.0f} s  {name} {form}: {told['steps']} steps,"
-                      f" {told['examples_per_s']:,.0f} examples/s {why}", flush=True)  # fmt: skip
+                counted = result["counted"] or {"examples_per_s": 0.0, "steps": 0}
+                why = "" if result["counted"] else result["stderr"].strip()[-300:]
+                print(f"{time.time() - end + options.budget_s:5.0f} s  {name} {form}: {counted['steps']} steps,"
+                      f" {counted['examples_per_s']:,.0f} examples/s {why}", flush=True)  # fmt: skip
 
             groups: dict[str, dict[str, Planted]] = {}
             for name, shape in shapes.items():
@@ -257,7 +259,7 @@ def compare(path: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for name, forms in kept.items():
         shape, before, after = planted()[name], forms.get("as it is"), forms.get("mended")
-        if before is None or before["told"] is None:
+        if before is None or before["counted"] is None:
             found[name] = {"expected": "/".join(shape.causes), "found": "did not run", "cause": False}
             continue
         script = before["script"]
@@ -267,7 +269,11 @@ def compare(path: Path) -> dict[str, dict[str, Any]]:
         change = re.sub(r"train\.py:(\d+)", lambda site, script=script: _line(script, int(site[1])), first["change"])
         gain = re.search(r"([\d.]+)×", first["gain"])
         predicted = float(gain[1]) if gain else None
-        gained = after["told"]["examples_per_s"] / before["told"]["examples_per_s"] if after and after["told"] else None
+        gained = (
+            after["counted"]["examples_per_s"] / before["counted"]["examples_per_s"]
+            if after and after["counted"]
+            else None
+        )
         most = math.inf if "or more" in first["gain"] else WITHIN
         within = predicted and gained and 1 / WITHIN <= gained / predicted <= most
         found[name] = {

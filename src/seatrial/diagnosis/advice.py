@@ -51,13 +51,10 @@ def _rest(seen: Signals) -> str:
     return _full(seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct")), "the GPU runs kernels")
 
 
-def _sped_up(waited: float, ahead: bool, times: float) -> str:
-    """Return the bound on the gain of batches that come so many times as fast; now they are made in the steps or
-    ``ahead`` of them."""
-    most = _times(1 - max(1 - waited, (1.0 if ahead else waited) / times))
-    return (
-        f"at most {most}: waiting for data is {100 * waited:.0f} % of the time, and batches come {times:.2g}× as fast"
-    )
+def _sped_up(share: float, what: str, times: float, whole: float | None = None) -> str:
+    """Return the bound on the gain of making a measured share, or ``whole``, so much faster, while the rest goes on."""
+    most = _times(1 - max(1 - share, (whole or share) / times))
+    return f"at most {most}: {what} is {100 * share:.0f} % of the time, and can be {times:.2g}× as fast"
 
 
 def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -75,18 +72,18 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     most = int(at.MOST_WORKERS) if cores else max(4, 2 * workers)
     if busy >= at.MAKER_BUSY_CORES and cores:
         most = min(most, max(1, cores // max(1, seen.gpus) - 1))
-    found = []
+    found, change, times = [], "", 1.0
     if first and first.starts_s / first.seconds >= max(at.ADVISED_SHARE, waited / 3):  # then comes their first batch
         found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
     if cores and seen.host.get("cpu_cores", 0.0) >= 0.9 * cores:
         wanted = max(2 * cores, workers + 1)
-        by_cores = _sped_up(waited, workers > 0, wanted / cores) if waited else gain
-        found.append(Advice(f"give the container more CPU: --cpus {wanted}{within}", by_cores))
+        change, times = f"give the container more CPU: --cpus {wanted}", wanted / cores
     elif workers < most:
-        change = f"more loader workers: num_workers={most} instead of {workers}{within}"
-        change = change if workers else f"DataLoader(num_workers={most}, persistent_workers=True){within}"
-        by_workers = _sped_up(waited, workers > 0, most / max(1, workers)) if waited else gain
-        found.append(Advice(change, by_workers))
+        change, times = f"more loader workers: num_workers={most} instead of {workers}", most / max(1, workers)
+        change = change if workers else f"DataLoader(num_workers={most}, persistent_workers=True)"
+    if change:
+        by_that = _sped_up(waited, "waiting for data", times, 1.0 if workers else None) if waited else gain
+        found.append(Advice(change + within, by_that))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
     copied = seen.share("copy")
     if copied >= at.ADVISED_SHARE:
@@ -248,18 +245,25 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", UNKNOWN),
             Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
         ]
-    copied = seen.share("copy")
-    gain = _without(copied, "copying") if copied >= at.ADVISED_SHARE else _rest(seen)
-    found = [Advice("keep the data on the GPU: copy once, not every step", gain)]
-    first = seen.ranks[0] if seen.ranks else None
+    copied, first = seen.share("copy"), seen.ranks[0] if seen.ranks else None
+    stands = copied >= at.ADVISED_SHARE  # the script does, while it copies
+    gain = _without(copied, "copying") if stands else _rest(seen)
+    share = copied if stands else _link_share(seen)
+    bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32" if share else UNKNOWN
+    found = [
+        Advice("keep the data on the GPU: copy once, not every step", gain),
+        Advice("send images as uint8 and convert to float on the GPU", bytes_gain),
+    ]
+    if not stands and first is not None:
+        return found[::-1]
     if first is None or first.pageable >= 0.5:
-        found.insert(0, Advice("pin_memory=True and .to(device, non_blocking=True)", gain))
+        rate = first.copied_bytes_per_s if first else None
+        pinned = _sped_up(copied, "copying", at.PCIE_PEAK_BYTES_PER_S / rate) if rate else gain
+        found.insert(0, Advice("pin_memory=True and .to(device, non_blocking=True)", pinned))
     if first is not None and first.copies_per_step >= at.MANY_COPIES:
         change = f"one copy in place of {first.copies_per_step:.0f}: stack the batch's fields on the host first"
         found.insert(0, Advice(change, gain))
-    share = copied if copied >= at.ADVISED_SHARE else _link_share(seen)
-    bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32"
-    return [*found, Advice("send images as uint8 and convert to float on the GPU", bytes_gain if share else UNKNOWN)]
+    return found
 
 
 def _link_share(seen: Signals) -> float:

@@ -8,7 +8,7 @@ import functools
 import os
 import sys
 from threading import get_ident
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 #: The owner had no attribute of its own under the name: it inherits one.
 _ABSENT = object()
@@ -149,8 +149,12 @@ class ScriptLines:
         if monitoring is None or any(monitoring.get_tool(each) is not None for each in range(6)):
             return
         self._open, self._thread, self._at_s, self._steps = True, get_ident(), self._clock() or 0.0, 0
-        frames = [(frame.f_code, frame.f_lineno) for frame in _frames() if self._is_scripts(frame.f_code)]
-        self._functions = {code: _Function(line) for code, line in reversed(frames)}
+        self._functions = {}
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if self._is_scripts(frame.f_code):
+                self._functions = {frame.f_code: _Function(frame.f_lineno), **self._functions}
+            frame = frame.f_back
         monitoring.use_tool_id(_TOOL, "seatrial")
         monitoring.register_callback(_TOOL, monitoring.events.LINE, self._line)
         self._look(monitoring.events.LINE)
@@ -215,11 +219,3 @@ class _Function:
         self.spent: Dict[int, float] = {}
         self.events: Dict[int, int] = {}  # in this step
         self.steps = 0  # in which it went on to another line
-
-
-def _frames() -> Iterator[Any]:
-    """Yield the frames that run, the innermost first."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

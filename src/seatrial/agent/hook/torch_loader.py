@@ -35,43 +35,28 @@ class LoaderWatch:
         """Patch ``dataloader``, the module torch.utils.data.dataloader, so that its iterators report here."""
         base = dataloader._BaseDataLoaderIter
         base._seatrial_trains = False  # True on those that steps follow
-        wrap(base, "__init__", self._begins)
+        wrap(dataloader._SingleProcessDataLoaderIter, "__init__", self._begins)
+        wrap(dataloader._MultiProcessingDataLoaderIter, "__init__", self._begins)
         base._seatrial_sizes = ()  # how many examples were requested for each batch that has not come yet
         base._seatrial_passes = -1  # backward passes when the last batch was taken
         base._seatrial_pass = None  # how many batches and examples it gave
         wrap(base, "__next__", self._next)
         wrap(base, "_next_index", self._indices)
-        wrap(dataloader._MultiProcessingDataLoaderIter, "__init__", self._starts)
 
     def _begins(self, original: Any) -> Any:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             if self.recorder.mine():
-                self.recorder.timeline.enter("data")  # workers start in here
+                self.recorder.doubt()  # workers start in here, maybe for an evaluation
+                self.recorder.timeline.enter("data")
+                began_s = perf_counter()
                 try:
                     original(iterator, loader, *args, **kwargs)
                 finally:
                     self.recorder.timeline.leave()
+                if self.recorder.steps and not iterator._persistent_workers:
+                    self.starts_s += perf_counter() - began_s
             else:
                 original(iterator, loader, *args, **kwargs)
-
-        return __init__
-
-    def _starts(self, original: Any) -> Any:
-        recorder = self.recorder
-
-        def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            if not recorder.mine():
-                original(iterator, loader, *args, **kwargs)
-                return
-            recorder.doubt()  # its workers may be for an evaluation
-            recorder.timeline.enter("data")
-            began_s = perf_counter()
-            try:
-                original(iterator, loader, *args, **kwargs)
-            finally:
-                recorder.timeline.leave()
-            if recorder.steps and not iterator._persistent_workers:
-                self.starts_s += perf_counter() - began_s
 
         return __init__
 
