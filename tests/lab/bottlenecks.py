@@ -1,10 +1,11 @@
 """Runs scripts with a planted bottleneck, as they are and mended, and compares the diagnosis with what mending gained.
 
-python tests/lab/bottlenecks.py OUT [--seconds 2.6] [--budget-s 390] [--only TEXT ...] [--part 1/2] [--judge]
+python tests/lab/bottlenecks.py OUT [--seconds 2.6] [--budget-s 390] [--only TEXT ...] [--part 1/2]
+python tests/lab/bottlenecks.py OUT --judge [--write benchmarks/results/planted.json]
 
 A script as it is runs alone, under the hook and while the GPU is sampled of the GPU; mended ones that compute little run several
 at a time. OUT/planted.jsonl has a line for each, with all that was measured, as soon as it has ended. --judge runs
-nothing and judges that file; what a machine without GPUs has measured is judged as if its model had run on one.
+nothing and judges all such files below OUT; what a machine without GPUs has measured is judged as if its model had run on one.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ WITHIN = 1.5
 #: A model on a GPU as it is simulated: kernels run for this part of the time that the host takes to launch them, on this
 #: part of the chip. Read of small networks on an H200.
 SIMULATED_UTILIZATION, SIMULATED_SM = 0.4, 0.1
+
+COLUMNS = ["script", "bound by, on purpose", "found", "first fix", "at most", "measured", "right"]
 
 
 class Runner:
@@ -250,10 +253,10 @@ def _simulated(
     return moved, [{**sample, "gpus": [gpu]} for sample in samples]
 
 
-def compare(path: Path) -> dict[str, dict[str, Any]]:
+def compare(out: Path) -> dict[str, dict[str, Any]]:
     """Return what was expected, found, advised and gained, for each shape."""
     kept: dict[str, dict[str, Any]] = {}
-    for line in path.read_text().splitlines():
+    for line in (line for path in sorted(out.rglob("planted.jsonl")) for line in path.read_text().splitlines()):
         result = json.loads(line)
         kept.setdefault(result["name"], {})[result["form"]] = result
     found = {}
@@ -294,19 +297,37 @@ def _line(script: str, number: int) -> str:
     return f"[{''.join(f'{node.name}: ' for node in around)}{script.splitlines()[number - 1].strip()[:60]}]"
 
 
-def table(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a line for each shape, and the three shares."""
-    lines = ["| shape | expected | found | first fix | at most | measured | right |", "| --- " * 7 + "|"]
+def rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return a row for each shape, and one with the three shares."""
+    made = []
     for name, each in found.items():
         marks = [mark for mark in ("cause", "fix", "within") if not each.get(mark)]
-        predicted, gained = (f"{each[key]:.2f}×" if each.get(key) else "" for key in ("predicted", "gained"))
-        lines.append(f"| {name} | {each['expected']} | {each['found']} | {each.get('change', '')[:90]} | {predicted} | {gained}"
-                     f" | {'not ' + ', '.join(marks) if marks else 'yes'} |")  # fmt: skip
+        numbers = [f"{each[key]:.2f}×" if each.get(key) else "" for key in ("predicted", "gained")]
+        made.append([name, each["expected"], each["found"], each.get("change", ""), *numbers,
+                     f"not {', '.join(marks)}" if marks else "yes"])  # fmt: skip
+    shares = []
     for key in ("cause", "fix", "within"):
         known = [each for each in found.values() if key != "within" or (each.get("predicted") and each.get("gained"))]
         right = sum(bool(each.get(key)) for each in known)
-        lines.append(f"{key}: {right} of {len(known)}, {100 * right / max(1, len(known)):.0f} %")
-    return lines
+        shares.append(f"{right} of {len(known)}, {100 * right / max(1, len(known)):.0f} %")
+    return [*made, ["all", "", shares[0], shares[1], "", shares[2], ""]]
+
+
+def table(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the table as text."""
+    return [f"| {' | '.join(cell[:90] for cell in row)} |" for row in [COLUMNS, ["---"] * 7, *rows(found)]]
+
+
+def write(path: Path, found: Mapping[str, Mapping[str, Any]], machine: str) -> None:
+    """Write the table that the site shows."""
+    commit = subprocess.check_output(["git", "rev-parse", "--short=12", "HEAD"], cwd=HERE, text=True).strip()
+    kept = {
+        "title": "Planted bottlenecks: the diagnosis, its first fix, and the gain when it is applied",
+        "machine": machine, "versions": "torch 2.11.0+cu130, Python 3.12", "date": time.strftime("%Y-%m-%d"),
+        "commit": commit, "files": ["src/seatrial/diagnosis", "src/seatrial/agent/hook", "tests/lab"],
+        "command": "python tests/lab/bottlenecks.py OUT", "columns": COLUMNS, "rows": rows(found),
+    }  # fmt: skip
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -317,18 +338,22 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--machine", default=f"{os.cpu_count()} shared cores, no GPU")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = str(ROOT / "src")
     if not options.judge:
         run(options)
     try:
-        found = compare(options.out / "planted.jsonl")
+        found = compare(options.out)
     except ImportError as error:
         print(f"to be judged elsewhere, with --judge: {error}")
         return 0
     (options.out / "planted.json").write_text(json.dumps(found, indent=1))
     (options.out / "planted.md").write_text("\n".join(table(found)) + "\n")
     print("\n".join(table(found)))
+    if options.write:
+        write(options.write, found, options.machine)
     return 0
 
 
