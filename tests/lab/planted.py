@@ -418,7 +418,8 @@ while not clock.over(128):
     learn(net, optimizer, images.to(device), labels.to(device))
 
 ### masks-words-in-python | python-bound | mask
-texts = [[random.randrange(5000) for _ in range(128)] for _ in range(64)]
+words = 5000 if CUDA else 20
+texts = [[random.randrange(words) for _ in range(128)] for _ in range(64)]
 def masked(rows):
     shown, wanted = [], []
     for row in rows:
@@ -426,7 +427,7 @@ def masked(rows):
         shown.append([1 if h else w for w, h in zip(row, hidden)])
         wanted.append([w if h else -100 for w, h in zip(row, hidden)])
     return torch.tensor(shown), torch.tensor(wanted)
-net = nn.Sequential(nn.Embedding(5000, 32), nn.Linear(32, 5000)).to(device)
+net = nn.Sequential(nn.Embedding(words, 32), nn.Linear(32, words)).to(device)
 optimizer = torch.optim.Adam(net.parameters())
 shown, wanted = (each.to(device) for each in masked(texts))  #+
 while not clock.over(64):
