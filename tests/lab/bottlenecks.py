@@ -1,6 +1,6 @@
 """Runs scripts with a planted bottleneck, as they are and mended, and compares the diagnosis with what mending gained.
 
-python tests/lab/bottlenecks.py OUT [--seconds 2.6] [--budget-s 390] [--only TEXT ...] [--part 1/2]
+python tests/lab/bottlenecks.py OUT [--seconds 2.4] [--budget-s 390] [--only TEXT ...] [--part 1/2] [--rates FILE]
 python tests/lab/bottlenecks.py OUT --judge [--write benchmarks/results/planted.json]
 
 A script as it is runs alone, under the hook and while the GPU is sampled of the GPU; mended ones that compute little run several
@@ -36,7 +36,7 @@ from lab import _be_the_script, _template  # noqa: E402
 
 #: A script that takes longer is ended; mended ones run for this part of the seconds, so many at a time.
 LIMIT_S, MENDED_PART = 40.0, 0.5
-LANES = {"data-bound": 2, "python-bound": 4}
+LANES = {"python-bound": 4}
 #: How often the GPU is read.
 SAMPLES_S = 0.25
 #: A predicted gain is right within this factor of the measured one.
@@ -107,7 +107,7 @@ def measure(runner: Runner, script: str, seconds: float, uuids: Sequence[str]) -
 
     began, samples, contexts = time.time(), [], False
     pid, home = runner.start(script, seconds, measured=True)
-    sampler = Sampler(uuids, gpm_interval_s=0.9)
+    sampler = Sampler(uuids, gpm_interval_s=0.5)
     sampler.mains.add(pid)
     due = began + SAMPLES_S
     while True:
@@ -173,15 +173,17 @@ def run(options: argparse.Namespace) -> None:
                 print(f"{time.time() - end + options.budget_s:5.0f} s  {name} {form}: {counted['steps']} steps,"
                       f" {counted['examples_per_s']:,.0f} examples/s {why}", flush=True)  # fmt: skip
 
+            for name, shape in shapes.items():
+                if time.time() < end:
+                    keep(name, "as it is", measure(runner, shape.script, options.seconds, [g["uuid"] for g in gpus]))
+            known = (
+                {json.loads(line)["name"] for line in options.rates.read_text().splitlines()} if options.rates else ()
+            )
             groups: dict[str, dict[str, Planted]] = {}
             for name, shape in shapes.items():
-                groups.setdefault(shape.causes[0], {})[name] = shape
+                if name not in known:
+                    groups.setdefault(shape.causes[0], {})[name] = shape
             for group in groups.values():
-                for name, shape in group.items():
-                    if time.time() < end:
-                        keep(
-                            name, "as it is", measure(runner, shape.script, options.seconds, [g["uuid"] for g in gpus])
-                        )
                 for name, result in mended(runner, group, options.seconds * MENDED_PART, end).items():
                     keep(name, "mended", result)
     finally:
@@ -253,10 +255,11 @@ def _simulated(
     return moved, [{**sample, "gpus": [gpu]} for sample in samples]
 
 
-def compare(out: Path) -> dict[str, dict[str, Any]]:
+def compare(*places: Path) -> dict[str, dict[str, Any]]:
     """Return what was expected, found, advised and gained, for each shape."""
     kept: dict[str, dict[str, Any]] = {}
-    for line in (line for path in sorted(out.rglob("planted.jsonl")) for line in path.read_text().splitlines()):
+    files = [path for place in places for path in (sorted(place.rglob("planted.jsonl")) if place.is_dir() else [place])]
+    for line in (line for path in files for line in path.read_text().splitlines()):
         result = json.loads(line)
         forms = kept.setdefault(result["name"], {})
         if _rate(result) >= _rate(forms.get(result["form"])):  # of several the least disturbed one
@@ -264,7 +267,9 @@ def compare(out: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for name, forms in kept.items():
         shape, before, after = planted()[name], forms.get("as it is"), forms.get("mended")
-        if before is None or before["counted"] is None:
+        if before is None:
+            continue
+        if before["counted"] is None:
             found[name] = {"expected": "/".join(shape.causes), "found": "did not run", "cause": False}
             continue
         script = before["script"]
@@ -340,19 +345,20 @@ def write(path: Path, found: Mapping[str, Mapping[str, Any]], machine: str) -> N
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seconds", type=float, default=2.6)
+    parser.add_argument("--seconds", type=float, default=2.4)
     parser.add_argument("--budget-s", type=float, default=390.0)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--rates", type=Path, help="mended scripts' lines of an earlier run, which are not run again")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--machine", default=f"{os.cpu_count()} shared cores, no GPU")
     options = parser.parse_args()
-    os.environ["PYTHONPATH"] = str(ROOT / "src")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     if not options.judge:
         run(options)
     try:
-        found = compare(options.out)
+        found = compare(options.out, *filter(None, [options.rates]))
     except ImportError as error:
         print(f"to be judged elsewhere, with --judge: {error}")
         return 0
