@@ -58,13 +58,12 @@ def _sped_up(share: float, what: str, times: float, whole: float | None = None) 
 
 
 def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    waited, first = seen.share("data"), seen.ranks[0] if seen.ranks else None
+    waited, first = seen.share("data"), seen.first
     gain = _without(waited, "waiting for data") if waited else _rest(seen)
-    facts = first.facts if first else {}
-    limits = [seen.host.get("cpu_quota_cores"), facts.get("cores")]
+    limits = [seen.host.get("cpu_quota_cores"), first.facts.get("cores")]
     cores = min((max(1, math.floor(limit)) for limit in limits if isinstance(limit, (int, float)) and limit), default=0)
     within = f" (the container has {cores} cores)" if cores else ""
-    loader = facts.get("loader")
+    loader = first.facts.get("loader")
     workers = loader.get("workers") if isinstance(loader, dict) else None
     if not isinstance(workers, int):
         workers = 0 if "no-workers" in tags else max(1, round(seen.host.get("workers", 1)))
@@ -73,7 +72,7 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if busy >= at.MAKER_BUSY_CORES and cores:
         most = min(most, max(1, cores // max(1, seen.gpus) - 1))
     found, change, times = [], "", 1.0
-    if first and first.starts_s / first.seconds >= max(at.ADVISED_SHARE, waited / 3):  # then comes their first batch
+    if first.starts_s / (first.seconds or 1.0) >= max(at.ADVISED_SHARE, waited / 3):  # then comes their first batch
         found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
     if cores and seen.host.get("cpu_cores", 0.0) >= 0.9 * cores:
         wanted = max(2 * cores, workers + 1)
@@ -93,10 +92,9 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     gain = _without(seen.share("other"), "Python between the steps")
-    lines = seen.ranks[0].lines if seen.ranks else ()
     found = [
         Advice(f"{site}: take it out of the step, or let workers do it ahead", _without(share, "this line"))
-        for site, share in lines[:2]
+        for site, share in seen.first.lines[:2]
         if share >= at.ADVISED_SHARE
     ]
     if not found:
@@ -109,12 +107,13 @@ def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 
 def _larger(busy_pct: float | None) -> str:
-    """Return the bound on the gain of a batch that is BATCHES times as large, where so much of the GPU is at work."""
+    """Return the bound on the gain of a batch BATCHES times as large, where so much of the GPU is at work."""
     if busy_pct is None:
         return UNKNOWN
     most = _times(1 - max(busy_pct / 100, 1 / at.BATCHES))
-    batch = f"{at.BATCHES:.0f} times the batch"
-    return f"at most {most} the examples a second with {batch}: {busy_pct:.0f} % of the GPU is at work now"
+    return (
+        f"at most {most} with {at.BATCHES:.0f} times the batch, in examples a second: {busy_pct:.0f} % is at work now"
+    )
 
 
 def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -145,7 +144,7 @@ def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
-    if seen.ranks and seen.ranks[0].facts.get("parameter_dtype") == "float64":
+    if seen.first.facts.get("parameter_dtype") == "float64":
         found.append(Advice("float32 in place of float64: torch.set_default_dtype, or .float() on the data", UNKNOWN))
     busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
     if "fp32" in tags:
@@ -198,10 +197,9 @@ def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         spent = max(seen.share("optimizer"), seen.gpu_share("optimizer"))
         change = "sparse gradients for large embeddings (sparse=True with SparseAdam), or fused=True"
         found.insert(0, Advice(change, _without(spent, "the optimizer")))
-    if "autocast" not in (seen.ranks[0].facts if seen.ranks else {}):
-        found.append(
-            Advice('torch.autocast("cuda", dtype=torch.bfloat16): half the bytes', f"at most {_times(dram / 2)}")
-        )
+    if "autocast" not in seen.first.facts:
+        bf16 = 'torch.autocast("cuda", dtype=torch.bfloat16): half the bytes'
+        found.append(Advice(bf16, f"at most {_times(dram / 2)}"))
     return found
 
 
@@ -245,7 +243,7 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", UNKNOWN),
             Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
         ]
-    copied, first = seen.share("copy"), seen.ranks[0] if seen.ranks else None
+    copied, first = seen.share("copy"), seen.first
     stands = copied >= at.ADVISED_SHARE  # the script does, while it copies
     gain = _without(copied, "copying") if stands else _rest(seen)
     share = copied if stands else _link_share(seen)
@@ -254,13 +252,13 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         Advice("keep the data on the GPU: copy once, not every step", gain),
         Advice("send images as uint8 and convert to float on the GPU", bytes_gain),
     ]
-    if not stands and first is not None:
+    if not stands and seen.ranks:
         return found[::-1]
-    if first is None or first.pageable >= 0.5:
-        rate = first.copied_bytes_per_s if first else None
+    if not seen.ranks or first.pageable >= 0.5:
+        rate = first.copied_bytes_per_s
         pinned = _sped_up(copied, "copying", at.PCIE_PEAK_BYTES_PER_S / rate) if rate else gain
         found.insert(0, Advice("pin_memory=True and .to(device, non_blocking=True)", pinned))
-    if first is not None and first.copies_per_step >= at.MANY_COPIES:
+    if first.copies_per_step >= at.MANY_COPIES:
         change = f"one copy in place of {first.copies_per_step:.0f}: stack the batch's fields on the host first"
         found.insert(0, Advice(change, gain))
     return found
@@ -273,7 +271,7 @@ def _link_share(seen: Signals) -> float:
 
 
 def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    sites = [wait.site for wait in seen.ranks[0].waits[:2]] if seen.ranks else []
+    sites = [wait.site for wait in seen.first.waits[:2]]
     rests = "so much of the time the script waits for the GPU, and the GPU for the script"
     gain = f"at most {_times(seen.lost_in_waits)}: {100 * seen.lost_in_waits:.0f} %, {rests}"
     return [

@@ -35,7 +35,7 @@ def diagnose(
         return too_short(seen)
     if found is None or ended is None or not seen.ranks:
         return found
-    noted = notes(seen.ranks[0], ended.wall_s or 0.0)
+    noted = notes(seen.first, ended.wall_s or 0.0)
     return replace(found, tags=(*found.tags, *noted), evidence=(*found.evidence, *noted.values()))
 
 
@@ -43,7 +43,7 @@ def diagnose_signals(seen: Signals) -> Diagnosis | None:
     """Return the same from signals."""
     if seen.samples < at.MIN_SAMPLES or not ("utilization_pct" in seen.gpu or "sm_activity_pct" in seen.gpu):
         return None
-    if seen.ranks and seen.ranks[0].seconds < SHORTEST_S:
+    if seen.ranks and seen.first.seconds < SHORTEST_S:
         return None
     cause = next(cause for cause, holds in RULES if holds(seen))
     tags = tuple(tag for tag, holds in TAGS if holds(seen))
@@ -144,10 +144,9 @@ def _latency(seen: Signals) -> bool:
         return False
     if any(gpu.get(key, 100.0) >= at.LATENCY_ACTIVITY_PCT for key in keys):
         return False
-    caught_up = seen.ranks[0].caught_up if seen.ranks else None
-    return (caught_up is not None and caught_up <= at.LATENCY_CAUGHT_UP) or gpu[
-        "sm_activity_pct"
-    ] >= at.COMPUTE_BOUND_SM_PCT
+    caught_up = seen.first.caught_up
+    behind = caught_up is not None and caught_up <= at.LATENCY_CAUGHT_UP
+    return behind or gpu["sm_activity_pct"] >= at.COMPUTE_BOUND_SM_PCT
 
 
 def _host_memory(seen: Signals) -> bool:
@@ -164,7 +163,7 @@ def _host_memory(seen: Signals) -> bool:
 def _waits_for_data(seen: Signals) -> float:
     """Return the share spent waiting for batches while the GPU, if its clock was read, waits too."""
     share = seen.share("data")
-    return share if share >= at.WAIT_SHARE and seen.ranks[0].gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE else 0.0
+    return share if share >= at.WAIT_SHARE and seen.first.gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE else 0.0
 
 
 def _between_the_steps(seen: Signals) -> float:
@@ -173,7 +172,7 @@ def _between_the_steps(seen: Signals) -> float:
     if share < at.OWN_PYTHON_SHARE or not seen.share("forward") or not _starved(seen):
         return 0.0
     utilization = seen.gpu.get("utilization_pct", 100.0)
-    between = seen.ranks[0].gpu.get("data", 0.0) >= at.WAIT_SHARE and utilization < at.RESTLESS_UTILIZATION_PCT
+    between = seen.first.gpu.get("data", 0.0) >= at.WAIT_SHARE and utilization < at.RESTLESS_UTILIZATION_PCT
     return share if between or utilization < at.OWN_PYTHON_UTILIZATION_PCT else 0.0
 
 
@@ -195,7 +194,7 @@ def _synchronises(seen: Signals) -> float:
     lost = seen.lost_in_waits
     if lost < at.SYNC_SHARE:
         return 0.0
-    often = seen.ranks[0].waits_per_step >= at.SYNCS_PER_STEP
+    often = seen.first.waits_per_step >= at.SYNCS_PER_STEP
     return lost if often or seen.share("sync") >= at.LONG_SYNC_SHARE else 0.0
 
 
@@ -301,11 +300,11 @@ def _measured(seen: Signals) -> list[str]:
     if not seen.ranks:
         return []
     parts = [
-        f"{100 * share:.0f} % of the time {seen.ranks[0].words(region)}"
+        f"{100 * share:.0f} % of the time {seen.first.words(region)}"
         for region in REGIONS
         if (share := seen.share(region)) >= 0.05
     ]
-    first = seen.ranks[0]
+    first = seen.first
     if seen.share("copy") >= 0.05 and first.copies_per_step:
         parts.append(
             f"{first.copies_per_step:.3g} copies a step, {100 * first.pageable:.0f} % of them from pageable memory"

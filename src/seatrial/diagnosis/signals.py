@@ -49,9 +49,14 @@ class Signals:
     ranks: tuple[Anatomy, ...] = ()
     gpu_name: str = ""
 
+    @property
+    def first(self) -> Anatomy:
+        """Return the steps of rank 0; empty ones without measurements."""
+        return self.ranks[0] if self.ranks else Anatomy(0, 0, 0.0, {})
+
     def share(self, region: str) -> float:
         """Return the measured share of rank 0's time; 0 without measurements."""
-        return self.ranks[0].share(region) if self.ranks else 0.0
+        return self.first.share(region)
 
     @property
     def lost_in_waits(self) -> float:
@@ -65,11 +70,11 @@ class Signals:
     @property
     def recompiled(self) -> float:
         """Return the share of rank 0's time that torch.compile took after the first steps."""
-        return self.ranks[0].recompile_s / self.ranks[0].seconds if self.ranks else 0.0
+        return self.first.recompile_s / (self.first.seconds or 1.0)
 
     def gpu_share(self, phase: str) -> float:
         """Return a phase's share of rank 0's stream, by the GPU's clock in windows."""
-        return self.ranks[0].gpu.get(phase, 0.0) if self.ranks else 0.0
+        return self.first.gpu.get(phase, 0.0)
 
 
 def signals(
