@@ -111,9 +111,7 @@ def _larger(busy_pct: float | None) -> str:
     if busy_pct is None:
         return UNKNOWN
     most = _times(1 - max(busy_pct / 100, 1 / at.BATCHES))
-    return (
-        f"at most {most} with {at.BATCHES:.0f} times the batch, in examples a second: {busy_pct:.0f} % is at work now"
-    )
+    return f"at most {most} with {at.BATCHES:.0f} times the batch: {busy_pct:.0f} % of the GPU is at work now"
 
 
 def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -121,17 +119,15 @@ def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         Advice("a larger batch: the same launches, more work in each", _larger(seen.gpu.get("sm_activity_pct"))),
         Advice('torch.compile(model, mode="reduce-overhead"), which puts the step into a CUDA graph', _rest(seen)),
     ]
-    first = seen.ranks[0] if seen.ranks else None
-    if first and first.lines and first.lines[0][1] >= at.WAIT_SHARE:
-        site, share = first.lines[0]
-        change = f"{site}: torch._foreach_ functions for all tensors at once, or torch.compile around it"
-        found.insert(0, Advice(change, _without(share, "this line")))
-    if first and first.calls_per_step >= at.MANY_CALLS:
-        called = (
-            f"one call of the model in place of {first.calls_per_step:.0f} a step: the whole batch, or a fused layer"
-        )
-        share = sum(map(seen.share, ("forward", "backward", "other"))) * (1 - 1 / first.calls_per_step)
-        found.insert(0, Advice(f"{called} such as nn.LSTM", _without(share, "the others' work")))
+    for site, share in seen.first.lines[:1]:
+        if share >= at.WAIT_SHARE:
+            change = f"{site}: torch._foreach_ functions for all tensors at once, or torch.compile around it"
+            found.insert(0, Advice(change, _without(share, "this line")))
+    calls = seen.first.calls_per_step
+    if calls >= at.MANY_CALLS:
+        change = f"one call of the model in place of {calls:.0f} a step: the whole batch, or a layer such as nn.LSTM"
+        share = sum(map(seen.share, ("forward", "backward", "other"))) * (1 - 1 / calls)
+        found.insert(0, Advice(change, _without(share, "what the others take")))
     optimizer = seen.share("optimizer")
     if optimizer >= at.ADVISED_SHARE:
         change = "fused=True for the optimizer: one kernel in place of one or more for each parameter"
@@ -215,7 +211,7 @@ def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return [
         Advice("gradient accumulation with model.no_sync(): one all-reduce for several batches", gain),
         Advice("a larger batch per GPU: more compute per all-reduce", gain),
-        Advice("DDP with gradient_as_bucket_view=True and a bf16 compression hook: half to send", _halved(seen)),
+        Advice("DDP with gradient_as_bucket_view=True and a bf16 compression hook: half to send", _waiting(seen, 0.5)),
     ]
 
 
@@ -227,14 +223,9 @@ def _waited(seen: Signals) -> float:
     return float(min(0.99, max(seen.communication_wait or 0.0, exposed, *shares, link)))
 
 
-def _waiting(seen: Signals) -> str:
-    waited = _waited(seen)
-    return _without(waited, "communication") if waited >= 0.05 else UNKNOWN
-
-
-def _halved(seen: Signals) -> str:
-    waited = _waited(seen)
-    return f"at most {_times(waited / 2)}: half of {100 * waited:.0f} % of the time" if waited >= 0.05 else UNKNOWN
+def _waiting(seen: Signals, part: float = 1.0) -> str:
+    waited, what = part * _waited(seen), "communication" if part == 1.0 else "half of communication"
+    return _without(waited, what) if waited >= 0.05 * part else UNKNOWN
 
 
 def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:

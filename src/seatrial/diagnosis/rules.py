@@ -70,8 +70,11 @@ _OF_REGION: Mapping[str, Cause] = {
 }  # fmt: skip
 
 
-def _slowed(seen: Signals) -> bool:
-    return any(seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.table("thresholds")["SLOWDOWNS"])
+def _throttled_by(kind: str) -> Callable[[Signals], bool]:
+    """Return the rule that the GPU's clock was lowered, for a reason of this kind, in a large part of the time."""
+    return lambda seen: any(
+        seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.table("thresholds")[kind]
+    )
 
 
 def _cpu_throttled(seen: Signals) -> bool:
@@ -251,7 +254,7 @@ def _kernels_too_small(seen: Signals) -> bool:
 
 #: Cause → rule. Measurements and the script's reports come before inferences; what stops all comes first.
 RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
-    ("throttled", _slowed),
+    ("throttled", _throttled_by("SLOWDOWNS")),
     ("throttled", lambda seen: _cpu_throttled(seen) and _starved(seen)),
     ("imbalanced", _imbalanced),
     *((cause, _leads(share)) for cause, share in SHARES),
@@ -270,24 +273,18 @@ RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("undetermined", lambda seen: True),
 )
 
+
+def _without_tensor_cores(seen: Signals) -> bool:
+    tensor, fp32 = seen.gpu.get("tensor_activity_pct", 100.0), seen.gpu.get("fp32_activity_pct", 0.0)
+    return tensor < min(at.TENSOR_USED_PCT, fp32)
+
+
 #: Tag → what it takes. Tags do not exclude one another.
 TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
-    (
-        "power-cap",
-        lambda seen: any(
-            seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.table("thresholds")["CAPS"]
-        ),
-    ),
-    ("slowdown", _slowed),
+    ("power-cap", _throttled_by("CAPS")),
+    ("slowdown", _throttled_by("SLOWDOWNS")),
     ("cpu-quota", _cpu_throttled),
-    (
-        "fp32",
-        lambda seen: (
-            "tensor_activity_pct" in seen.gpu
-            and seen.gpu["tensor_activity_pct"] < at.TENSOR_USED_PCT
-            and seen.gpu.get("fp32_activity_pct", 0.0) > seen.gpu["tensor_activity_pct"]
-        ),
-    ),
+    ("fp32", _without_tensor_cores),
     ("no-workers", lambda seen: seen.host.get("worker_cpu_cores", 0.0) < at.WORKERS_ACTIVE_CORES),
     ("main-process-busy", lambda seen: seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus) >= at.MAIN_BUSY_CORES),
     ("communication", lambda seen: seen.gpus > 1 and _nvlink(seen) >= at.NVLINK_TAG_BYTES_PER_S),
