@@ -146,16 +146,14 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if "fp32" in tags:
         tensor_tflops, fp32_tflops = tensor_peak(seen.gpu_name), peak_tflops(seen.gpu_name, "fp32")
         ratio = tensor_tflops / fp32_tflops if tensor_tflops and fp32_tflops else None
-        gain = UNKNOWN
-        if ratio is not None:
-            at_most = 1 / (1 - busy + busy / ratio)
-            worked = f"and the SMs are at work {100 * busy:.0f} % of the time"
-            gain = f"at most {at_most:.2g}×: tensor cores have {ratio:.0f}× the peak of fp32, {worked}"
-        found.append(Advice('torch.autocast("cuda", dtype=torch.bfloat16)', gain))
-        if ratio is not None:
-            at_most = 1 / (1 - busy + busy / (ratio / 2))
-            gain = f"at most {at_most:.2g}×: TF32 has half the peak of bf16"
-        found.append(Advice('torch.set_float32_matmul_precision("high"), and no other change', gain))
+        for change, kind, times in (
+            ('torch.autocast("cuda", dtype=torch.bfloat16)', "bf16", ratio),
+            ('torch.set_float32_matmul_precision("high"), and no other change', "TF32", ratio and ratio / 2),
+        ):
+            peaks = (
+                f"{kind} has {times or 0:.0f}× the peak of fp32, and the SMs are at work {100 * busy:.0f} % of the time"
+            )
+            found.append(Advice(change, f"at most {1 / (1 - busy + busy / times):.2g}×: {peaks}" if times else UNKNOWN))
     elif not found and busy < at.COMPUTE_BOUND_SM_PCT / 100:
         found.append(Advice("a larger batch: more work in each kernel", _full(100 * busy, "the SMs are at work")))
     elif not found:

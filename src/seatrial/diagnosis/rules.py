@@ -171,7 +171,7 @@ def _waits_for_data(seen: Signals) -> float:
 
 def _between_the_steps(seen: Signals) -> float:
     """Return the share of Python between the steps while the GPU rests."""
-    share = seen.share("other")
+    share = seen.share("other") - seen.python_for_waits
     if share < at.OWN_PYTHON_SHARE or not seen.share("forward") or not _starved(seen):
         return 0.0
     utilization = seen.gpu.get("utilization_pct", 100.0)

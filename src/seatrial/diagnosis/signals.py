@@ -65,7 +65,13 @@ class Signals:
         Without them a step takes as long as the host's other work or as the GPU's kernels, whichever is longer.
         """
         rests = 1.0 - self.gpu.get("utilization_pct", 0.0) / 100
-        return max(0.0, min(self.share("sync"), rests))
+        return max(0.0, min(self.share("sync") + self.python_for_waits, rests))
+
+    @property
+    def python_for_waits(self) -> float:
+        """Return the share of Python at lines of the loop that also wait for the GPU: it works out what they read."""
+        sites = {wait.site.partition(" ")[0] for wait in self.first.waits}
+        return sum(share for site, share in self.first.lines if site in sites)
 
     @property
     def recompiled(self) -> float:
