@@ -187,8 +187,8 @@ def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     moved = f"memory is at work {100 * dram:.0f} % of the time"
     found = [Advice("torch.compile(model): fuses element-wise operations, so data is read once",
                     f"at most {_times(dram)}: {moved}")]  # fmt: skip
-    if seen.share("optimizer") >= at.WAIT_SHARE or seen.gpu_share("optimizer") >= at.WAIT_SHARE:
-        spent = max(seen.share("optimizer"), seen.gpu_share("optimizer"))
+    spent = max(seen.share("optimizer"), seen.first.gpu.get("optimizer", 0.0))
+    if spent >= at.WAIT_SHARE:
         change = "sparse gradients for large embeddings (sparse=True with SparseAdam), or fused=True"
         found.insert(0, Advice(change, _without(spent, "the optimizer")))
     if "autocast" not in seen.first.facts:
@@ -260,11 +260,13 @@ def _link_share(seen: Signals) -> float:
 
 
 def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    sites = [wait.site for wait in seen.first.waits[:2]]
     rests = "so much of the time the script waits for the GPU, and the GPU for the script"
     gain = f"at most {_times(seen.lost_in_waits)}: {100 * seen.lost_in_waits:.0f} %, {rests}"
     return [
-        *(Advice(f"{site}: keep it on the GPU, and read it every 50 steps", gain) for site in sites),
+        *(
+            Advice(f"{wait.site}: keep it on the GPU, and read it every 50 steps", gain)
+            for wait in seen.first.waits[:2]
+        ),
         Advice("no print, .item(), .cpu(), mask or if on a CUDA tensor within a step", gain),
     ]
 

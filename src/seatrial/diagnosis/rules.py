@@ -294,14 +294,12 @@ TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
 
 def _measured(seen: Signals) -> list[str]:
     """Return the parts of a step, and the line of the script that waits most for the GPU."""
-    if not seen.ranks:
-        return []
-    parts = [
-        f"{100 * share:.0f} % of the time {seen.first.words(region)}"
-        for region in REGIONS
-        if (share := seen.share(region)) >= 0.05
-    ]
     first = seen.first
+    parts = [
+        f"{100 * share:.0f} % of the time {first.words(region)}"
+        for region in REGIONS
+        if (share := first.share(region)) >= 0.05
+    ]
     if seen.share("copy") >= 0.05 and first.copies_per_step:
         parts.append(
             f"{first.copies_per_step:.3g} copies a step, {100 * first.pageable:.0f} % of them from pageable memory"

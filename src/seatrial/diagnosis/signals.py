@@ -78,10 +78,6 @@ class Signals:
         """Return the share of rank 0's time that torch.compile took after the first steps."""
         return self.first.recompile_s / (self.first.seconds or 1.0)
 
-    def gpu_share(self, phase: str) -> float:
-        """Return a phase's share of rank 0's stream, by the GPU's clock in windows."""
-        return self.first.gpu.get(phase, 0.0)
-
 
 def signals(
     samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = (), gpu_name: str = ""
