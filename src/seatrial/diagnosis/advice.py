@@ -111,7 +111,8 @@ def _larger(busy_pct: float | None) -> str:
     if busy_pct is None:
         return UNKNOWN
     most = _times(1 - max(busy_pct / 100, 1 / at.BATCHES))
-    return f"at most {most} with {at.BATCHES:.0f} times the batch: {busy_pct:.0f} % of the GPU is at work now"
+    now = f"{busy_pct:.0f} % of the GPU is at work now"
+    return f"at most {most}, in examples a second, with {at.BATCHES:.0f} times the batch: {now}"
 
 
 def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
