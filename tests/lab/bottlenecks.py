@@ -266,8 +266,8 @@ def compare(*places: Path) -> dict[str, dict[str, Any]]:
             forms[result["form"]] = result
     found = {}
     for name, forms in kept.items():
-        shape, before, after = planted()[name], forms.get("as it is"), forms.get("mended")
-        if before is None:
+        shape, before, after = planted().get(name), forms.get("as it is"), forms.get("mended")
+        if before is None or shape is None:
             continue
         if before["counted"] is None:
             found[name] = {"expected": "/".join(shape.causes), "found": "did not run", "cause": False}

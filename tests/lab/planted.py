@@ -285,10 +285,12 @@ while not clock.over(256):
     learn(net, optimizer, x, y)
     gc.collect()  #-
 
-### empty-cache | python-bound/synchronisation-bound/launch-bound | empty_cache
-net, optimizer = convnet(width=64)
-x, y = torch.randn(128, 3, 96, 96, device=device), torch.randint(0, 10, (128,), device=device)
-while not clock.over(128):
+### empty-cache | python-bound/synchronisation-bound | empty_cache
+net = nn.Sequential(*[nn.Sequential(nn.Linear(512 + 64 * k, 576 + 64 * k), nn.GELU()) for k in range(24)], nn.Linear(2048, 10)).to(device)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+rows = 4096 if CUDA else 8
+x, y = torch.randn(rows, 512, device=device), torch.randint(0, 10, (rows,), device=device)
+while not clock.over(rows):
     learn(net, optimizer, x, y)
     torch.cuda.empty_cache()  #-
 
@@ -446,7 +448,7 @@ while not clock.over(512):
 ### prints-losses | synchronisation-bound | print/format
 net = nn.Sequential(nn.Linear(2048, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-x, y = torch.randn(2048 if CUDA else 8, 2048, device=device), torch.randint(0, 10, (2048 if CUDA else 8,), device=device)
+x, y = torch.randn(128 if CUDA else 8, 2048, device=device), torch.randint(0, 10, (128 if CUDA else 8,), device=device)
 while not clock.over(len(x)):
     loss = learn(net, optimizer, x, y)
     for p in net.parameters(): print(f"{clock.steps} {loss} {p.grad.abs().mean()} {p.abs().max()}", file=sys.stderr)  #-
@@ -469,7 +471,8 @@ while not clock.over(4096):
     out = net(x)
     losses = []
     for kind in range(80): losses.append(F.cross_entropy(out[y == kind], y[y == kind]))  #-
-    losses = [F.cross_entropy(out, y)]  #+
+    each = F.cross_entropy(out, y, reduction="none")  #+
+    losses = [(each * (y == kind)).mean() for kind in range(80)]  #+
     loss = torch.stack(losses).mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 
@@ -477,7 +480,8 @@ while not clock.over(4096):
 layers = nn.ModuleList([nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(40)]).to(device)
 optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
 x, spent = torch.randn(1024 if CUDA else 16, 512, device=device), [0.0] * 40
-wait = torch.cuda.synchronize if CUDA else lambda: None
+def wait():
+    if CUDA: torch.cuda.synchronize()
 while not clock.over(len(x)):
     h = x
     for k, layer in enumerate(layers):
@@ -498,16 +502,16 @@ while not clock.over(len(x)):
     for p in net.parameters():  #-
         if torch.isnan(p).any() or torch.isnan(p.grad).any(): raise FloatingPointError  #-
 
-### losses-as-numbers | synchronisation-bound | item/float
+### body-for-each-head | launch-bound | one call
 heads = nn.ModuleList([nn.Linear(256, 10) for _ in range(30)]).to(device)
-body = nn.Sequential(nn.Linear(256, 256), nn.ReLU()).to(device)
+body = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(4)]).to(device)
 optimizer = torch.optim.SGD([*body.parameters(), *heads.parameters()], lr=0.01)
-x, y = torch.randn(1024, 256, device=device), torch.randint(0, 10, (1024,), device=device)
-best = [float("inf")] * 30
-while not clock.over(1024):
-    losses = [F.cross_entropy(head(body(x)), y) for head in heads]
+x, y = torch.randn(64, 256, device=device), torch.randint(0, 10, (64,), device=device)
+while not clock.over(64):
+    h = body(x)  #+
+    losses = [F.cross_entropy(head(h), y) for head in heads]  #+
+    losses = [F.cross_entropy(head(body(x)), y) for head in heads]  #-
     optimizer.zero_grad(); sum(losses).backward(); optimizer.step()
-    best = [min(b, float(l)) for b, l in zip(best, losses)]  #-
 
 ### clips-by-hand | synchronisation-bound | norm/item/clip
 net = nn.Sequential(*[nn.Sequential(nn.Linear(192, 192), nn.LayerNorm(192), nn.GELU()) for _ in range(20)], nn.Linear(192, 10)).to(device)
@@ -522,7 +526,7 @@ while not clock.over(len(x)):
     nn.utils.clip_grad_norm_(net.parameters(), 1.0)  #+
     optimizer.step()
 
-### fp32-matmuls | compute-bound | tf32/bf16/precision
+### fp32-matmuls | compute-bound | tf32/bf16/bfloat16/precision
 width, rows = (4096, 4096) if CUDA else (256, 32)
 net = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(4)], nn.Linear(width, 10)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -533,7 +537,7 @@ while not clock.over(rows):
         loss = F.cross_entropy(net(x), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-### fp32-transformer | compute-bound | tf32/bf16/precision
+### fp32-transformer | compute-bound | tf32/bf16/bfloat16/precision
 width, depth, rows = (1024, 6, 32) if CUDA else (32, 2, 2)
 net = nn.Sequential(nn.Embedding(1000, width), nn.TransformerEncoder(nn.TransformerEncoderLayer(
     width, 16 if CUDA else 2, 4 * width, 0.0, batch_first=True), depth, enable_nested_tensor=False), nn.Linear(width, 1000), nn.Flatten(0, 1)).to(device)
@@ -555,7 +559,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 x, y = torch.from_numpy(table).to(device), torch.randint(0, 10, (rows,), device=device)
 while not clock.over(rows): learn(net, optimizer, x, y)
 
-### fp32-convolutions | compute-bound | bf16/channels_last/precision/amp
+### fp32-convolutions | compute-bound | bf16/bfloat16/channels_last/precision/amp
 width, rows = (512, 64) if CUDA else (8, 2)
 net = nn.Sequential(nn.Conv2d(3, width, 3, 2), *[nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU()) for _ in range(6)],
                     nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)).to(device)
@@ -569,11 +573,11 @@ while not clock.over(rows):
         loss = F.cross_entropy(net(x), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-### attention-by-hand | memory-bandwidth-bound | scaled_dot_product_attention/compile/bf16
+### attention-by-hand | memory-bandwidth-bound | scaled_dot_product_attention/compile/bf16/bfloat16
 heads, length, rows = (16, 1024, 16) if CUDA else (2, 64, 2)
-qkv, out = nn.Linear(512, 1536).to(device), nn.Linear(512, 512).to(device)
+qkv, out = nn.Linear(512, 1536).to(device).bfloat16(), nn.Linear(512, 512).to(device).bfloat16()
 optimizer = torch.optim.SGD([*qkv.parameters(), *out.parameters()], lr=1e-3)
-x = torch.randn(rows, length, 512, device=device)
+x = torch.randn(rows, length, 512, device=device, dtype=torch.bfloat16)
 while not clock.over(rows):
     q, k, v = qkv(x).view(rows, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])  #-
@@ -593,7 +597,7 @@ while not clock.over(rows):
     loss = F.cross_entropy(last(swish_like(first(x))), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-### norms-and-dropout | memory-bandwidth-bound | compile/bf16
+### norms-and-dropout | memory-bandwidth-bound | compile/bf16/bfloat16
 rows = 32_768 if CUDA else 16
 net = nn.Sequential(*[nn.Sequential(nn.LayerNorm(1024), nn.GELU(), nn.Dropout(0.1)) for _ in range(10)], nn.Linear(1024, 10)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -659,16 +663,17 @@ while not clock.over(rows):
     loss = F.cross_entropy(head(sum(weight[:, k : k + 1] * expert(x) for k, expert in enumerate(experts))), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 
-### average-tensor-by-tensor | launch-bound | foreach/graph/compile/batch
+### average-tensor-by-tensor | launch-bound/python-bound | foreach/zip
 net = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64)) for _ in range(60)], nn.Linear(64, 10)).to(device)
-slow = [p.detach().clone() for p in net.parameters()]
+averages = [[p.detach().clone() for p in net.parameters()] for _ in range(4)]
 optimizer = torch.optim.AdamW(net.parameters())
 x, y = torch.randn(256, 64, device=device), torch.randint(0, 10, (256,), device=device)
 while not clock.over(256):
     learn(net, optimizer, x, y)
     with torch.no_grad():
-        for s, p in zip(slow, net.parameters()): s.mul_(0.99).add_(p, alpha=0.01)  #-
-        torch._foreach_lerp_(slow, list(net.parameters()), 0.01)  #+
+        for slow in averages:
+            for s, p in zip(slow, net.parameters()): s.mul_(0.99).add_(p, alpha=0.01)  #-
+            torch._foreach_lerp_(slow, list(net.parameters()), 0.01)  #+
 
 ### pageable-images | host-memory-bound | pin
 rows, side = (128, 384) if CUDA else (4, 64)
@@ -808,7 +813,7 @@ while not clock.over(8):
                 torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, file)
                 file.flush(); os.fsync(file.fileno())
 
-### saves-arrays | checkpoint-bound/python-bound/synchronisation-bound | save/less often
+### saves-arrays | checkpoint-bound/python-bound/synchronisation-bound | save/less often/export
 net = nn.Sequential(*[nn.Linear(256, 256) for _ in range(20)], nn.Linear(256, 10)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 x, y = torch.randn(256 if CUDA else 16, 256, device=device), torch.randint(0, 10, (256 if CUDA else 16,), device=device)

@@ -51,9 +51,13 @@ def _rest(seen: Signals) -> str:
     return _full(seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct")), "the GPU runs kernels")
 
 
-def _sped_up(share: float, what: str, times: float, whole: float | None = None) -> str:
-    """Return the bound on the gain of making a measured share, or ``whole``, so much faster, while the rest goes on."""
-    most = _times(1 - max(1 - share, (whole or share) / times))
+def _sped_up(share: float, what: str, times: float, whole: float | None = None, more: float = 0.0) -> str:
+    """Return the bound on the gain of making a measured share, or ``whole``, so much faster, while the rest goes on.
+
+    Args:
+        more: what the rest then takes in addition.
+    """
+    most = _times(1 - max(1 - share + more, (whole or share) / times))
     return f"at most {most}: {what} is {100 * share:.0f} % of the time, and can be {times:.2g}× as fast"
 
 
@@ -71,18 +75,19 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     most = int(at.MOST_WORKERS) if cores else max(4, 2 * workers)
     if busy >= at.MAKER_BUSY_CORES and cores:
         most = min(most, max(1, cores // max(1, seen.gpus) - 1))
-    found, change, times = [], "", 1.0
+    found = []
     if first.starts_s / (first.seconds or 1.0) >= max(at.ADVISED_SHARE, waited / 3):  # then comes their first batch
         found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
     if cores and seen.host.get("cpu_cores", 0.0) >= 0.9 * cores:
         wanted = max(2 * cores, workers + 1)
-        change, times = f"give the container more CPU: --cpus {wanted}", wanted / cores
+        by_cores = f"at most {_times(1 - cores / wanted)}: all cores are at work"
+        found.append(Advice(f"give the container more CPU: --cpus {wanted}{within}", by_cores))
     elif workers < most:
-        change, times = f"more loader workers: num_workers={most} instead of {workers}", most / max(1, workers)
-        change = change if workers else f"DataLoader(num_workers={most}, persistent_workers=True)"
-    if change:
-        by_that = _sped_up(waited, "waiting for data", times, 1.0 if workers else None) if waited else gain
-        found.append(Advice(change + within, by_that))
+        change = f"more loader workers: num_workers={most} instead of {workers}{within}"
+        change = change if workers else f"DataLoader(num_workers={most}, persistent_workers=True){within}"
+        whole, more = (1.0, 0.0) if workers else (waited, at.FROM_WORKER_S * (first.steps_per_s or 0.0))
+        by_workers = _sped_up(waited, "waiting for data", most / max(1, workers), whole, min(more, waited))
+        found.append(Advice(change, by_workers if waited else gain))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
     copied = seen.share("copy")
     if copied >= at.ADVISED_SHARE:
@@ -234,7 +239,7 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
         ]
     copied, first = seen.share("copy"), seen.first
-    stands = copied >= at.ADVISED_SHARE  # the script does, while it copies
+    stands = copied >= at.COPY_SHARE  # the script does, while it copies
     gain = _without(copied, "copying") if stands else _rest(seen)
     share = copied if stands else _link_share(seen)
     bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32" if share else UNKNOWN

@@ -205,7 +205,7 @@ def _synchronises(seen: Signals) -> float:
 SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
     ("data-bound", _waits_for_data),
     ("python-bound", _between_the_steps),
-    ("evaluation-bound", _at_least("evaluation", at.EVALUATION_SHARE)),
+    ("evaluation-bound", _at_least("evaluation", at.WAIT_SHARE)),
     ("checkpoint-bound", _at_least("checkpoint", at.WAIT_SHARE)),
     ("host-memory-bound", _at_least("copy", at.COPY_SHARE, starved=True)),
     ("synchronisation-bound", _synchronises),

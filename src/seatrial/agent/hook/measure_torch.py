@@ -21,6 +21,9 @@ from .torch_windows import Windows
 
 _BEGUN: Dict[str, "Measuring"] = {}
 
+#: What torch.save writes the end of a file with, and what lies in buffers until then.
+_WRITERS = ("_open_zipfile_writer_file", "_open_zipfile_writer_buffer")
+
 
 def begin(torch: Any) -> None:
     """Place all patches. An error leaves torch as far as it was changed, and is reported."""
@@ -120,6 +123,7 @@ class Measuring:
             # What torch.save calls, and no one else: torch.save itself stays as it is.
             (sys.modules["torch.serialization"], "_save", self._saves),
             (sys.modules["torch.serialization"], "_legacy_save", self._saves),
+            *((getattr(sys.modules["torch.serialization"], name, None), "__exit__", self._saves) for name in _WRITERS),
             *((kind, "__enter__", self._gradients_end) for kind in (no_grad, inference)),
             *((kind, "__exit__", self._gradients_begin) for kind in (no_grad, inference)),
             (torch.nn.Module, "train", self._mode),
