@@ -52,11 +52,7 @@ def _rest(seen: Signals) -> str:
 
 
 def _sped_up(share: float, what: str, times: float, whole: float | None = None, more: float = 0.0) -> str:
-    """Return the bound on the gain of making a measured share, or ``whole``, so much faster, while the rest goes on.
-
-    Args:
-        more: what the rest then takes in addition.
-    """
+    """Return the bound on the gain of making a share, or ``whole``, faster as the rest goes on and takes ``more``."""
     most = _times(1 - max(1 - share + more, (whole or share) / times))
     return f"at most {most}: {what} is {100 * share:.0f} % of the time, and can be {times:.2g}× as fast"
 
@@ -116,8 +112,7 @@ def _larger(busy_pct: float | None) -> str:
     if busy_pct is None:
         return UNKNOWN
     most = _times(1 - max(busy_pct / 100, 1 / at.BATCHES))
-    now = f"{busy_pct:.0f} % of the GPU is at work now"
-    return f"at most {most}, in examples a second, with {at.BATCHES:.0f} times the batch: {now}"
+    return f"at most {most}, in examples a second, with {at.BATCHES:.0f} times the batch: it works {busy_pct:.0f} % now"
 
 
 def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -293,11 +288,8 @@ def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 
 def _compiling(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    gain = _without(seen.recompiled, "compiling after the first steps")
-    return [
-        Advice("torch.compile once, before the loop: with dynamic=True, or batches padded to a few lengths", gain),
-        Advice("find what changes: TORCH_LOGS=recompiles prints the reason", gain),
-    ]
+    change = "torch.compile once, before the loop: with dynamic=True, or batches padded to a few lengths"
+    return [Advice(change, _without(seen.recompiled, "compiling after the first steps"))]
 
 
 def for_idle_gpus(gpus: int, working: int) -> tuple[Advice, Advice]:

@@ -72,9 +72,7 @@ _OF_REGION: Mapping[str, Cause] = {
 
 def _throttled_by(kind: str) -> Callable[[Signals], bool]:
     """Return the rule that the GPU's clock was lowered, for a reason of this kind, in a large part of the time."""
-    return lambda seen: any(
-        seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.table("thresholds")[kind]
-    )
+    return lambda seen: any(seen.throttled.get(each, 0) >= at.THROTTLED_SHARE for each in at.table("thresholds")[kind])
 
 
 def _cpu_throttled(seen: Signals) -> bool:

@@ -21,9 +21,6 @@ from .torch_windows import Windows
 
 _BEGUN: Dict[str, "Measuring"] = {}
 
-#: What torch.save writes the end of a file with, and what lies in buffers until then.
-_WRITERS = ("_open_zipfile_writer_file", "_open_zipfile_writer_buffer")
-
 
 def begin(torch: Any) -> None:
     """Place all patches. An error leaves torch as far as it was changed, and is reported."""
@@ -116,6 +113,8 @@ class Measuring:
     def place(self) -> None:
         torch, recorder = self.torch, self.recorder
         graph, no_grad, inference = getattr(torch.cuda, "CUDAGraph", None), torch.no_grad, torch.inference_mode
+        names = ("_open_zipfile_writer_file", "_open_zipfile_writer_buffer")
+        writers = [getattr(sys.modules["torch.serialization"], name, None) for name in names]
         self.steps.place(sys.modules["torch.optim.optimizer"])
         self.by_hand.place()
         self.loaders.place(sys.modules["torch.utils.data.dataloader"])
@@ -123,7 +122,7 @@ class Measuring:
             # What torch.save calls, and no one else: torch.save itself stays as it is.
             (sys.modules["torch.serialization"], "_save", self._saves),
             (sys.modules["torch.serialization"], "_legacy_save", self._saves),
-            *((getattr(sys.modules["torch.serialization"], name, None), "__exit__", self._saves) for name in _WRITERS),
+            *((writer, "__exit__", self._saves) for writer in writers),  # of what lies in buffers
             *((kind, "__enter__", self._gradients_end) for kind in (no_grad, inference)),
             *((kind, "__exit__", self._gradients_begin) for kind in (no_grad, inference)),
             (torch.nn.Module, "train", self._mode),

@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 #: The owner had no attribute of its own under the name: it inherits one.
@@ -139,7 +140,7 @@ class ScriptLines:
         self._clock, self._passed_by = clock, (*passed_by, *_LIBRARIES)
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self.spent: Dict[Tuple[str, int], float] = {}
-        self._functions: Dict[Any, _Function] = {}  # that run now, by their code, the outermost first
+        self._functions: Dict[Any, SimpleNamespace] = {}  # that run now, by their code, the outermost first
         self._at_s, self._steps, self._thread, self._open = 0.0, 0, 0, False
 
     def open(self) -> None:
@@ -153,7 +154,9 @@ class ScriptLines:
         frame: Any = sys._getframe(1)
         while frame is not None:
             if self._is_scripts(frame.f_code):
-                self._functions = {frame.f_code: _Function(frame.f_lineno), **self._functions}
+                line = frame.f_lineno  # at which it makes steps, and of now; ``steps``: in which it went on to another
+                function = SimpleNamespace(steps_at=line, now=line, spent={}, events={}, steps=0)
+                self._functions = {frame.f_code: function, **self._functions}
             frame = frame.f_back
         monitoring.use_tool_id(_TOOL, "seatrial")
         monitoring.register_callback(_TOOL, monitoring.events.LINE, self._line)
@@ -209,13 +212,3 @@ class ScriptLines:
                 each.spent[each.now] = each.spent.get(each.now, 0.0) + now_s - self._at_s
             self._at_s = now_s
         return now_s is not None
-
-
-class _Function:
-    """A function of the script that runs: the line that it makes steps at, the one of now, and what lines took."""
-
-    def __init__(self, line: int) -> None:
-        self.steps_at = self.now = line
-        self.spent: Dict[int, float] = {}
-        self.events: Dict[int, int] = {}  # in this step
-        self.steps = 0  # in which it went on to another line
