@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import importlib.util
 import io
 import json
 import os
@@ -145,7 +146,7 @@ def run_all(
     return found
 
 
-def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str], as_on_a_gpu: bool) -> None:
+def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str], as_on_a_gpu: bool, *argv: str) -> None:
     """Never returns. Python starts with sitecustomize, then torch is imported: here torch is there before."""
     code = 0
     try:
@@ -156,12 +157,12 @@ def _be_the_script(home: Path, hook: Path | None, env: Mapping[str, str], as_on_
         env = dict(env, SEATRIAL_EVENTS=str(home / "events.jsonl"))
         os.environ.clear()
         os.environ.update(env)
-        sys.argv, sys.path[0] = ["train.py"], str(home)
+        sys.argv, sys.path[0] = ["train.py", *argv], str(home)
         if hook is not None:
             sys.path.insert(0, str(hook))
-            sys.modules.pop("sitecustomize", None)
-            import sitecustomize  # type: ignore[import-not-found]  # the hook's
-
+            spec: Any = importlib.util.spec_from_file_location("sitecustomize", hook / "sitecustomize.py")
+            sitecustomize = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sitecustomize)  # by its path: Python may have another one
             if as_on_a_gpu:
                 windows = sitecustomize.part("torch_windows").Windows
                 place = windows._place
@@ -204,7 +205,7 @@ def _template() -> tuple[dict[str, Any], list[dict[str, Any]]]:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "train.py").write_text("import time; time.sleep(3)  # import torch")
             env = {**os.environ, "XDG_STATE_HOME": folder + "/state"}
-            command = [sys.executable, "-m", "seatrial", "run", "train.py", "--on", "local"]
+            command = [sys.executable, "-m", "seatrial", "run", "train.py", "--on", "local", "--gpus", "none"]
             subprocess.run(command, cwd=folder, env=env, capture_output=True, check=True, timeout=300)
             run = next(Path(folder).rglob("plan.json")).parent
             plan = json.loads((run / "plan.json").read_text())

@@ -54,9 +54,12 @@ class Anatomy:
         gpu: phase of the step → share of the stream's time, in windows; {} without a GPU.
         caught_up: share of marks at which the GPU had done all that it was given: 1.0 is a GPU that waits for the host.
         copies_per_step, pageable, blocking: of copies to the GPU; the last two are shares, 0 to 1.
+        copied_bytes_per_s: while such copies are made. calls_per_step: of the module that is called most often.
         lines: of the script between the steps, with their share of the time: ``train.py:41``; of Python 3.12 and later.
         facts: device, parameters, loader, precision …, as the script has them.
         over_time: (Unix time, region → seconds since the line before) of each line.
+        recompile_s: of compile_s, what came after the first step.
+        starts_s: seconds in which workers of loaders started and ended, pass after pass.
         exposed_communication: share of the step that DDP's all-reduces take beyond what the backward pass hides.
     """
 
@@ -72,6 +75,8 @@ class Anatomy:
     copies_per_step: float = 0.0
     pageable: float = 0.0
     blocking: float = 0.0
+    copied_bytes_per_s: float | None = None
+    calls_per_step: float = 0.0
     waits: tuple[Wait, ...] = ()
     lines: tuple[tuple[str, float], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -79,6 +84,8 @@ class Anatomy:
     peak_bytes: int | None = None
     alloc_retries: int = 0
     compile_s: float = 0.0
+    recompile_s: float = 0.0
+    starts_s: float = 0.0
     exposed_communication: float | None = None
 
     def share(self, region: str) -> float:
@@ -197,6 +204,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
     copied = window.get("copied")
     copied = copied if isinstance(copied, Mapping) else {}
     copies = number(copied.get("count"))
+    copied_s = numbers(window.get("regions")).get("copy", 0.0)
     gpu = numbers(window.get("gpu"))
     stream_s = sum(gpu.values())
     caught, marks = _pair(window.get("caught_up"))
@@ -217,6 +225,8 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         copies_per_step=copies / steps_seen,
         pageable=number(copied.get("pageable")) / copies if copies else 0.0,
         blocking=number(copied.get("blocking")) / copies if copies else 0.0,
+        copied_bytes_per_s=number(copied.get("bytes")) / copied_s if copied_s else None,
+        calls_per_step=number(window.get("calls")) / steps_seen,
         waits=tuple(_waits(window.get("waits"), steps_seen)),
         lines=tuple((site, min(1.0, spent / seen_s)) for site, spent in _lines(window.get("lines"))) if seen_s else (),
         facts=facts,
@@ -224,6 +234,8 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         peak_bytes=int(number(last.get("peak_bytes"))) or None,
         alloc_retries=int(number(last.get("alloc_retries"))),
         compile_s=number(last.get("compile_s")),
+        recompile_s=number(last.get("compile_s")) - number(facts.get("first_compile_s", last.get("compile_s"))),
+        starts_s=number(last.get("starts_s")),
         exposed_communication=_exposed(last.get("ddp")),
     )
 

@@ -51,25 +51,39 @@ def _rest(seen: Signals) -> str:
     return _full(seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct")), "the GPU runs kernels")
 
 
+def _sped_up(share: float, what: str, times: float, whole: float | None = None, more: float = 0.0) -> str:
+    """Return the bound on the gain of making a share, or ``whole``, faster as the rest goes on and takes ``more``."""
+    most = _times(1 - max(1 - share + more, (whole or share) / times))
+    return f"at most {most}: {what} is {100 * share:.0f} % of the time, and can be {times:.2g}× as fast"
+
+
 def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    waited = seen.share("data")
-    gain = _without(waited, "waiting for data") if seen.ranks and waited else _rest(seen)
-    quota = seen.host.get("cpu_quota_cores")
-    cores = max(1, math.floor(quota)) if quota else None
+    waited, first = seen.share("data"), seen.first
+    gain = _without(waited, "waiting for data") if waited else _rest(seen)
+    limits = [seen.host.get("cpu_quota_cores"), first.facts.get("cores")]
+    cores = min((max(1, math.floor(limit)) for limit in limits if isinstance(limit, (int, float)) and limit), default=0)
     within = f" (the container has {cores} cores)" if cores else ""
+    loader = first.facts.get("loader")
+    workers = loader.get("workers") if isinstance(loader, dict) else None
+    if not isinstance(workers, int):
+        workers = 0 if "no-workers" in tags else max(1, round(seen.host.get("workers", 1)))
+    busy = seen.host.get("worker_cpu_cores", 0.0) / workers if workers else seen.host.get("main_cpu_cores", 1.0)
+    most = int(at.MOST_WORKERS) if cores else max(4, 2 * workers)
+    if busy >= at.MAKER_BUSY_CORES and cores:
+        most = min(most, max(1, cores // max(1, seen.gpus) - 1))
     found = []
-    loader = seen.ranks[0].facts.get("loader") if seen.ranks else None
-    set_workers = loader.get("workers") if isinstance(loader, dict) else None
-    if set_workers == 0 or ("no-workers" in tags and not set_workers):
-        count = min(8, cores - 1) if cores and cores > 1 else 4
-        by_workers = f"{gain}, and {count}× of the loader's own speed" if seen.ranks else gain
-        found.append(Advice(f"DataLoader(num_workers={count}, persistent_workers=True){within}", by_workers))
-    elif quota and seen.host.get("cpu_cores", 0.0) >= 0.9 * quota:
-        found.append(Advice(f"give the container more CPU: --cpus {math.ceil(quota * 2)}{within}", gain))
-    else:
-        workers = set_workers or max(1, round(seen.host.get("workers", 1)))
-        more = min(2 * workers, cores) if cores else 2 * workers
-        found.append(Advice(f"more loader workers: num_workers={more} instead of {workers}{within}", gain))
+    if first.starts_s / (first.seconds or 1.0) >= max(at.ADVISED_SHARE, waited / 3):  # then comes their first batch
+        found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
+    if cores and seen.host.get("cpu_cores", 0.0) >= 0.9 * cores:
+        wanted = max(2 * cores, workers + 1)
+        by_cores = f"at most {_times(1 - cores / wanted)}: all cores are at work"
+        found.append(Advice(f"give the container more CPU: --cpus {wanted}{within}", by_cores))
+    elif workers < most:
+        change = f"more loader workers: num_workers={most} instead of {workers}{within}"
+        change = change if workers else f"DataLoader(num_workers={most}, persistent_workers=True){within}"
+        whole, more = (1.0, 0.0) if workers else (waited, at.FROM_WORKER_S * (first.steps_per_s or 0.0))
+        by_workers = _sped_up(waited, "waiting for data", most / max(1, workers), whole, min(more, waited))
+        found.append(Advice(change, by_workers if waited else gain))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
     copied = seen.share("copy")
     if copied >= at.ADVISED_SHARE:
@@ -79,10 +93,9 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     gain = _without(seen.share("other"), "Python between the steps")
-    lines = seen.ranks[0].lines if seen.ranks else ()
     found = [
         Advice(f"{site}: take it out of the step, or let workers do it ahead", _without(share, "this line"))
-        for site, share in lines[:2]
+        for site, share in seen.first.lines[:2]
         if share >= at.ADVISED_SHARE
     ]
     if not found:
@@ -94,12 +107,28 @@ def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
+def _larger(busy_pct: float | None) -> str:
+    """Return the bound on the gain of a batch BATCHES times as large, where so much of the GPU is at work."""
+    if busy_pct is None:
+        return UNKNOWN
+    most = _times(1 - max(busy_pct / 100, 1 / at.BATCHES))
+    return f"at most {most}, in examples a second, with {at.BATCHES:.0f} times the batch: it works {busy_pct:.0f} % now"
+
+
 def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    fill = _full(seen.gpu.get("sm_activity_pct"), "the GPU's SMs are at work")
     found = [
-        Advice("a larger batch: the same launches, more work in each", f"{fill}, in examples a second"),
+        Advice("a larger batch: the same launches, more work in each", _larger(seen.gpu.get("sm_activity_pct"))),
         Advice('torch.compile(model, mode="reduce-overhead"), which puts the step into a CUDA graph', _rest(seen)),
     ]
+    for site, share in seen.first.lines[:1]:
+        if share >= at.WAIT_SHARE:
+            change = f"{site}: torch._foreach_ functions for all tensors at once, or torch.compile around it"
+            found.insert(0, Advice(change, _without(share, "this line")))
+    calls = seen.first.calls_per_step
+    if calls >= at.MANY_CALLS:
+        change = f"one call of the model in place of {calls:.0f} a step: the whole batch, or a layer such as nn.LSTM"
+        share = sum(map(seen.share, ("forward", "backward", "other"))) * (1 - 1 / calls)
+        found.insert(0, Advice(change, _without(share, "what the others take")))
     optimizer = seen.share("optimizer")
     if optimizer >= at.ADVISED_SHARE:
         change = "fused=True for the optimizer: one kernel in place of one or more for each parameter"
@@ -112,22 +141,20 @@ def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
-    if seen.ranks and seen.ranks[0].facts.get("parameter_dtype") == "float64":
+    if seen.first.facts.get("parameter_dtype") == "float64":
         found.append(Advice("float32 in place of float64: torch.set_default_dtype, or .float() on the data", UNKNOWN))
     busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
     if "fp32" in tags:
         tensor_tflops, fp32_tflops = tensor_peak(seen.gpu_name), peak_tflops(seen.gpu_name, "fp32")
         ratio = tensor_tflops / fp32_tflops if tensor_tflops and fp32_tflops else None
-        gain = UNKNOWN
-        if ratio is not None:
-            at_most = 1 / (1 - busy + busy / ratio)
-            worked = f"and the SMs are at work {100 * busy:.0f} % of the time"
-            gain = f"at most {at_most:.2g}×: tensor cores have {ratio:.0f}× the peak of fp32, {worked}"
-        found.append(Advice('torch.autocast("cuda", dtype=torch.bfloat16)', gain))
-        if ratio is not None:
-            at_most = 1 / (1 - busy + busy / (ratio / 2))
-            gain = f"at most {at_most:.2g}×: TF32 has half the peak of bf16"
-        found.append(Advice('torch.set_float32_matmul_precision("high"), and no other change', gain))
+        for change, kind, times in (
+            ('torch.autocast("cuda", dtype=torch.bfloat16)', "bf16", ratio),
+            ('torch.set_float32_matmul_precision("high"), and no other change', "TF32", ratio and ratio / 2),
+        ):
+            peaks = (
+                f"{kind} has {times or 0:.0f}× the peak of fp32, and the SMs are at work {100 * busy:.0f} % of the time"
+            )
+            found.append(Advice(change, f"at most {1 / (1 - busy + busy / times):.2g}×: {peaks}" if times else UNKNOWN))
     elif not found and busy < at.COMPUTE_BOUND_SM_PCT / 100:
         found.append(Advice("a larger batch: more work in each kernel", _full(100 * busy, "the SMs are at work")))
     elif not found:
@@ -150,7 +177,7 @@ def _latency(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     most = max(seen.gpu.get(key, 0.0) for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct"))
     fill = _full(most, "arithmetic and memory are at work at most")
     return [
-        Advice("a larger batch: as many kernels, more work in each", f"{fill}, in examples a second"),
+        Advice("a larger batch: as many kernels, more work in each", _larger(most)),
         Advice("fewer steps one behind the other: shorter sequences, or attention or convolutions for the loop", fill),
         Advice("torch.compile(model); and where it computes in float64 or sorts, float32 or no sorting", UNKNOWN),
     ]
@@ -161,14 +188,13 @@ def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     moved = f"memory is at work {100 * dram:.0f} % of the time"
     found = [Advice("torch.compile(model): fuses element-wise operations, so data is read once",
                     f"at most {_times(dram)}: {moved}")]  # fmt: skip
-    if seen.share("optimizer") >= at.WAIT_SHARE or seen.gpu_share("optimizer") >= at.WAIT_SHARE:
-        spent = max(seen.share("optimizer"), seen.gpu_share("optimizer"))
+    spent = max(seen.share("optimizer"), seen.first.gpu.get("optimizer", 0.0))
+    if spent >= at.WAIT_SHARE:
         change = "sparse gradients for large embeddings (sparse=True with SparseAdam), or fused=True"
         found.insert(0, Advice(change, _without(spent, "the optimizer")))
-    if "autocast" not in (seen.ranks[0].facts if seen.ranks else {}):
-        found.append(
-            Advice('torch.autocast("cuda", dtype=torch.bfloat16): half the bytes', f"at most {_times(dram / 2)}")
-        )
+    if "autocast" not in seen.first.facts:
+        bf16 = 'torch.autocast("cuda", dtype=torch.bfloat16): half the bytes'
+        found.append(Advice(bf16, f"at most {_times(dram / 2)}"))
     return found
 
 
@@ -184,7 +210,7 @@ def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return [
         Advice("gradient accumulation with model.no_sync(): one all-reduce for several batches", gain),
         Advice("a larger batch per GPU: more compute per all-reduce", gain),
-        Advice("DDP with gradient_as_bucket_view=True and a bf16 compression hook: half to send", _halved(seen)),
+        Advice("DDP with gradient_as_bucket_view=True and a bf16 compression hook: half to send", _waiting(seen, 0.5)),
     ]
 
 
@@ -196,14 +222,9 @@ def _waited(seen: Signals) -> float:
     return float(min(0.99, max(seen.communication_wait or 0.0, exposed, *shares, link)))
 
 
-def _waiting(seen: Signals) -> str:
-    waited = _waited(seen)
-    return _without(waited, "communication") if waited >= 0.05 else UNKNOWN
-
-
-def _halved(seen: Signals) -> str:
-    waited = _waited(seen)
-    return f"at most {_times(waited / 2)}: half of {100 * waited:.0f} % of the time" if waited >= 0.05 else UNKNOWN
+def _waiting(seen: Signals, part: float = 1.0) -> str:
+    waited, what = part * _waited(seen), "communication" if part == 1.0 else "half of communication"
+    return _without(waited, what) if waited >= 0.05 * part else UNKNOWN
 
 
 def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -212,18 +233,25 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", UNKNOWN),
             Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
         ]
-    copied = seen.share("copy")
-    gain = _without(copied, "copying") if copied >= at.ADVISED_SHARE else _rest(seen)
-    found = [Advice("keep the data on the GPU: copy once, not every step", gain)]
-    first = seen.ranks[0] if seen.ranks else None
-    if first is None or first.pageable >= 0.5:
-        found.insert(0, Advice("pin_memory=True and .to(device, non_blocking=True)", gain))
-    if first is not None and first.copies_per_step >= at.MANY_COPIES:
+    copied, first = seen.share("copy"), seen.first
+    stands = copied >= at.COPY_SHARE  # the script does, while it copies
+    gain = _without(copied, "copying") if stands else _rest(seen)
+    share = copied if stands else _link_share(seen)
+    bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32" if share else UNKNOWN
+    found = [
+        Advice("keep the data on the GPU: copy once, not every step", gain),
+        Advice("send images as uint8 and convert to float on the GPU", bytes_gain),
+    ]
+    if not stands and seen.ranks:
+        return found[::-1]
+    if not seen.ranks or first.pageable >= 0.5:
+        rate = first.copied_bytes_per_s
+        pinned = _sped_up(copied, "copying", at.PCIE_PEAK_BYTES_PER_S / rate) if rate else gain
+        found.insert(0, Advice("pin_memory=True and .to(device, non_blocking=True)", pinned))
+    if first.copies_per_step >= at.MANY_COPIES:
         change = f"one copy in place of {first.copies_per_step:.0f}: stack the batch's fields on the host first"
         found.insert(0, Advice(change, gain))
-    share = copied if copied >= at.ADVISED_SHARE else _link_share(seen)
-    bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32"
-    return [*found, Advice("send images as uint8 and convert to float on the GPU", bytes_gain if share else UNKNOWN)]
+    return found
 
 
 def _link_share(seen: Signals) -> float:
@@ -233,11 +261,13 @@ def _link_share(seen: Signals) -> float:
 
 
 def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    sites = [wait.site for wait in seen.ranks[0].waits[:2]] if seen.ranks else []
     rests = "so much of the time the script waits for the GPU, and the GPU for the script"
     gain = f"at most {_times(seen.lost_in_waits)}: {100 * seen.lost_in_waits:.0f} %, {rests}"
     return [
-        *(Advice(f"{site}: keep it on the GPU, and read it every 50 steps", gain) for site in sites),
+        *(
+            Advice(f"{wait.site}: keep it on the GPU, and read it every 50 steps", gain)
+            for wait in seen.first.waits[:2]
+        ),
         Advice("no print, .item(), .cpu(), mask or if on a CUDA tensor within a step", gain),
     ]
 
@@ -255,6 +285,11 @@ def _evaluation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     gain = _without(seen.share("checkpoint"), "saving")
     return [Advice("save less often", gain), Advice("copy to pinned host memory, and write in a thread", gain)]
+
+
+def _compiling(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    change = "torch.compile once, before the loop: with dynamic=True, or batches padded to a few lengths"
+    return [Advice(change, _without(seen.recompiled, "compiling after the first steps"))]
 
 
 def for_idle_gpus(gpus: int, working: int) -> tuple[Advice, Advice]:
@@ -317,7 +352,7 @@ ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "compute-bound": _compute, "memory-bandwidth-bound": _bandwidth, "communication-bound": _communication,
     "host-memory-bound": _host_memory, "throttled": _throttled, "idle": _idle,
     "synchronisation-bound": _synchronisation, "evaluation-bound": _evaluation, "checkpoint-bound": _checkpoint,
-    "imbalanced": _imbalance, "undetermined": _undetermined,
+    "compiling": _compiling, "imbalanced": _imbalance, "undetermined": _undetermined,
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def diagnose(
         return too_short(seen)
     if found is None or ended is None or not seen.ranks:
         return found
-    noted = notes(seen.ranks[0], ended.wall_s or 0.0)
+    noted = notes(seen.first, ended.wall_s or 0.0)
     return replace(found, tags=(*found.tags, *noted), evidence=(*found.evidence, *noted.values()))
 
 
@@ -43,7 +43,7 @@ def diagnose_signals(seen: Signals) -> Diagnosis | None:
     """Return the same from signals."""
     if seen.samples < at.MIN_SAMPLES or not ("utilization_pct" in seen.gpu or "sm_activity_pct" in seen.gpu):
         return None
-    if seen.ranks and seen.ranks[0].seconds < SHORTEST_S:
+    if seen.ranks and seen.first.seconds < SHORTEST_S:
         return None
     cause = next(cause for cause, holds in RULES if holds(seen))
     tags = tuple(tag for tag, holds in TAGS if holds(seen))
@@ -70,8 +70,9 @@ _OF_REGION: Mapping[str, Cause] = {
 }  # fmt: skip
 
 
-def _slowed(seen: Signals) -> bool:
-    return any(seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.table("thresholds")["SLOWDOWNS"])
+def _throttled_by(kind: str) -> Callable[[Signals], bool]:
+    """Return the rule that the GPU's clock was lowered, for a reason of this kind, in a large part of the time."""
+    return lambda seen: any(seen.throttled.get(each, 0) >= at.THROTTLED_SHARE for each in at.table("thresholds")[kind])
 
 
 def _cpu_throttled(seen: Signals) -> bool:
@@ -144,10 +145,9 @@ def _latency(seen: Signals) -> bool:
         return False
     if any(gpu.get(key, 100.0) >= at.LATENCY_ACTIVITY_PCT for key in keys):
         return False
-    caught_up = seen.ranks[0].caught_up if seen.ranks else None
-    return (caught_up is not None and caught_up <= at.LATENCY_CAUGHT_UP) or gpu[
-        "sm_activity_pct"
-    ] >= at.COMPUTE_BOUND_SM_PCT
+    caught_up = seen.first.caught_up
+    behind = caught_up is not None and caught_up <= at.LATENCY_CAUGHT_UP
+    return behind or gpu["sm_activity_pct"] >= at.COMPUTE_BOUND_SM_PCT
 
 
 def _host_memory(seen: Signals) -> bool:
@@ -164,16 +164,16 @@ def _host_memory(seen: Signals) -> bool:
 def _waits_for_data(seen: Signals) -> float:
     """Return the share spent waiting for batches while the GPU, if its clock was read, waits too."""
     share = seen.share("data")
-    return share if share >= at.WAIT_SHARE and seen.ranks[0].gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE else 0.0
+    return share if share >= at.WAIT_SHARE and seen.first.gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE else 0.0
 
 
 def _between_the_steps(seen: Signals) -> float:
     """Return the share of Python between the steps while the GPU rests."""
-    share = seen.share("other")
+    share = seen.share("other") - seen.python_for_waits
     if share < at.OWN_PYTHON_SHARE or not seen.share("forward") or not _starved(seen):
         return 0.0
     utilization = seen.gpu.get("utilization_pct", 100.0)
-    between = seen.ranks[0].gpu.get("data", 0.0) >= at.WAIT_SHARE and utilization < at.RESTLESS_UTILIZATION_PCT
+    between = seen.first.gpu.get("data", 0.0) >= at.WAIT_SHARE and utilization < at.RESTLESS_UTILIZATION_PCT
     return share if between or utilization < at.OWN_PYTHON_UTILIZATION_PCT else 0.0
 
 
@@ -195,7 +195,7 @@ def _synchronises(seen: Signals) -> float:
     lost = seen.lost_in_waits
     if lost < at.SYNC_SHARE:
         return 0.0
-    often = seen.ranks[0].waits_per_step >= at.SYNCS_PER_STEP
+    often = seen.first.waits_per_step >= at.SYNCS_PER_STEP
     return lost if often or seen.share("sync") >= at.LONG_SYNC_SHARE else 0.0
 
 
@@ -203,10 +203,11 @@ def _synchronises(seen: Signals) -> float:
 SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
     ("data-bound", _waits_for_data),
     ("python-bound", _between_the_steps),
-    ("evaluation-bound", _at_least("evaluation", at.EVALUATION_SHARE)),
+    ("evaluation-bound", _at_least("evaluation", at.WAIT_SHARE)),
     ("checkpoint-bound", _at_least("checkpoint", at.WAIT_SHARE)),
     ("host-memory-bound", _at_least("copy", at.COPY_SHARE, starved=True)),
     ("synchronisation-bound", _synchronises),
+    ("compiling", lambda seen: seen.recompiled if seen.recompiled >= at.WAIT_SHARE else 0.0),
 )
 
 
@@ -251,7 +252,7 @@ def _kernels_too_small(seen: Signals) -> bool:
 
 #: Cause → rule. Measurements and the script's reports come before inferences; what stops all comes first.
 RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
-    ("throttled", _slowed),
+    ("throttled", _throttled_by("SLOWDOWNS")),
     ("throttled", lambda seen: _cpu_throttled(seen) and _starved(seen)),
     ("imbalanced", _imbalanced),
     *((cause, _leads(share)) for cause, share in SHARES),
@@ -270,24 +271,18 @@ RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("undetermined", lambda seen: True),
 )
 
+
+def _without_tensor_cores(seen: Signals) -> bool:
+    tensor, fp32 = seen.gpu.get("tensor_activity_pct", 100.0), seen.gpu.get("fp32_activity_pct", 0.0)
+    return tensor < min(at.TENSOR_USED_PCT, fp32)
+
+
 #: Tag → what it takes. Tags do not exclude one another.
 TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
-    (
-        "power-cap",
-        lambda seen: any(
-            seen.throttled.get(reason, 0.0) >= at.THROTTLED_SHARE for reason in at.table("thresholds")["CAPS"]
-        ),
-    ),
-    ("slowdown", _slowed),
+    ("power-cap", _throttled_by("CAPS")),
+    ("slowdown", _throttled_by("SLOWDOWNS")),
     ("cpu-quota", _cpu_throttled),
-    (
-        "fp32",
-        lambda seen: (
-            "tensor_activity_pct" in seen.gpu
-            and seen.gpu["tensor_activity_pct"] < at.TENSOR_USED_PCT
-            and seen.gpu.get("fp32_activity_pct", 0.0) > seen.gpu["tensor_activity_pct"]
-        ),
-    ),
+    ("fp32", _without_tensor_cores),
     ("no-workers", lambda seen: seen.host.get("worker_cpu_cores", 0.0) < at.WORKERS_ACTIVE_CORES),
     ("main-process-busy", lambda seen: seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus) >= at.MAIN_BUSY_CORES),
     ("communication", lambda seen: seen.gpus > 1 and _nvlink(seen) >= at.NVLINK_TAG_BYTES_PER_S),
@@ -297,14 +292,12 @@ TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
 
 def _measured(seen: Signals) -> list[str]:
     """Return the parts of a step, and the line of the script that waits most for the GPU."""
-    if not seen.ranks:
-        return []
+    first = seen.first
     parts = [
-        f"{100 * share:.0f} % of the time {seen.ranks[0].words(region)}"
+        f"{100 * share:.0f} % of the time {first.words(region)}"
         for region in REGIONS
-        if (share := seen.share(region)) >= 0.05
+        if (share := first.share(region)) >= 0.05
     ]
-    first = seen.ranks[0]
     if seen.share("copy") >= 0.05 and first.copies_per_step:
         parts.append(
             f"{first.copies_per_step:.3g} copies a step, {100 * first.pageable:.0f} % of them from pageable memory"

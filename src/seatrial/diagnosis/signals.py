@@ -49,9 +49,14 @@ class Signals:
     ranks: tuple[Anatomy, ...] = ()
     gpu_name: str = ""
 
+    @property
+    def first(self) -> Anatomy:
+        """Return the steps of rank 0; empty ones without measurements."""
+        return self.ranks[0] if self.ranks else Anatomy(0, 0, 0.0, {})
+
     def share(self, region: str) -> float:
         """Return the measured share of rank 0's time; 0 without measurements."""
-        return self.ranks[0].share(region) if self.ranks else 0.0
+        return self.first.share(region)
 
     @property
     def lost_in_waits(self) -> float:
@@ -60,11 +65,18 @@ class Signals:
         Without them a step takes as long as the host's other work or as the GPU's kernels, whichever is longer.
         """
         rests = 1.0 - self.gpu.get("utilization_pct", 0.0) / 100
-        return max(0.0, min(self.share("sync"), rests))
+        return max(0.0, min(self.share("sync") + self.python_for_waits, rests))
 
-    def gpu_share(self, phase: str) -> float:
-        """Return a phase's share of rank 0's stream, by the GPU's clock in windows."""
-        return self.ranks[0].gpu.get(phase, 0.0) if self.ranks else 0.0
+    @property
+    def python_for_waits(self) -> float:
+        """Return the share of Python at lines of the loop that also wait for the GPU: it works out what they read."""
+        sites = {wait.site.partition(" ")[0] for wait in self.first.waits}
+        return sum(share for site, share in self.first.lines if site in sites)
+
+    @property
+    def recompiled(self) -> float:
+        """Return the share of rank 0's time that torch.compile took after the first steps."""
+        return self.first.recompile_s / (self.first.seconds or 1.0)
 
 
 def signals(

@@ -23,11 +23,12 @@ def samples(count=5, gpus=1, reasons=(), each_utilization_pct=(), **values):
     return [{"t": 100.0 + second, "gpus": [dict(gpu) for gpu in made], **host} for second in range(count)]
 
 
-def anatomy(steps=400, seconds=20.0, rank=0, window=None, **regions):
+def anatomy(steps=400, seconds=20.0, rank=0, window=None, compile_s=0.0, starts_s=0.0, **regions):
     """The hook's line of a script whose GPU is not the limit; shares that add up with ``other``."""
     spent = {name: share * seconds for name, share in regions.items()}
     spent["other"] = seconds - sum(spent.values())
-    line = {"pid": 7 + rank, "steps": steps, "seconds": seconds, "examples": 64 * steps, "regions": spent}
+    line = {"pid": 7 + rank, "steps": steps, "seconds": seconds, "examples": 64 * steps, "regions": spent,
+            "compile_s": compile_s, "starts_s": starts_s}  # fmt: skip
     if window is not None:
         line["window"] = {"steps": 40, "seconds": 2.0, "regions": {k: v / 10 for k, v in spent.items()}, **window}
     return {"t": 104.0, "rank": rank, "anatomy": line}
@@ -38,7 +39,9 @@ CASES = {case["id"]: case for kind in ("samples", "measured") for case in consta
 
 def diagnosed(name, gpu_name=""):
     case = CASES[name]
-    return diagnose(samples(**{**BUSY, **case["seen"]}), [anatomy(**line) for line in case.get("lines", ())], gpu_name)
+    lines = [anatomy(**line) for line in case.get("lines", ())]
+    facts = {"rank": 0, "training": {"pid": 7, **case.get("facts", {})}}
+    return diagnose(samples(**{**BUSY, **case["seen"]}), [*lines, facts], gpu_name)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -53,27 +56,43 @@ def test_cause_with_evidence_and_bounded_gains(name):
 PYTHON = {"regions": {"other": 1.6, "forward": 0.2, "backward": 0.2}, "lines": [["train.py:41", 1.2]]}
 DOUBLE = [anatomy(), {"rank": 0, "training": {"pid": 7, "parameter_dtype": "float64"}}]
 COPIED = {"count": 80, "bytes": 8e6, "pageable": 80, "blocking": 40}
+
+
+def cores(count, workers=0):
+    return {"rank": 0, "training": {"pid": 7, "cores": count, "loader": {"workers": workers}}}
+
+
 ALONE = {"worker_cpu_cores": 0, "workers": 0, "cpu_quota_cores": 4.0}
 
 
 @pytest.mark.parametrize(
     ("changes", "steps", "change", "gain", "evidence"),
     [
-        ({}, anatomy(data=0.75), "", "at most 4×: waiting for data is 75 % of", "75 % of the time waiting"),
+        ({}, anatomy(data=0.75), "", "at most 3.6×: waiting for data is 75 % of", "75 % of the time waiting"),
         ({}, anatomy(copy=0.5, window={"copied": COPIED}), "", "",
          "2 copies a step, 100 % of them from pageable memory and 50 % without non_blocking"),
         ({"utilization_pct": 75, "sm_activity_pct": 60}, anatomy(sync=0.7, window={"waits": WAITS_AT}), "",
          "at most 1.3×: 25 %", ""),
         ({}, anatomy(sync=0.4, window={"waits": WAITS_AT}), "train.py:41 item", "", ""),
         ({"utilization_pct": 1.5, "sm_activity_pct": 0.2, **ALONE}, anatomy(data=0.95),
-         "DataLoader(num_workers=3, persistent_workers=True) (the container has 4 cores)", "at most 10× or more: ", ""),
+         "DataLoader(num_workers=3, persistent_workers=True) (the container has 4 cores)", "at most 3.2×: ", ""),
+        ({}, anatomy(data=0.9, starts_s=8.0), "persistent_workers=True", "at most 10× or more: ", ""),
+        ({}, [anatomy(data=0.9), cores(1, workers=4)], "give the container more CPU: --cpus 5", "at most 5×: ", ""),
+        ({"main_cpu_cores": 0.2}, [anatomy(data=0.9), cores(2)], "DataLoader(num_workers=8", "at most 7.7×: ", ""),
+        ({"worker_cpu_cores": 2.0}, [anatomy(data=0.9), cores(4, workers=2)],
+         "more loader workers: num_workers=3 instead of 2", "at most 1.5×: ", ""),
+        ({}, anatomy(window={"calls": 2560}), "one call of the model in place of 64", "at most 10× or more: ", ""),
+        ({}, anatomy(window={**PYTHON, "lines": [["train.py:41", 0.8]]}), "train.py:41: torch._foreach_",
+         "at most 1.7×", ""),
         ({"utilization_pct": 2, "sm_activity_pct": 0.2}, anatomy(window=PYTHON), "train.py:41: take it out of the step",
          "at most 2.5×: this line is 60 %", "train.py:41 takes 60 %"),
         ({"utilization_pct": 2, "sm_activity_pct": 0.2}, anatomy(window={**PYTHON, "lines": []}), "find the line", "",
          ""),
         ({"utilization_pct": 100, "sm_activity_pct": 97}, DOUBLE, "float32 in place of float64", "", ""),
     ],
-    ids=["data", "copies", "a third rests", "line that waits", "no workers", "line of Python", "no line", "float64"],
+    ids=["data", "copies", "a third rests", "line that waits", "no workers", "workers that start in each pass",
+         "one core for all", "examples that are waited for", "examples that are computed", "a model in a loop",
+         "a line that launches", "line of Python", "no line", "float64"],
 )  # fmt: skip
 def test_first_advice_follows_from_the_measurement(changes, steps, change, gain, evidence):
     found = diagnose(samples(**{**STARVED, **changes}), steps if isinstance(steps, list) else [steps])

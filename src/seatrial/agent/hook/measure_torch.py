@@ -117,6 +117,8 @@ class Measuring:
     def place(self) -> None:
         torch, recorder = self.torch, self.recorder
         graph, no_grad, inference = getattr(torch.cuda, "CUDAGraph", None), torch.no_grad, torch.inference_mode
+        names = ("_open_zipfile_writer_file", "_open_zipfile_writer_buffer")
+        writers = [getattr(sys.modules["torch.serialization"], name, None) for name in names]
         self.steps.place(sys.modules["torch.optim.optimizer"])
         self.by_hand.place()
         self.loaders.place(sys.modules["torch.utils.data.dataloader"])
@@ -124,6 +126,7 @@ class Measuring:
             # What torch.save calls, and no one else: torch.save itself stays as it is.
             (sys.modules["torch.serialization"], "_save", self._saves),
             (sys.modules["torch.serialization"], "_legacy_save", self._saves),
+            *((writer, "__exit__", self._saves) for writer in writers),  # of what lies in buffers
             *((kind, "__enter__", self._gradients_end) for kind in (no_grad, inference)),
             *((kind, "__exit__", self._gradients_begin) for kind in (no_grad, inference)),
             (torch.nn.Module, "train", self._mode),
@@ -247,6 +250,7 @@ class Measuring:
 
     def look(self, step: int) -> None:
         self.recorder.facts.pop("compiles_since_s", None)
+        self.recorder.facts.setdefault("first_compile_s", round(_compile_seconds(), 3))
         self.windows.at_step(step)
         if "loader" not in self.recorder.facts:
             loader = self.loaders.now()
@@ -267,11 +271,14 @@ class Measuring:
 
     def extra(self) -> Dict[str, Any]:
         torch, more = self.torch, dict(self.windows.totals())
+        self.recorder.facts["cores"] = len(os.sched_getaffinity(0))
         loader = self.loaders.now()
         if loader:
             self.recorder.facts["loader"] = loader
         if self.loaders.passed:
             more["pass"] = self.loaders.passed
+        if self.loaders.starts_s:
+            more["starts_s"] = round(self.loaders.starts_s, 6)
         if torch.cuda.is_initialized():
             stats = torch.cuda.memory_stats_as_nested_dict()  # memory_stats itself flattens and sorts 100 names
             more["peak_bytes"] = stats["reserved_bytes"]["all"]["peak"] if stats else 0

@@ -8,7 +8,7 @@ import functools
 import os
 import sys
 from threading import get_ident
-from types import FunctionType, MethodType
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 #: The owner had no attribute of its own under the name: it inherits one.
@@ -117,17 +117,20 @@ def _put(owner: Any, name: str, own: Any) -> None:
 
 #: Most events of one line in a step. Then the line is silent, and its time counts for the last line that still reports.
 _MOST_EVENTS = 64
+#: A function that spends such a share of its time at the line that calls the next has its steps made there.
+_NEARLY_ALL = 0.9
 #: An identifier that no kind of tool has for itself. Source: docs.python.org, sys.monitoring.
 _TOOL = 4
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<")
 
 
 class ScriptLines:
-    """Time by the line of the script that runs, from Python 3.12 on and where no other tool monitors.
+    """Time by the line of the script that runs or has called what runs, in the function that makes the steps; from
+    Python 3.12 on and where no other tool monitors.
 
     Args:
         clock: seconds of what is to be divided; None for now.
-        passed_by: prefixes of file names. Time in these files counts for the line that called them.
+        passed_by: prefixes of names of files that are not the script's.
 
     Attributes:
         spent: a file and a line → seconds.
@@ -137,72 +140,75 @@ class ScriptLines:
         self._clock, self._passed_by = clock, (*passed_by, *_LIBRARIES)
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self.spent: Dict[Tuple[str, int], float] = {}
-        self._events: Dict[Tuple[str, int], int] = {}
-        self._codes: Dict[Any, bool] = {}  # seen so far → whether they are of the script
-        self._last, self._at_s, self._thread, self._open = ("", 0), 0.0, 0, False
+        self._functions: Dict[Any, SimpleNamespace] = {}  # that run now, by their code, the outermost first
+        self._at_s, self._steps, self._thread, self._open = 0.0, 0, 0, False
 
     def open(self) -> None:
-        """Begin, in the thread that calls this, with the functions that run; those that they call follow."""
+        """Begin, in the thread that calls this, with the functions that run."""
         monitoring = self._monitoring
-        self.spent, self._events, self._last = {}, {}, ("", 0)
+        self.spent = {}
         if monitoring is None or any(monitoring.get_tool(each) is not None for each in range(6)):
             return
-        self._open, self._thread, self._at_s = True, get_ident(), self._clock() or 0.0
-        monitoring.use_tool_id(_TOOL, "seatrial")
-        monitoring.register_callback(_TOOL, monitoring.events.LINE, self._line)
-        monitoring.register_callback(_TOOL, monitoring.events.CALL, self._call)
+        self._open, self._thread, self._at_s, self._steps = True, get_ident(), self._clock() or 0.0, 0
+        self._functions = {}
         frame: Any = sys._getframe(1)
         while frame is not None:
-            self._codes[frame.f_code] = self._is_scripts(frame.f_code)
+            if self._is_scripts(frame.f_code):
+                line = frame.f_lineno  # at which it makes steps, and of now; ``steps``: in which it went on to another
+                function = SimpleNamespace(steps_at=line, now=line, spent={}, events={}, steps=0)
+                self._functions = {frame.f_code: function, **self._functions}
             frame = frame.f_back
-        self._look(monitoring.events.LINE | monitoring.events.CALL)
+        monitoring.use_tool_id(_TOOL, "seatrial")
+        monitoring.register_callback(_TOOL, monitoring.events.LINE, self._line)
+        self._look(monitoring.events.LINE)
 
     def step(self) -> None:
         """Look again at the lines that ran often, as a step has ended."""
         if self._open:
-            self._events = {}
+            self._passes()
+            self._steps += 1
+            for each in self._functions.values():
+                each.steps += bool(each.events)
+                each.events = {}
             self._look(0)
-            self._look(self._monitoring.events.LINE | self._monitoring.events.CALL)
+            self._look(self._monitoring.events.LINE)
 
     def close(self) -> None:
+        """End, and find the function that makes the steps: the outermost that goes on to other lines in most."""
         if not self._open:
             return
         self._passes()
-        self._open, monitoring = False, self._monitoring
+        self._open = False
         self._look(0)
-        for event in (monitoring.events.LINE, monitoring.events.CALL):
-            monitoring.register_callback(_TOOL, event, None)
-        monitoring.free_tool_id(_TOOL)
-        self.spent.pop(("", 0), None)
+        self._monitoring.register_callback(_TOOL, self._monitoring.events.LINE, None)
+        self._monitoring.free_tool_id(_TOOL)
+        for code, each in self._functions.items():
+            if each.steps * 2 >= self._steps and each.spent:
+                self.spent = {(code.co_filename, line): spent for line, spent in each.spent.items()}
+                if each.spent.get(each.steps_at, 0.0) < _NEARLY_ALL * sum(each.spent.values()):
+                    break
+        self._functions = {}
 
     def _is_scripts(self, code: Any) -> bool:
         return not code.co_filename.startswith(self._passed_by) and "-packages" + os.sep not in code.co_filename
 
     def _look(self, events: int) -> None:
-        for code, scripts in self._codes.items():
-            if scripts:
-                self._monitoring.set_local_events(_TOOL, code, events)
-
-    def _call(self, code: Any, offset: int, called: Any, argument: Any) -> Any:
-        called = called.__func__ if type(called) is MethodType else called
-        if type(called) is FunctionType and called.__code__ not in self._codes and get_ident() == self._thread:
-            self._codes[called.__code__] = scripts = self._is_scripts(called.__code__)
-            if scripts:
-                events = self._monitoring.events
-                self._monitoring.set_local_events(_TOOL, called.__code__, events.LINE | events.CALL)
-        return self._monitoring.DISABLE
+        for code in self._functions:
+            self._monitoring.set_local_events(_TOOL, code, events)
 
     def _line(self, code: Any, number: int) -> Any:
-        if get_ident() != self._thread or not self._passes():
+        function = self._functions.get(code)
+        if function is None or get_ident() != self._thread or not self._passes():
             return None
-        self._last = place = (code.co_filename, number)
-        self._events[place] = events = self._events.get(place, 0) + 1
+        function.now = number
+        function.events[number] = events = function.events.get(number, 0) + 1
         return self._monitoring.DISABLE if events >= _MOST_EVENTS else None
 
     def _passes(self) -> bool:
-        """Count the time since the last event as the last line's; return False while the clock has none."""
+        """Count the time since the last event for the line of each function; return False while the clock has none."""
         now_s = self._clock()
         if now_s is not None:
-            self.spent[self._last] = self.spent.get(self._last, 0.0) + now_s - self._at_s
+            for each in self._functions.values():
+                each.spent[each.now] = each.spent.get(each.now, 0.0) + now_s - self._at_s
             self._at_s = now_s
         return now_s is not None

@@ -21,6 +21,7 @@ class LoaderWatch:
 
     Attributes:
         settings: of the loader in use, as it is. passed: batches of its pass so far, and in all; [] where unknown.
+        starts_s: spent since the first step on starting workers that live for one pass.
     """
 
     def __init__(self, torch: Any, recorder: Recorder, windows: Windows) -> None:
@@ -32,12 +33,14 @@ class LoaderWatch:
         self.passed: List[int] = []
         self._plain: Any = (deque(), [0, 0.0])  # of the iterator of plain steps: sizes, and what its pass gave
         recorder.stepped_elsewhere, recorder.drawn = self.trained_on, self.drawn
+        self.starts_s = 0.0
 
     def place(self, dataloader: Any) -> None:
         """Patch ``dataloader``, the module torch.utils.data.dataloader, so that its iterators report here."""
         base = dataloader._BaseDataLoaderIter
         base._seatrial_trains = False  # True on those that steps follow
-        wrap(base, "__init__", self._begins)
+        wrap(dataloader._SingleProcessDataLoaderIter, "__init__", self._begins)
+        wrap(dataloader._MultiProcessingDataLoaderIter, "__init__", self._begins)
         base._seatrial_sizes = ()  # how many examples were requested for each batch that has not come yet
         base._seatrial_passes = -1  # backward passes when the last batch was taken
         base._seatrial_pass = None  # how many batches and examples it gave
@@ -48,11 +51,15 @@ class LoaderWatch:
     def _begins(self, original: Any) -> Any:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             if self.recorder.mine():
-                self.recorder.timeline.enter("data")  # workers start in here
+                self.recorder.doubt()  # workers start in here, maybe for an evaluation
+                self.recorder.timeline.enter("data")
+                began_s = perf_counter()
                 try:
                     original(iterator, loader, *args, **kwargs)
                 finally:
                     self.recorder.timeline.leave()
+                if self.recorder.steps and not iterator._persistent_workers:
+                    self.starts_s += perf_counter() - began_s
             else:
                 original(iterator, loader, *args, **kwargs)
 

@@ -141,6 +141,8 @@ class Windows:
         self._copied: Dict[str, float] = {}
         self._sites_now: Dict[str, List[float]] = {}
         self._copied_now: Dict[str, float] = {}
+        self._calls = 0  # of the module that is called most often in a window, for gradients
+        self._calls_now: Dict[int, int] = {}  # by the module's id
         self._plain: Dict[Any, bool] = {}
         self._inside = False
         self._depth = 0
@@ -228,6 +230,8 @@ class Windows:
         if self._sites:
             worst = sorted(self._sites.items(), key=lambda item: -item[1][1])[:_MOST_SITES]
             window["waits"] = [[site, int(count), round(spent, 6)] for site, (count, spent) in worst]
+        if self._calls:
+            window["calls"] = self._calls
         longest = sorted(self._lines.items(), key=lambda item: -item[1])[:_MOST_SITES]
         if longest:
             named: List[List[Any]] = [
@@ -239,7 +243,7 @@ class Windows:
     def _open(self, step: int) -> None:
         self.open, self._until = True, step + self._length
         self._first_s = self._first_s or perf_counter()
-        self._sites_now, self._copied_now, self._inside = {}, {}, False
+        self._sites_now, self._copied_now, self._calls_now, self._inside = {}, {}, {}, False
         self.given.window_opens()
         self._place()
         for place in self.also:
@@ -262,13 +266,14 @@ class Windows:
         self._closed += 1
         if self._closed == 2:  # the first one was of steps that still warmed up
             self._seconds, self._steps, self._regions, self._sites, self._copied = 0.0, 0, {}, {}, {}
-            self._lines = {}
+            self._lines, self._calls = {}, 0
         self._seconds += seconds
         self._steps += self._length
         for name, spent in totals.items():
             self._regions[name] = self._regions.get(name, 0.0) + spent - self._before[name]
         for line, spent in self._lines_of.spent.items():
             self._lines[line] = self._lines.get(line, 0.0) + spent
+        self._calls += max(self._calls_now.values(), default=0)
         for key, value in self._copied_now.items():
             self._copied[key] = self._copied.get(key, 0) + value
         for site, (count, spent) in self._sites_now.items():
@@ -384,6 +389,8 @@ class Windows:
                 result = original(module, *args, **kwargs)
                 return self.given.follow(batches, result) if batches else result
             self._depth = 1
+            if self._torch.is_grad_enabled():
+                self._calls_now[id(module)] = self._calls_now.get(id(module), 0) + 1
             if self._gpu.last == "end":
                 self.mark("forward")
             timeline.become("other")
