@@ -313,7 +313,8 @@ def rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Return a row for each shape, and one with the three shares."""
     made = []
     for name, each in found.items():
-        marks = [mark for mark in ("cause", "fix", "within") if not each.get(mark)]
+        measured = ("cause", "fix", *(["within"] if each.get("predicted") and each.get("gained") else []))
+        marks = [mark for mark in measured if not each.get(mark)]
         numbers = [f"{each[key]:.2f}×" if each.get(key) else "" for key in ("predicted", "gained")]
         made.append([name, each["expected"], each["found"], each.get("change", ""), *numbers,
                      f"not {', '.join(marks)}" if marks else "yes"])  # fmt: skip
