@@ -45,7 +45,7 @@ __all__ = ["Receipt", "Run", "doctor", "plan", "run", "runs", "start"]
 #: Receives text as the target prints it, both streams in order.
 Output = Callable[[str], object]
 
-#: Of a live run in a notebook.
+#: Lines of output shown of a live run in a notebook.
 _LAST_LINES = 15
 
 

@@ -16,7 +16,7 @@ _INPUT, _SIZE = b"i", b"s"
 _HEAD = struct.Struct(">cI")
 _LINES_COLUMNS = struct.Struct(">HH")
 
-#: Data of one message, at most; nobody of ours sends more.
+#: Most data of one message; no sender of ours exceeds it.
 MOST_BYTES = 64 * 1024
 
 #: A window has no more lines or columns than the kernel counts (struct winsize, tty_ioctl(4)).

@@ -15,7 +15,7 @@ _SAFE_WRITE_BYTES = 4096
 #: Bytes kept for a reader that is slower than the target, before the target is made to wait.
 _BACKLOG_BYTES = 256 * 1024
 
-#: Of evidence, which is kept for a reader that stalls: a day of one GPU's samples.
+#: Evidence kept for a reader that stalls: a day of samples of one GPU.
 _KEPT_BYTES = 64 * 1024 * 1024
 
 #: A reader that takes nothing for this long does not hold the target up any more.

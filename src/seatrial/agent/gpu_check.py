@@ -70,8 +70,8 @@ def explain(
 #: Plan.check → the framework's name in sentences. The program is probe/programs/<check>_check.py.
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
-#: What TensorFlow and JAX print if the target has left too little for cuBLAS and cuDNN (tensorflow#9489, #45070); a
-#: broken library prints the same, and the target ends of it.
+#: Messages of TensorFlow and JAX when the target has left too little memory for cuBLAS and cuDNN (tensorflow#9489,
+#: #45070). A broken library prints the same, and the target ends of it.
 _NO_ROOM = ("CUBLAS_STATUS_NOT_INITIALIZED", "failed to create cublas handle", "CUDNN_STATUS_NOT_INITIALIZED")
 
 #: Python starts in 20 ms, from a cold disk in seconds.
@@ -136,7 +136,7 @@ class FrameworkCheck:
         python, folder = target.interpreter(self._plan), self._plan.run_dir
         ready, write_end = os.pipe()
         try:
-            # Files: nobody reads while it runs, and a pipe that is full would hold it up.
+            # Files, not pipes: nothing reads while it runs, and a full pipe would block it.
             self._out, self._err = (tempfile.TemporaryFile(dir=folder) for _ in "oe")  # noqa: SIM115
             self._process = subprocess.Popen(
                 [python, "-c", _program(write_end, self._plan.check)],

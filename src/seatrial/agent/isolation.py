@@ -21,7 +21,7 @@ from seatrial.probe import processes
 
 _PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4  # Source: linux/prctl.h
 
-#: With one of these a target reaches the agent's memory, or the kernel under it. Source: linux/capability.h
+#: Capabilities that let a target reach the agent's memory, or the kernel under it. Source: linux/capability.h
 _DANGEROUS = {
     2: "DAC_READ_SEARCH", 16: "SYS_MODULE", 17: "SYS_RAWIO", 19: "SYS_PTRACE",
     21: "SYS_ADMIN", 38: "PERFMON", 39: "BPF", 40: "CHECKPOINT_RESTORE",

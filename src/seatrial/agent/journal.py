@@ -16,7 +16,7 @@ REDACTED = b"[redacted]"
 
 _CHUNK_BYTES = 1 << 20
 
-#: Of a file that the target may have made as long as it likes, this much is looked through: more than is ever reported.
+#: Bytes searched of a file that the target may have made as long as it likes: more than is ever reported.
 _LOOKED_THROUGH_BYTES = 1 << 30
 
 
@@ -119,7 +119,7 @@ class Redactor:
         return len(data)
 
 
-#: Kinds that a summary repeats: without them nobody knows what ran where. Signals show why it ended.
+#: Kinds that a summary repeats: they show what ran where. Signals show why it ended.
 _REPEATED = (
     *(events.AgentStarted, events.GpuCheck, events.GpuKernel, events.Found, events.TargetStarted),
     *(events.GpuContext, events.Signal),

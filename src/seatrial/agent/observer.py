@@ -15,7 +15,7 @@ from seatrial.findings.finding import Finding
 from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
 
-#: Memory this full ends the run soon. torch's allocator keeps what it once had, so less would warn of nothing.
+#: A run with GPU memory this full ends soon. torch's allocator keeps what it ever had: less would warn of nothing.
 GPU_MEMORY_FULL = 0.97
 HOST_MEMORY_FULL = 0.95
 SHARED_MEMORY_FULL = 0.90
@@ -28,16 +28,16 @@ _SLOWDOWNS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_p
 #: Below this tensor and DRAM activity nothing is computed. A hung NCCL kernel spins at 100 % utilisation and reads
 #: flags only; an H200 with a context and no kernel reads 0.0 %.
 QUIET_PCT = 1.0
-#: Without GPUs, or before Hopper: this little CPU, or no utilisation.
+#: A target below this many cores computes nothing. Used without GPUs, and before Hopper without utilisation.
 QUIET_CORES = 0.05
 
 #: Xids that the program itself causes. Source: https://docs.nvidia.com/deploy/xid-errors/
 XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45})
 
-#: Ready without a CPU for this share of so many seconds: others have the machine, or the script has too many workers.
+#: A process that is ready and has no CPU for this share of these seconds shares its machine, or has too many workers.
 STARVED_SHARE, STARVED_S = 0.5, 10.0
 
-#: How often dead processes are looked for.
+#: Interval between searches for dead processes.
 _ZOMBIES_EVERY_S = 10.0
 
 Report = Callable[[Finding], None]
@@ -178,12 +178,12 @@ def _share(part: Optional[int], whole: Optional[int]) -> float:
     return part / whole if part is not None and whole else 0.0
 
 
-#: While a GPU is not proven to be used: until so many seconds after the start, look so often; after that, with every
-#: sample. The shortest use that was seen, a C program's on an H100, had its context for 0.16 s: looks every 0.2 s
-#: missed 5 of 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
+#: (seconds since the start, interval) of looks while no use of a GPU is proven; later, a look comes with every sample.
+#: The shortest use that was seen, a C program's on an H100, had its context for 0.16 s: looks every 0.2 s missed 5 of
+#: 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
 _LOOKS = ((2.0, 0.05), (10.0, 0.1), (60.0, 0.5))
 
-#: How often reports are looked for; an idle look costs nothing else.
+#: Interval between looks for reports; an idle look costs nothing else.
 _REPORTS_S = 0.5
 
 #: GPM values come every second at first, so that a short run has enough of them to be judged; later they are the

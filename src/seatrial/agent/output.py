@@ -132,7 +132,7 @@ def _open_log(folder: str, name: str) -> int:
 #: Read in one go, at most: a script that reports faster than this must not keep the agent from its samples.
 _AT_ONCE_BYTES = 16 << 20
 
-#: At the end all is read, up to here.
+#: Most bytes read of the output that is left at the end.
 _AT_END_BYTES = 256 << 20
 
 #: Passed on of one target, in lines and bytes. A million lines take a reader's minute and a gigabyte its memory; a

@@ -23,7 +23,7 @@ from seatrial.probe import container, processes
 from seatrial.probe.container import Cgroup
 from seatrial.probe.sampler import Sampler
 
-#: A write without space fills what is left first, to the page; other ends leave more than this.
+#: A failed write fills the disk first, to the page; other failures leave more space than this.
 _FULL = 0.95
 
 
@@ -41,11 +41,11 @@ EXIT_TIMEOUT = 124  # as timeout(1) has it
 EXIT_CANNOT_RUN = 126  # as shells have it
 EXIT_NOT_FOUND = 127
 
-#: What the target leaves behind gets this long after SIGTERM, or the grace period if that is shorter.
+#: Time between SIGTERM and SIGKILL for processes that the target leaves behind; the grace period if that is shorter.
 LEFTOVER_GRACE_S = 5.0
 
-#: How long leftovers may take to end by themselves: helpers such as Python's multiprocessing.resource_tracker end when
-#: they see that the target has gone, and were not left running.
+#: Time for leftovers to end by themselves: helpers such as Python's multiprocessing.resource_tracker end when they see
+#: that the target has gone, and were not left running.
 LEFTOVER_NOTICE_S = 0.5
 
 #: The third request to stop cuts the grace period short. The second may be an engine repeating itself, or Ctrl-C
@@ -55,11 +55,11 @@ STOPS_UNTIL_KILL = 3
 #: A target can send its own PID 1 a thousand a second; evidence of that is bought with the host's disk.
 _MOST_RECORDED_SIGNALS = 200
 
-#: Seconds for copying what the target left in /tmp; of a run that was stopped, whose engine waits no longer
+#: Seconds for copying the files that the target left in /tmp; fewer for a stopped run, whose engine waits no longer
 #: (job.plan.AGENT_GRACE_S).
 _COPY_S, _COPY_WHEN_STOPPED_S = 60.0, 5.0
 
-#: How often leftovers, and a reader that is behind, are looked at.
+#: Interval between looks at leftovers, and at a reader that is behind.
 _TICK_S = 0.05
 
 

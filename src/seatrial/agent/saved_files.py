@@ -12,7 +12,7 @@ from seatrial.events import MODEL_SUFFIXES, FilesOutside, is_result
 #: Entries of folders, at most: a target can make any number.
 MOST_LOOKED_AT = 200_000
 
-#: Of the newest files. A line of evidence stays short.
+#: Most files reported, the newest first: a line of evidence stays short.
 MOST = 20
 
 #: File times come from the kernel's coarse clock, up to a tick late; a network volume's server has a clock of its own.
@@ -69,13 +69,13 @@ MOST_FILES, MOST_BYTES = 1000, 10 * 2**30
 _MOST_NAMED = 20
 _CHUNK_BYTES = 1 << 22
 
-#: What libraries leave: caches, compiled kernels, logs of their own processes.
+#: Files of libraries, not results: caches, compiled kernels, logs of their own processes.
 _NOISE = re.compile(
     r"\.|__pycache__$|site-packages$|node_modules$|(torchinductor|torchelastic|matplotlib|pymp|pip|ray)([-_]|$)"
 )
-#: What tempfile names so is scratch, unless it is a model.
+#: Names by tempfile: scratch files, unless they are models.
 _SCRATCH = re.compile(r"/tmp[a-z0-9_]{8}(?=[./]|$)")
-#: Folders of an image in which no script looks for its results.
+#: Folders of an image that hold no results of scripts.
 _SYSTEM = {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr"}
 
 FOLDER = "container"

@@ -32,7 +32,7 @@ def variables(plan: AgentPlan) -> Dict[str, str]:
 #: Marks every process of a run, in whichever session or parent; the guard finds them by it.
 RUN_VARIABLE = "SEATRIAL_RUN_ID"
 
-#: What programs that draw for a terminal's width take in place of one: the size of a plain terminal.
+#: Variables that programs read for a terminal's width if there is none: the size of a plain terminal.
 NO_TERMINAL = {"COLUMNS": "80", "LINES": "24"}
 
 #: Defaults of torchrun's arguments, which Kubeflow's operators put into their pods. Ours are on its command line, and
@@ -75,7 +75,7 @@ def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mappin
     return env
 
 
-#: How long nodes wait for each other. torch's own default for joining (dynamic_rendezvous.py, torch 2.13).
+#: Time for nodes to join each other; torch's own default (dynamic_rendezvous.py, torch 2.13).
 MEETING_TIMEOUT_S = 600
 
 

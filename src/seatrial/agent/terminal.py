@@ -10,7 +10,7 @@ from typing import Callable, List, Optional, Set, Tuple
 from seatrial.common.contract.agent_plan import AgentPlan, Terminal
 from seatrial.input_frames import InputDecoder, NotOursError
 
-#: What a terminal reads as the end of its input, Ctrl-D.
+#: The byte that ends a terminal's input, Ctrl-D.
 END_OF_INPUT = b"\x04"
 
 

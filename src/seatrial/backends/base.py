@@ -30,7 +30,7 @@ Echo = Callable[[str], None]
 
 Status = Literal["created", "running", "exited", "gone"]
 
-#: Which part of planning makes a backend's requests (planning/plan.py): a container of this machine, a process, pods.
+#: The part of planning for a backend's requests (planning/plan.py): a container of this machine, a process, pods.
 Planner = Literal["container", "process", "pods"]
 
 
@@ -53,10 +53,10 @@ class Traits:
     isolates: bool = True
 
 
-#: Of a backend that runs containers of this machine: every option is honoured.
+#: Traits of a backend that runs containers on this machine: every option is honoured.
 OF_CONTAINERS = Traits("container", frozenset({"container", "network", "limits", "image"}))
 
-#: Of a backend that runs processes of this machine.
+#: Traits of a backend that runs processes on this machine.
 OF_PROCESSES = Traits(
     "process",
     frozenset(),

@@ -88,8 +88,8 @@ def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Cal
 
 
 POLL_S = 0.05
-#: Rounds of SIGKILL: a process may fork while the first goes on (what it forked is in its session), and a killed
-#: one may take a while to end.
+#: Rounds of SIGKILL: a process may fork during the first one (its children stay in its session), and a killed one may
+#: take a while to end.
 KILL_ROUNDS = 100
 
 

@@ -23,13 +23,13 @@ def _imported(module: str, name: str) -> Any:
     return getattr(import_module(f"seatrial.backends.{module}"), name)
 
 
-#: Those that run containers on this machine.
+#: Backends that run containers on this machine.
 ENGINES: dict[str, Callable[[], type[ContainerEngine]]] = {
     "docker": lambda: _imported("containers.docker", "Docker"),
     "podman": lambda: _imported("containers.podman", "Podman"),
 }
 
-#: Name → the backend for an environment, in the order in which ``auto`` tries them: what isolates the run comes first.
+#: Name → the backend for an environment, in the order that ``auto`` tries: those that isolate the run come first.
 BACKENDS: dict[str, Callable[[Host], Backend]] = {
     "docker": lambda host: engine("docker", host),
     "podman": lambda host: engine("podman", host),

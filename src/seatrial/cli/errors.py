@@ -38,7 +38,7 @@ from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
 from seatrial.system.typed_path import as_typed as typed_path
 
-#: Advice of errors and findings to do the same on the CPU, or with the project's requests allowed.
+#: Advice of errors and findings: do the same on the CPU, or allow the project's requests.
 WITHOUT_GPUS = "seatrial run --gpus none …"
 WITH_TRUST = "seatrial run --trust …"
 
@@ -47,7 +47,7 @@ _IN_THE_WAY = frozenset(
     (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 )
 
-#: At a sentence's end, and not the folder "." or "..".
+#: The full stop of a sentence, not of the folder "." or "..".
 _FULL_STOP = re.compile(r"(?<=[^\s./])\.+$")
 
 #: Begin of a further line of a cause or a command. It is indented, so a file's name cannot imitate a line of ours.
@@ -62,7 +62,7 @@ _TAKE_ARGUMENTS = ("run", "plan", "sweep", "tune")
 #: Verb, and its words up to a comment or another command; not where a part is left to fill in.
 _ADVISED = re.compile(r"""(seatrial \w+ )(?!--help)((?:'[^']*'|"[^"]*"|[^#;&|…'"])*)(?=$|[#;&|])""")
 
-#: What pydantic raises for text that is none; by its name, since not every verb imports pydantic.
+#: Raised by pydantic for text that is not valid; compared by name, since not every verb imports pydantic.
 _NOT_TEXT = "PydanticSerializationError"
 
 #: (message, cause, command).
@@ -259,7 +259,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         return f"{option} was removed: {sentence}", None, f"{place} --help"
     names = list(options_of(*command.split())) if option.startswith("--") else []
     begun = [name for name in names if name.startswith(option)]
-    # --epochs is close to none, and the target's own.
+    # ``--epochs`` is close to no option of ours: it is the target's own.
     if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
         words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
         return f"No such option: {option}; did you mean {close[0]}?", None, shlex.join(["seatrial", *words])

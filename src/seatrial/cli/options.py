@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Help uses the terminal's width: click alone stops at 80 columns.
 _HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
-#: Of a command whose words may be another command's options.
+#: Settings of a command that takes another command's options among its words.
 TAKES_OPTIONS = {**_HELP_OPTIONS, "ignore_unknown_options": True}
 
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
@@ -202,7 +202,7 @@ def project_option(help: str, **settings: Any) -> Callable[..., Any]:
 
 
 WORDS = argument("words", nargs=-1, metavar="TARGET", help="Script or recipe name; omit with -m or --image.")
-#: No -v here: some commands take mounts with it, as docker does.
+#: No option is called -v: some commands mount with it, as docker does.
 VERBOSE = option("--verbose", is_flag=True, help="Print the build's log and the whole receipt, not its verdict alone.")
 RECEIPT_AS_JSON = option("as_json", "--json", is_flag=True, help="Print the receipt as JSON; output goes to stderr.")
 AS_JSON = option("as_json", "--json", is_flag=True, help="Print JSON.")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from seatrial.runs.run import Run
     from seatrial.runs.store import RunStore
 
-#: Between two looks of ``ls --watch``.
+#: Interval of ``ls --watch``.
 WATCH_INTERVAL_S = 2.0
 
 

@@ -20,7 +20,7 @@ STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unme
 
 _HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
 
-#: Statuses whose reason stands behind them.
+#: Statuses that are followed by their reason.
 _WITH_REASON = ("waiting", "stopped", "unknown", "unchanged", "skipped")
 
 #: Columns that a narrow terminal does without, the first one first.

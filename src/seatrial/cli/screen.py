@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 2
 
-#: Lines printed also with ``quiet``; those of a service stand behind its name.
+#: Lines that are printed even with ``quiet``; those of a service follow its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
 
-#: How choices begin that nearly every run has.
+#: Beginnings of choices that nearly every run has.
 _USUAL = (
     "GPU injection=none:|base image=.*: small; no GPU|image size=|launcher=none: no sign|memory=.*: of this host's"
     "|python=.*: (every current framework|the base image's)|root file system=read-only|user=|/dev/shm=.*: (2 GiB|half)"

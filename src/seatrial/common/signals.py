@@ -14,7 +14,7 @@ from typing import Any
 LINE, FACTS, STOPPED, MEMORY = "anatomy", "training", "hook_stopped", "gpu_memory"
 HOOK_KEYS = (LINE, FACTS, STOPPED, MEMORY, "tune", "tuned", "trial", "trial_failed")
 
-#: Region → what it is, in the order in which a step goes through them; ``other`` is what is left.
+#: Region → its meaning, in the order in which a step passes through them; ``other`` is the rest.
 REGIONS: Mapping[str, str] = {
     "data": "waiting for data", "copy": "copies to the GPU", "other": "Python between", "forward": "forward pass",
     "backward": "backward pass", "optimizer": "optimizer", "sync": "waiting for GPU",
@@ -27,7 +27,7 @@ _REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "commun
 #: The rest of a step whose forward pass was not separated: under torch.compile, and before the first window.
 UNDIVIDED = "forward and Python"
 
-#: What waiting for other ranks hides in, where the host does not see it itself: first what waits for the GPU.
+#: Regions that hide the wait for other ranks, which the host does not see; first those that wait for the GPU.
 _ENDLESS_S = 30 * 86400.0  # a pass of months is a sampler of "enough" samples, and no pass that anyone awaits
 _HIDES_COMMUNICATION = ("sync", "backward", "copy", "optimizer", "forward", "other")
 

@@ -30,7 +30,7 @@ from seatrial.system.records import Process
 #: Limits of queries, and of commands that stop or remove: containers get their grace time first.
 ANSWER_TIMEOUT_S = 60.0
 
-#: Where Docker's packages put its plug-ins. Source: docker/cli, cli-plugins/manager/manager_unix.go.
+#: Folders of Docker's plug-ins by package. Source: docker/cli, cli-plugins/manager/manager_unix.go.
 PLUGIN_FOLDERS = (
     "/usr/local/lib/docker/cli-plugins",
     "/usr/local/libexec/docker/cli-plugins",
@@ -38,12 +38,12 @@ PLUGIN_FOLDERS = (
     "/usr/libexec/docker/cli-plugins",
 )
 
-#: Podman's service ends by itself when nobody has been connected to it for so long; its containers go on.
+#: Podman's service ends by itself after this long without a connection; its containers go on.
 _IDLE_S = 60
 
 _START_TIMEOUT_S = 20.0
 
-#: Without them a project's .env can let Compose fetch files. Source: docker/compose, cmd/compose/compose.go.
+#: A project's .env could otherwise make Compose fetch files. Source: docker/compose, cmd/compose/compose.go.
 _LOCAL = {"COMPOSE_EXPERIMENTAL_GIT_REMOTE": "false", "COMPOSE_EXPERIMENTAL_OCI_REMOTE": "false"}
 
 #: Variables that change which containers Podman sees, or how it runs them.
@@ -148,7 +148,7 @@ def compose_of(backend: ContainerEngine, host: Host) -> Compose:
     # A service for this Podman with its options; a socket's path has 107 characters at most, too few for the state's.
     address = host.runtime_folder / f"podman-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.sock"
     kept = {name: value for name, value in host.env.items() if not name.startswith("DOCKER_")}
-    # What Podman builds, it builds by Docker's older API.
+    # Podman builds through Docker's older API.
     of_podman = {**kept, "DOCKER_HOST": f"unix://{address}", "DOCKER_BUILDKIT": "0"}
     return Compose((program,), (), at := Host(of_podman), wake=partial(_wake, tuple(backend.call), address, at))
 

@@ -35,7 +35,7 @@ ENDED: frozenset[State] = frozenset({"done", "failed", "stopped", "skipped"})
 #: interrupted: no command line follows it, and it is not complete.
 GroupState = Literal["running", "done", "failed", "stopped", "interrupted"]
 
-#: In a project: chained receipts, for people.
+#: Folder of a project with the chained receipts that people read.
 PAGES = (".seatrial", "pipelines")
 
 #: Kind of the records. Groups of other kinds, which earlier versions had, are not read; their runs stand alone.

@@ -22,7 +22,7 @@ _MOST_LEVELS = 50
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-#: Keys that name a file, wherever they stand but below those of _NAMING_NONE; of _NAMING_TEXTS no Compose file.
+#: Keys that name a file wherever they stand, except below _NAMING_NONE; those of _NAMING_TEXTS, no Compose file.
 _NAMING = ("include", "path", "project_directory", "file", "env_file", "label_file")
 _NAMING_NONE = {"environment", "args", "labels", "annotations", "options", "driver_opts", "watch"}
 _NAMING_TEXTS = {"env_file", "label_file"}

@@ -23,15 +23,15 @@ from seatrial.system.host import Host
 from seatrial.system.text import nearest
 from seatrial.system.typed_path import as_typed, from_here
 
-#: Names that Compose looks for; the first that is there counts. Source: compose-go, cli/options.go.
+#: Names of Compose files; the first that exists counts. Source: compose-go, cli/options.go.
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 
-#: Read on top of one of those; the first that is there counts.
+#: Override files, read on top of one of those; the first that exists counts.
 OVERRIDES = tuple(f"{stem}.override.{ending}" for stem in ("compose", "docker-compose") for ending in ("yml", "yaml"))
 
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 
-#: Where Compose's error names a place: a path of keys, a service, or a line.
+#: The place in a Compose error: a path of keys, a service, or a line.
 _KEYS = re.compile(r"\b((?:services|volumes|networks|secrets|configs)(?:\.[\w-]+|\[[\w-]+\])+)")
 _SERVICE = re.compile(r'service "([^"]+)"')
 _NO_SERVICE = re.compile(r"no such service: (\S+)")
@@ -231,7 +231,7 @@ def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str
         )
         for name, each in found.items()
     }
-    # As they stand in the files; Compose sorts them.
+    # Keep the order of the files; Compose sorts services.
     order = sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
     unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))
     return ComposeFile(

@@ -23,7 +23,7 @@ COMPLETED = "service_completed_successfully"
 
 _SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
 
-#: Programs that show what others write while they write it: after the end they would have no use.
+#: Programs that display files while others write them: after the end they would have no use.
 _WATCHERS = re.compile(
     r"tensorboard|mlflow|grafana|prometheus|jupyter|aim|wandb|visdom|filebrowser|code-server|nginx|caddy|traefik|httpd"
 )

@@ -23,7 +23,7 @@ _CPU_ARGUMENTS = {("accelerator", "cpu"), ("use_cpu", True), ("no_cuda", True), 
                   ("device", "cpu"), ("device", -1)}  # fmt: skip
 #: Calls that create a device, or set the one for all.
 _DEVICES = {"torch.device", "device", "torch.set_default_device", "set_default_device"}
-#: What moves models and batches by itself.
+#: Packages that move models and batches to the GPU by themselves.
 _MOVERS = ("transformers", "accelerate", "lightning", "pytorch_lightning", "fastai", "ignite", "composer", "keras")
 #: Libraries that can use a GPU.
 _LIBRARIES = {

@@ -10,7 +10,7 @@ from seatrial.diagnosis.thresholds import table
 #: A key of MEANING.
 Cause = str
 
-#: Cause → what it means, for people; and what would show that it is this one.
+#: Cause → its meaning for people, and the evidence that would confirm it.
 MEANING: dict[Cause, str] = {cause: each["meaning"] for cause, each in table("causes").items()}
 SHOWN_BY: dict[Cause, str] = {cause: each["shown_by"] for cause, each in table("causes").items() if "shown_by" in each}
 

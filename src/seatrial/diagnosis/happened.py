@@ -19,10 +19,10 @@ MOSTLY, NOTED = 0.5, 0.2
 SHORTEST_S, LONG_S = 2.0, 8.0
 #: A run that was stopped sooner than this, before it used its GPU, proves nothing: imports take 3 to 8 s there.
 CUT_EARLY_S = 20.0
-#: Steps of so many seconds are judged, unless the start took MANY_TIMES as long; shorter ones, unless FEW_TIMES.
-#: Measured on an H200 (2026-11-22): imports of 3 to 8 s and 5 s of preparing before 5 to 7 s of steps are common.
+#: Seconds of steps that are judged unless the start took MANY_TIMES as long; shorter ones, unless FEW_TIMES. Measured
+#: on an H200 (2026-11-22): imports of 3 to 8 s and 5 s of preparing before 5 to 7 s of steps are common.
 STEADY_S, FEW_TIMES, MANY_TIMES = 4.0, 1.5, 3.0
-#: Preparing data and models for so long is worth a word, however little came after.
+#: Time for preparing data and models that is worth a remark, however little came after.
 LONG_START_S = 5.0
 
 

@@ -152,7 +152,7 @@ def _latency(seen: Signals) -> bool:
 
 def _host_memory(seen: Signals) -> bool:
     copies = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
-    # Where copies that the script stands still for were measured, and are few, it takes the whole link to be the limit.
+    # If the copies that the script waits for were measured, and are few, the limit must be the whole link.
     most = at.PCIE_FULL_BYTES_PER_S if seen.ranks else at.PCIE_BUSY_BYTES_PER_S
     rests = seen.gpu.get("utilization_pct", 100.0) < at.LAUNCH_UTILIZATION_PCT
     loads = seen.host.get("worker_cpu_cores", 0.0) >= at.WORKERS_ACTIVE_CORES
@@ -199,7 +199,7 @@ def _synchronises(seen: Signals) -> float:
     return lost if often or seen.share("sync") >= at.LONG_SYNC_SHARE else 0.0
 
 
-#: What was measured of the host's time, each with the share of it that taking it away would save. The largest leads.
+#: Measured parts of the host's time, each with the share of it that removing the part would save. The largest leads.
 SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
     ("data-bound", _waits_for_data),
     ("python-bound", _between_the_steps),
@@ -250,7 +250,7 @@ def _kernels_too_small(seen: Signals) -> bool:
     return restless or seen.gpu["sm_activity_pct"] < at.LAUNCH_SM_OF_UTILIZATION * utilization
 
 
-#: Cause → rule. Measurements and the script's reports come before inferences; what stops all comes first.
+#: Cause → rule. Measurements and reports come before inferences, and causes that stop everything come first.
 RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("throttled", _throttled_by("SLOWDOWNS")),
     ("throttled", lambda seen: _cpu_throttled(seen) and _starved(seen)),
@@ -277,7 +277,7 @@ def _without_tensor_cores(seen: Signals) -> bool:
     return tensor < min(at.TENSOR_USED_PCT, fp32)
 
 
-#: Tag → what it takes. Tags do not exclude one another.
+#: Tag → its condition. Tags do not exclude one another.
 TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
     ("power-cap", _throttled_by("CAPS")),
     ("slowdown", _throttled_by("SLOWDOWNS")),

@@ -51,8 +51,8 @@ def make_spec(machine: Machine) -> dict[str, Any]:
     if not devices:
         raise GpuContractError("No GPU to write a CDI spec for", run="seatrial doctor --host-only")
     return {
-        # 0.5.0 has names that begin with a digit, and an older engine refuses what it does not know.
-        # Source: container-device-interface, specs-go/version.go.
+        # Names that begin with a digit need 0.5.0, and an older engine refuses versions it does not know. Source:
+        # container-device-interface, specs-go/version.go.
         "cdiVersion": "0.3.0" if all(device["name"][0].isalpha() for device in devices) else "0.5.0",
         "kind": KIND,
         "devices": devices,

@@ -12,8 +12,8 @@ from seatrial.findings.finding import Finding
 if TYPE_CHECKING:
     from seatrial.doctor.machine import Machine
 
-#: ok: healthy. warning: works, and will not always. broken: the chain ends here. unknown: could not be examined, so
-#: nothing is claimed. skipped: does not apply to this machine. blocked: behind a broken link, not examined.
+#: ok: healthy. warning: works, but not always. broken: the chain ends here. unknown: could not be examined, so nothing
+#: is claimed. skipped: does not apply to this machine. blocked: not examined, as an earlier link is broken.
 Status = Literal["ok", "warning", "broken", "unknown", "skipped", "blocked"]
 
 

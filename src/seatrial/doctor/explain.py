@@ -51,7 +51,7 @@ MIN_PART, MOST_FITTING = 12, 3
 #: Failures that are listed where a few words stand in the messages of each.
 MOST_LISTED = 5
 
-#: What loggers put before each line: a date, a time, both.
+#: Prefix of loggers: a date, a time, or both.
 _TIMESTAMP = re.compile(r"^\s*[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\S*\s+")
 
 #: A receipt has some kilobytes; a file above this is read as a log, line by line.
@@ -60,7 +60,7 @@ _MOST_RECEIPT_BYTES = 4 << 20
 #: Files to explain in the folder of a run; the first that is there counts.
 _IN_A_RUN = ("receipt.json", "stderr.log", "stdout.log")
 
-#: What looks like the name of a file: one word that ends like one, or has a folder in it.
+#: A file's name: one word that ends like one, or that has a folder in it.
 _NAME = re.compile(r"\S*/\S*[^/.\s:,]|\S+\.(?:log|txt|json|jsonl|out|err)")
 
 

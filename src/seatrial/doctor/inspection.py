@@ -29,7 +29,7 @@ from seatrial.system.command import Completed
 if TYPE_CHECKING:
     from seatrial.doctor.machine import Machine
 
-#: Looked into when no image is named, and it is in the engine's store: the base of built images.
+#: Inspected if no image is named and the engine's store has it: the base of built images.
 DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 
 #: Engines start a container in 0.3 to 1 s; CUDA starts in it in 0.3 s a GPU. First imports of torch take longer.

@@ -49,7 +49,7 @@ _MARKS: dict[Status, tuple[str, str]] = {
 #: A healthy link with something to know about it.
 _NOTE = ("[i]", "cyan")
 
-#: For terminals that print nothing but ASCII.
+#: Replacements for terminals that print only ASCII.
 _ASCII = str.maketrans({"✓": "v", "✗": "x", "·": ".", "…": "..."})
 
 #: Facts of an engine that GPUs depend on. All of them are in ``--report FILE.json``.

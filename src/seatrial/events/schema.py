@@ -249,11 +249,11 @@ def never_started(cause: str, exit_code: Optional[int]) -> TargetExited:
     return TargetExited(exit_code=exit_code, signal=None, cause=cause, seconds=0.0, max_rss_bytes=None, oom_kills=None)
 
 
-#: What training frameworks save models as. The agent looks for them on volumes, the receipt in folders of the host.
+#: Suffixes of models by training frameworks. The agent looks for them on volumes, the receipt on the host.
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
 
 
-#: Files that programs leave for themselves: locks, process IDs, sources and what is compiled from them.
+#: Files of programs for themselves: locks, process IDs, sources and compiled sources.
 _NOISE_SUFFIXES = (
     *(".lock", ".pid", ".sock", ".tmp", ".part", ".swp", ".py", ".pyc", ".pyi", ".c", ".cc", ".cpp", ".cu", ".h"),
     *(".hpp", ".o", ".a", ".so", ".cubin", ".ptx", ".ttir", ".ttgir", ".llir", ".source", ".best_config", ".whl"),
@@ -418,8 +418,8 @@ GPU_SAMPLE = {
 }
 GPU_SAMPLE_KEYS = tuple(GPU_SAMPLE)
 
-#: What a target may report. A report of another type, or of none, is a step.
+#: Types that a target may report. A report of another type, or of none, is a step.
 REPORT_TYPES = frozenset({Step.type, Served.type})
 
-#: What only agent and host may write.
+#: Types that only the agent and the host may write.
 EVIDENCE_TYPES = frozenset(KINDS) - REPORT_TYPES

@@ -10,11 +10,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from seatrial.events.schema import Event, Step
 
-#: What the digest of an empty log is, in hex; and how much of SHA-256 is kept of each line's.
+#: Digest of an empty log, in hex, which is also the length kept of each line's SHA-256.
 CHAIN_START = "0" * 32
 _CHAIN_DIGITS = 32
 
-#: The longest line that a chain is followed over. A pod's summary repeats what matters, below a megabyte.
+#: Longest line that a chain is followed over. A pod's summary repeats what matters in less than a megabyte.
 _MAX_CHAINED_BYTES = 16 << 20
 
 

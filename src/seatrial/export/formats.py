@@ -18,10 +18,10 @@ from seatrial.models.model import Original
 from seatrial.train.errors import TrainError
 from seatrial.train.saving.model_files import read_tensors
 
-#: Of the exporter that traces; ONNX Runtime runs it from 1.12 on (its "ONNX Runtime compatibility" table), and torch
-#: writes it from 2.1 (constant folding, layer normalisation as one node).
+#: Operator set of the exporter that traces: ONNX Runtime runs it from 1.12 on (its "ONNX Runtime compatibility" table),
+#: and torch writes it from 2.1 on (constant folding, layer normalisation as one node).
 OPSET = 17
-#: Of the exporter for .pt2 files: what it writes without converting (torch 2.6 to 2.13, torch.onnx.export's text).
+#: The exporter for .pt2 files writes this one without converting (torch 2.6 to 2.13, torch.onnx.export's text).
 PROGRAM_OPSET = 18
 
 #: (inputs) → outputs, in the order of Original.outputs.

@@ -16,20 +16,20 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import Known
 
-#: What a program in a container, its driver and its engine print.
+#: Layers of messages by a program in a container, its driver and its engine.
 IN_RUN = ("host", "engine", "container", "disk", "xla", "training", "framework", "script")
 
-#: What an engine prints that does not start a container.
+#: Layers of messages by an engine that does not start a container.
 AT_START = ("host", "engine", "start", "container", "disk")
 
-#: What an engine prints that does not pull an image.
+#: Layers of messages by an engine that does not pull an image.
 AT_PULL = ("engine", "disk", "registry")
 
-#: What a build prints.
+#: Layers of messages by a build.
 AT_BUILD = ("disk", "build", "start", "registry", "script")
 
-#: Every layer, named as its file is. A text shows the first entry that has one of its symptoms:
-#: what names its place ("Failed to pull image …: no space left on device") stands before what any program prints.
+#: Every layer, named after its file. A text shows the first entry that has one of its symptoms: symptoms that name
+#: their place ("Failed to pull image …: no space left on device") come before those that any program prints.
 LAYERS = (
     *("host", "engine", "kubernetes", "build", "start", "registry", "container", "disk", "xla", "training"),
     *("framework", "script", "pasted", "cluster", "running", "doctor"),
@@ -45,7 +45,7 @@ OF_A_BUILD = (
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCES = os.path.join(_HERE, "catalog")
 
-#: Where a checkout keeps ``catalog.json``, with its compiled modules.
+#: Place of ``catalog.json`` in a checkout, with its compiled modules.
 COMPILED = os.path.join(_HERE, "__pycache__", "catalog.json")
 
 

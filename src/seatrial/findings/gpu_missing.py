@@ -107,7 +107,7 @@ def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -
     return None
 
 
-#: How the GPUs were put in → what fixes that way.
+#: The way the GPUs were put in → its fix.
 _INJECTION_FIXES = {
     "nvidia-runtime": REGISTER_RUNTIME,
     "cdi": GENERATE_CDI,
@@ -307,7 +307,7 @@ def _observed(context: Facts) -> List[str]:
     return lines + _driver(context)
 
 
-#: In the order in which CUDA needs them.
+#: Links of the chain, in the order in which CUDA needs them.
 _CHAIN: Sequence[Callable[[List[Facts], List[Facts], Facts], Optional[Finding]]] = (
     _device_nodes, _uvm_node, _libcuda, _mig, _nvml, _cu_init, _visible_devices_variable, _other_gpus, _torch_build,
     _framework_build, _kernel,

@@ -16,7 +16,7 @@ from seatrial.findings.finding import Finding
 #: Stands for any text inside a symptom: ``"DataLoader worker (pid … is killed by signal"``.
 GAP = "…"
 
-#: Where a word has to end: ``"loss: nan¦"`` is not in "loss: nanometre".
+#: Marks the end of a word: ``"loss: nan¦"`` is not in "loss: nanometre".
 WORD_END = "¦"
 
 _HOLE = re.compile(r"\{([A-Za-z]+)(…?)\}")
@@ -36,10 +36,10 @@ _ESCAPED = re.compile(r"\\+\"")
 _QUOTES = str.maketrans(dict.fromkeys('"`´“”‘’', QUOTE))
 _ANY_QUOTE = r"\\*[\"'`´“”‘’]"
 
-#: What stands behind a value at the end of a symptom and does not belong to it.
+#: Characters that follow a value at the end of a symptom and do not belong to it.
 _BEHIND = ".,;:)]\"'`"
 
-#: For texts that do not show which engine printed them.
+#: Names for texts that do not show which engine printed them.
 ENGINE_WORDS = {"engine": "docker", "Engine": "Docker"}
 
 

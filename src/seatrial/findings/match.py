@@ -9,24 +9,24 @@ from seatrial.findings.catalogue import IN_RUN, by_id, entries
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import QUOTE, Known, beginning, plain
 
-#: What steers a terminal: colours, cursor, titles (ECMA-48: CSI and OSC sequences), and its escape as JSON writes it.
+#: Colours, cursor movements and titles of a terminal (ECMA-48: CSI and OSC), and their escape as JSON writes it.
 STEERS = re.compile(rb"(?:\x1b|\\u001b|\\x1b|\\033)(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
-#: What stands before a line: a date and a time, ``[rank3]:``, ``[1,0]<stderr>:``, ``[pod/NAME/CONTAINER]``, a frame.
+#: Prefix of a line: a date and a time, ``[rank3]:``, ``[1,0]<stderr>:``, ``[pod/NAME/CONTAINER]``, a frame.
 _BEFORE = re.compile(
     rb"\s*(?:[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[^\s\])]*[\])]?(?=\s)"
     rb"|\[rank\d+\]:|\[\d+,\d+\]<std(?:err|out)>:|\[pod/[^\s\]]+\]|\xe2\x94[\x82\x83]|\xe2\x9d\xb1)"
 )
-#: What stands behind a line: the other side of its frame.
+#: Suffix of a line: the other side of its frame.
 _BEHIND = (b"\xe2\x94\x82", b"\xe2\x94\x83")
 
-#: Windows' PowerShell writes what it redirects in UTF-16, behind one of these marks.
+#: Windows' PowerShell redirects output as UTF-16, after one of these marks.
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
-#: Narrower than this nobody breaks lines: terminals have 80 columns, frames some less.
+#: Narrowest width that lines are broken at: terminals have 80 columns, frames some less.
 _MIN_WIDTH = 40
 
-#: How much shorter than the longest line one may be that was broken between two words.
+#: Most characters that a line broken between two words is shorter than the longest line.
 _RAGGED = 24
 
 #: Bytes on each side of the place where a line was broken. Symptoms are below 150 characters.
@@ -84,10 +84,10 @@ MAX_PATH = 4096
 #: ``plain`` for bytes: the quotes that are one byte.
 _ONE_QUOTE = bytes.maketrans(b'"`', QUOTE.encode() * 2)
 
-#: Letters by which a beginning is looked up; none is shorter.
+#: Letters of a beginning that are looked up; no beginning is shorter.
 _HEAD = 4
 
-#: Bytes of a log that are looked at letter by letter, at 17 µs for 85; for more, compiling a regex pays.
+#: Logs up to this size are searched letter by letter, at 17 µs for 85; for more, compiling a regex pays.
 _FEW_BYTES = 1_700_000
 
 #: A line of source in a traceback that writes a file or makes a folder.

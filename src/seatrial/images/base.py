@@ -26,7 +26,7 @@ _PYTHON_OF_DEBIAN |= dict(zip(("10", "11", "12", "13"), _PYTHON_OF_DEBIAN.values
 #: Ubuntu's releases by their names; https://wiki.ubuntu.com/Releases.
 _UBUNTU = {"bionic": "18.04", "focal": "20.04", "jammy": "22.04", "noble": "24.04"}
 
-#: What Ubuntu's images lack for a virtual environment.
+#: Packages for a virtual environment that Ubuntu's images lack.
 _UBUNTU_PYTHON = ("python3", "python3-venv")
 
 

@@ -15,7 +15,7 @@ from seatrial.job.tables import Serving
 from seatrial.system.nofollow import files_below
 from seatrial.system.typed_path import from_here
 
-#: No more files are searched for a recipe's data.
+#: Most files searched for a recipe's data.
 _MOST_FILES = 10_000
 
 
@@ -50,7 +50,7 @@ SERVER = (
     "httptools", "numpy", "pillow", "python-multipart", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 
-#: What ``--track NAME`` needs besides. Source: TRACKERS in train/trackers.py.
+#: Requirements that ``--track NAME`` adds. Source: TRACKERS in train/trackers.py.
 TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow-skinny", "sqlalchemy", "alembic"),
@@ -80,7 +80,7 @@ RECIPES: dict[str, Recipe] = {
 #: Recipes that run or open another one, named in their arguments, and need its packages too.
 _NAME_ANOTHER = ("bench", "predict")
 
-#: Programs behind verbs of their own.
+#: Programs that verbs of their own start.
 TOOLS: dict[str, Recipe] = {
     "export": Recipe(_TORCH, trains=False, ranks=False),
     "serve": Recipe((*SERVER, "torch", "safetensors"), trains=False, ranks=False),

@@ -19,7 +19,7 @@ from seatrial.system.host import Host
 from seatrial.system.project_files import read_bytes
 from seatrial.system.text import without_login
 
-#: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and some more.
+#: Three times the wheels of torch 2.13 for CUDA 13.0 and its packages (2.76 GB), and some more.
 _MOST_WHEEL_BYTES = 10_000_000_000
 
 #: All authorities that Debian trusts are 220,000 bytes.
@@ -34,7 +34,7 @@ _SECTIONS = ("global", "install")
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index")
 _LONG = {"-i": "index-url", "-f": "find-links"}
 
-#: No more indexes of one project are used.
+#: Most indexes used of one project.
 _MOST_SOURCES = 8
 
 

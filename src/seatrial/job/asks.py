@@ -22,7 +22,7 @@ from seatrial.system.project_files import read_bytes
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
 _OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
 
-#: Where engines listen, links resolved. A program that may connect to one is root on the machine.
+#: Sockets of engines, links resolved. A program that may connect to one is root on the machine.
 _ENGINE_SOCKETS = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
 _SOCKET_FOLDERS = ("/run", "/run/podman", "/run/containerd", "/run/crio")
 

@@ -34,7 +34,7 @@ from seatrial.system.text import shown
 Kind = Literal["job", "jobset", "pytorchjob", "trainjob"]
 CodeWay = Literal["image", "configmap", "none"]
 
-#: Where the agent, its plan and the files of small things are inside a pod; read-only.
+#: Read-only folder of a pod with the agent, its plan and the contents of small files.
 POD_CONFIG = "/seatrial/config"
 
 

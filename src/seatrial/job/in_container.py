@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import posixpath
 
-#: Where things are inside a container. The local backend uses host paths instead.
+#: Folders inside a container. The local backend uses host paths instead.
 CONTAINER_PROJECT = "/workspace"
 CONTAINER_DATA = "/data"
 CONTAINER_MODELS = "/models"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
-#: The Python that runs it where one comes along (system/interpreter.py), and its command line behind its own loader.
+#: The Python that runs it if one is mounted (system/interpreter.py), and its command line after its own loader.
 CONTAINER_PYTHON = "/seatrial/python"
 PYTHON_COMMAND = (
     f"{CONTAINER_PYTHON}/lib/ld.so",
@@ -25,7 +25,7 @@ PYTHON_COMMAND = (
 SHM_BYTES_PER_GPU = 2 * 2**30
 CONTAINER_PLAN = "/seatrial/plan.json"
 CONTAINER_INPUT = "/seatrial/input"
-#: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
+#: Flags of the agent's Python: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
 AGENT_PYTHON_FLAGS = ("-I", "-S")
 
 #: Labels of a container of ours: the run's ID and name; its purpose; that its log is the agent's, in frames. All are

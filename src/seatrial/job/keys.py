@@ -33,7 +33,7 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.value import Value
 from seatrial.system.text import shown, without_login
 
-#: Schemas of what is typed.
+#: Schemas of typed values.
 TEXT: dict[str, Any] = {"type": "string"}
 OR_FALSE = {"const": False}
 _ABOVE_ZERO = {"type": "number", "exclusiveMinimum": 0}
@@ -117,7 +117,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 
-#: As Python and JSON Schema both read it.
+#: A pattern that Python and JSON Schema read alike.
 PATTERN = rf"({'|'.join(_OPERATORS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)"
 
 

@@ -285,7 +285,7 @@ class Job(Requests):
         return self.target
 
 
-#: What a file begins with: in the schema, and where all keys are listed.
+#: First keys of a file: in the schema, and where all keys are listed.
 _FIRST = ("name", "target", "module", "args", "on", "gpus", "nodes")
 
 

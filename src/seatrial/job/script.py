@@ -26,7 +26,7 @@ from seatrial.system.project_files import read_bytes
 #: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
 FRAMEWORKS = ("torch", "jax", "tensorflow")
 
-#: Top-level module → the framework it stands for. The frameworks themselves are looked for first.
+#: Top-level module → its framework. The frameworks themselves are searched first.
 BUILT_ON: dict[str, str] = json.loads(Path(__file__).with_name("built_on.json").read_text())
 
 
@@ -367,8 +367,8 @@ VARIABLE, HOME = "KERAS_BACKEND", "KERAS_HOME"
 #: Packages that compute with Keras' backend.
 _KERAS = {"keras", "keras_hub", "keras_cv", "keras_nlp"}
 
-#: Backends of Keras that use no GPU of NVIDIA's → what they import. Source: keras/src/backend of 3.15, whose numpy
-#: takes its images' resizing and its random numbers from jax.
+#: Backends of Keras that use no NVIDIA GPU → their imports. Source: keras/src/backend of 3.15, whose numpy takes its
+#: images' resizing and its random numbers from jax.
 _WITHOUT_GPU = {"numpy": ("jax",), "openvino": ("openvino",)}
 
 

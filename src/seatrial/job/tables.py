@@ -17,7 +17,7 @@ from seatrial.job.flags import KEYS
 from seatrial.job.keys import Duration, KeyTable, Line, Listed, Typed, one_or_more, text
 from seatrial.system.text import shown
 
-#: Where the server listens in a container of its own network; published under the requested port.
+#: Port of the server in a container of its own network; published under the requested port.
 CONTAINER_PORT = 8000
 
 #: The variable with the token that requests must carry, if one is required; handed over as a secret.

@@ -20,10 +20,10 @@ from seatrial.train.errors import ModelFileError
 
 SAVE_AGAIN = "torch.save(model.state_dict(), PATH), and export that with --model module:factory"
 
-#: Mappings in mappings are looked into so deep: Accelerate and DeepSpeed nest twice.
+#: Depth to which nested mappings are searched: Accelerate and DeepSpeed nest twice.
 _DEEPEST = 4
 
-#: What a pickle may name and gets: it makes tensors and containers. Source: torch/_weights_only_unpickler.py,
+#: Names that a pickle may use and gets: they make tensors and containers. Source: torch/_weights_only_unpickler.py,
 #: _get_allowed_globals, of torch 2.13; a torch that lacks one has no such tensors.
 _REBUILD = (
     "_rebuild_tensor",
@@ -51,7 +51,7 @@ _REAL: dict[str, Any] = {
     **{f"torch._utils.{name}": each for name in _REBUILD if (each := getattr(torch._utils, name, None))},
 }
 
-#: What objects of plain data are made by when they are pickled. Anything else that a pickle calls may be anything.
+#: Functions that make objects of plain data when they are unpickled. Anything else that a pickle calls may be anything.
 _DATA = (
     *("_codecs.encode", "argparse.", "builtins.", "collections.", "copyreg._reconstructor", "copy_reg._reconstructor"),
     *("datetime.", "functools.partial", "numpy.", "pathlib.", "torch.", "uuid."),
@@ -157,7 +157,7 @@ def _of_module(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from _of_module(inner.state, f"{prefix}{name}.")
 
 
-#: What people call the weights in a checkpoint that holds more; others follow in the file's order.
+#: Usual names of the weights in a checkpoint that holds more; others follow in the file's order.
 _USUAL = ("", "model", "state_dict", "model_state_dict", "module", "net", "network", "params")
 
 #: Parts of names that wrappers add. Source: DataParallel and DistributedDataParallel; torch.compile; FSDP and

@@ -110,8 +110,8 @@ def _static() -> dict[str, bytes]:
 
 # ------------------------------------------------------------------------------------------------------- the API
 
-#: A receipt's page is shown in a frame: it may load and run nothing. It has our
-#: origin, so that the page around it can measure how tall it is.
+#: A receipt's page is shown in a frame that may load and run nothing. It has our origin, so that the page around it can
+#: measure its height.
 _RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox allow-same-origin; frame-ancestors 'self'"
 
 

@@ -25,14 +25,14 @@ from seatrial.receipt.section import STEPS_PLOT, Line, Plot
 from seatrial.receipt.sections.what_ran import device_in_words
 from seatrial.system.files import write_atomically
 
-#: As many as there are colours.
+#: Most runs of a comparison: one for each colour.
 MOST_RUNS = COLOURS
 
 #: Kinds of dashes of look.css: several lines of one run in one plot.
 _DASHES = 4
 
-#: Less than that between two measurements is noise, and what half a second is of the shorter run; what a script
-#: reported is compared as it is.
+#: Noise: a relative difference of two measurements, or half a second of the shorter run. Values that a script reported
+#: are compared as they are.
 _NOISE, _NOISE_S = 0.01, 0.5
 
 Verdict = Literal["better", "worse"]

@@ -16,7 +16,7 @@ from seatrial.monitor.reading import Read, unread
 #: Readings that a page gets at once when it opens: ten minutes at one a second.
 HISTORY = 600
 
-#: What the graphs need of a GPU; the rest of a reading is only shown as it is now.
+#: Readings of a GPU that the graphs need; of the others only the latest is shown.
 _GRAPHED = ("index", "mig", "name", "uuid", "utilization_pct", "sm_activity_pct", "tensor_activity_pct",
             "dram_activity_pct", "memory_used_bytes", "memory_total_bytes", "temperature_c", "power_w")  # fmt: skip
 

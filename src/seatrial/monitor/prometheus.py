@@ -143,7 +143,7 @@ def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-#: A reading is old after so many intervals, and not before so many seconds: at a driver reset NVML takes some itself.
+#: Intervals after which a reading is stale, and the least seconds: at a driver reset NVML itself takes some.
 STALE_INTERVALS = 3
 STALE_S = 10.0
 

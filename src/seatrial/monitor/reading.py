@@ -25,7 +25,7 @@ REOPEN_S = 10.0
 #: Read once in COUNTER_INTERVAL_S; a reading shows the last known value.
 _SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected")
 
-#: A view that is looked at wants GPM values as often as people look.
+#: Interval of GPM values for a view that somebody watches.
 GPM_INTERVAL_S = 1.0
 
 #: Marks the processes of a run on the local backend (agent/target.py).

@@ -102,7 +102,7 @@ def _plot(receipt: Receipt, plot: Plot) -> dict[str, Any]:
     }
 
 
-#: A provisional receipt is good for this long, or for so many times what it took: judging reads all evidence.
+#: A provisional receipt is valid for this long, or for this many times the time it took: judging reads all evidence.
 PROVISIONAL_S, PROVISIONAL_TIMES = 5.0, 10.0
 
 #: Most that is read of a log at once.

@@ -15,7 +15,7 @@ from seatrial.planning.site import Parts
 
 _TENSORFLOW = "build the model under tf.distribute.MirroredStrategy().scope(), which uses all GPUs of one process"
 
-#: Part of Horovod → what to do instead. ``seatrial.compat.horovod`` refuses the same when a script comes upon them.
+#: Part of Horovod → its replacement. ``seatrial.compat.horovod`` refuses the same parts when a script uses them.
 REFUSED = {
     "horovod.tensorflow": _TENSORFLOW,
     "horovod.keras": _TENSORFLOW,

@@ -27,7 +27,7 @@ Launcher = Literal["torchrun", "none"]
 RESTARTS = 3
 
 
-#: Framework → that nothing shows how its scripts join several nodes, how they do, and what to type or change.
+#: Framework → the refusal of several nodes, if nothing shows how its scripts join, and the fix.
 _HOW_TO_JOIN = {
     "torch": (
         "no sign that the script joins a process group",

@@ -117,7 +117,7 @@ STARTER = "starter"
 #: Enough for a network of a thousand weights, and read in a moment.
 POINTS = 600
 
-#: What a run, a project of Compose and an image can be called.
+#: A name that fits a run, a Compose project and an image.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 

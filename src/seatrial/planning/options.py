@@ -17,7 +17,7 @@ from seatrial.job.tables import CONTAINER_PORT, Serving
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.limits import LIMITED_FRAMEWORKS
 
-#: Of a GPU's memory, what frameworks can be given: CUDA's own context takes about 0.5 GB of 80 (H200, 2026-11-22).
+#: Share of a GPU's memory that frameworks can use: CUDA's own context takes about 0.5 GB of 80 (H200, 2026-11-22).
 _USABLE = 0.95
 
 
@@ -74,7 +74,7 @@ RECIPE_FLAGS = {
     "SEED": "--seed",
 }
 
-#: What people write for MIXED_PRECISION → the recipes' names. "no" and the likes are Accelerate's.
+#: Values of MIXED_PRECISION → the recipes' names. "no" and similar ones are Accelerate's.
 PRECISIONS = {"true": "bf16", "1": "bf16", "yes": "bf16", "false": "fp32", "0": "fp32", "no": "fp32"}
 
 
@@ -123,7 +123,7 @@ def server_changes(job: Job, traits: Traits) -> dict[str, Any]:
         raise UsageError(
             "A server on the network none is reached by nobody", run=f"seatrial serve {serving.typed}   # no --network"
         )
-    # Behind the network of this machine or of another container nothing is published: it listens at the given address.
+    # On the network of this machine or of another container nothing is published: it listens at the given address.
     shared = not traits.isolates or (job.network or "").startswith(("host", "container:", "ns:"))
     listens = (serving.address, serving.port) if shared else ("0.0.0.0", CONTAINER_PORT)
     args = ["--model", _spec(serving, job, traits), "--name", serving.name]

@@ -19,7 +19,7 @@ from seatrial.stack.machine import TargetMachine, this_machine
 #: NVIDIA's device classes. Source: github.com/kubernetes-sigs/dra-driver-nvidia-gpu v25, deployments/helm.
 GPU_CLASS, MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
 
-#: Of resource names, before the profile of a MIG slice. Source: NVIDIA/k8s-device-plugin, docs on mig.strategy mixed.
+#: Prefix of a MIG slice's resource, before its profile. Source: NVIDIA/k8s-device-plugin, docs on mig.strategy mixed.
 MIG_RESOURCE = "nvidia.com/mig-"
 
 #: Labels of NVIDIA's GPU feature discovery: of 0.17 and later, and of those before.

@@ -98,7 +98,7 @@ def _service(plan: Plan, recipe: str | None) -> dict[str, Any]:
         "volumes": [
             {
                 "type": "bind",
-                # The file lies in the project, whose path on another machine nobody knows.
+                # The file is in the project, whose path on another machine is unknown.
                 "source": "." if elsewhere and each.target == CONTAINER_PROJECT else str(each.source),
                 "target": each.target,
                 "read_only": each.read_only,

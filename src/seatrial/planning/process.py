@@ -52,11 +52,11 @@ def gpu_plan(job: Job, site: Site, injection: Injection) -> GpuPlan:
     return GpuPlan("none" if job.gpus.kind == "none" else "auto-cpu", 0, injection)
 
 
-#: Of the sources that are searched for a variable.
+#: Most bytes of sources that are searched for a variable.
 _MOST_BYTES = 20 << 20
 
-#: Prints which of its arguments, import names or names of packages, are not there. Imports nothing of them, and nothing
-#: of the current folder, whose csv.py is somebody else's code: a plan runs none.
+#: Prints the missing ones of its arguments, import names or package names. Imports nothing of them, and nothing of the
+#: current folder, whose csv.py is somebody else's code: a plan runs none.
 _MISSING = """
 import sys
 sys.path[:] = [path for path in sys.path if path]

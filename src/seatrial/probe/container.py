@@ -174,7 +174,7 @@ class ContainerUsage:
         self._pid = os.getpid() if pid is None else pid
         self._tree = Tree(self._pid, with_root=pid is not None)
         self._cgroup = Cgroup(str(self._pid))
-        # A container's cgroup holds nobody but us; a login session's is shared with strangers.
+        # A container's cgroup holds only our processes; a login session's is shared with strangers.
         members = set(self._cgroup.processes())
         ours = {process.pid for process in processes.descendants(self._pid)} | {self._pid, 1}
         self._own = bool(members) and members <= ours

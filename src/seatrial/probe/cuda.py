@@ -115,7 +115,7 @@ def _describe(driver: CudaDriver, device: int, index: int) -> Dict[str, Any]:
     major = driver.number("cuDeviceGetAttribute", _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
     minor = driver.number("cuDeviceGetAttribute", _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
     text = name.value.decode("utf-8", "replace")
-    # For a slice cuDeviceGetUuid_v2 gives the slice's UUID; only the name shows that it is one.
+    # cuDeviceGetUuid_v2 gives the UUID of a slice; only the name shows that it is one.
     prefix = "MIG" if " MIG " in text else "GPU"
     return {
         "uuid": "%s-%s" % (prefix, uuid.UUID(bytes=bytes(raw))),

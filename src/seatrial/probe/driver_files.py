@@ -59,11 +59,11 @@ LIBRARIES = {
     "video": ("libnvcuvid", "libnvidia-encode", "libnvidia-opticalflow"),
 }
 
-#: Without these no CUDA program starts and nothing can be checked.
+#: Libraries without which no CUDA program starts and nothing can be checked.
 REQUIRED_LIBRARIES = ("libcuda", "libnvidia-ml")
 
-#: Where drivers put their libraries: Debian multiarch and its alternatives, Fedora, plain installers, GPU
-#: operators and managed Kubernetes, NixOS, WSL2. ``LD_LIBRARY_PATH`` and ld.so.cache are read first.
+#: Folders of drivers' libraries: Debian multiarch and its alternatives, Fedora, plain installers, GPU operators and
+#: managed Kubernetes, NixOS, WSL2. ``LD_LIBRARY_PATH`` and ld.so.cache are read first.
 FOLDERS = (
     "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current",
     "/usr/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu/nvidia/current", "/usr/lib64", "/usr/lib64/nvidia",
@@ -73,13 +73,13 @@ FOLDERS = (
 WSL_FOLDER = "/usr/lib/wsl/lib"
 BINARY_FOLDERS = ("/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/bin", "/run/current-system/sw/bin")
 
-#: A folder whose shared objects all look like these holds the driver alone, so it can be mounted whole.
+#: A folder whose shared objects all match holds the driver alone, so it can be mounted whole.
 DRIVER_LIBRARY = re.compile(r"^lib(nvidia|cuda[.]|cudadebugger|nvcuvid|nvoptix|vdpau_nvidia|[A-Za-z0-9_]+_nvidia)")
 
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
-#: Without these NVML finds nothing (nvidiactl) and cuInit returns 999 (nvidia-uvm). Measured on an H200,
-#: driver 580.159.04, 2026-11-20.
+#: Nodes without which NVML finds nothing (nvidiactl) and cuInit returns 999 (nvidia-uvm). Measured on an H200, driver
+#: 580.159.04, 2026-11-20.
 REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")
 
 

@@ -3,7 +3,7 @@
 import os
 from typing import Iterator, Mapping, Sequence, Tuple
 
-#: Where a mounted folder of the driver has them.
+#: Folders of the libraries in a mounted folder of the driver.
 _BELOW = ("", "lib", "lib64")
 
 

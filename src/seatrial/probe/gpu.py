@@ -102,7 +102,7 @@ class Gpm:
 
 _EVENT_XID = 8  # nvml.h: nvmlEventTypeXidCriticalError
 
-#: Events taken at one look; a GPU in trouble repeats itself.
+#: Most events taken at once; a GPU in trouble repeats itself.
 _MAX_AT_ONCE = 64
 
 
@@ -149,7 +149,7 @@ THROTTLE_REASONS = {
     0x100: "display_clock_setting",
 }  # fmt: skip
 
-#: Temperature, clocks and what holds them back are read this often.
+#: Interval between readings of temperature, clocks and their limits.
 STATE_INTERVAL_S = 0.9
 
 _TEMPERATURE_GPU = 0  # nvml.h: NVML_TEMPERATURE_GPU

@@ -13,13 +13,13 @@ from typing import Any, Dict, List, Optional
 from seatrial.probe import container, cuda, nvml
 from seatrial.probe.container import Cgroup
 
-#: Variables that decide what CUDA and the engines do; nothing else of the environment leaves the container.
+#: Variables that steer CUDA and the engines; nothing else of the environment leaves the container.
 VARIABLES = (
     *("CUDA_DEVICE_ORDER", "CUDA_VERSION", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_P2P_DISABLE"),
     *("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "NVIDIA_VISIBLE_DEVICES"),
 )
 
-#: Where an image keeps libraries, besides LD_LIBRARY_PATH.
+#: Folders of libraries in images, besides LD_LIBRARY_PATH.
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",

@@ -53,11 +53,11 @@ class MachineSampler:
             return ""
 
 
-#: How often every process's cgroup is read after all.
+#: Interval between full readings of every process's cgroup.
 RESCAN_S = 30.0
 
 _ID = r"(?P<id>[0-9a-f]{64})"
-#: Engine → what stands before its container's ID. Podman's conmon has a cgroup of its own and is nobody's container.
+#: Engine → the prefix of its container's ID. Podman's conmon has a cgroup of its own and is not a container.
 _PATTERNS = (
     ("podman", re.compile(r"/libpod-" + _ID)),
     ("containerd", re.compile(r"/cri-containerd-" + _ID)),

@@ -7,7 +7,7 @@ import ctypes
 import re
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
-#: One file a GPU instance and compute instance; it names the minor number of its node in /dev/nvidia-caps.
+#: A file for each GPU instance and compute instance, which names the minor number of its node in /dev/nvidia-caps.
 #: Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Nodes and Capabilities".
 CAPABILITIES = "/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d"
 
@@ -41,8 +41,8 @@ def _minor(path: str) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
-#: What the common failures of nvmlInit mean, in the user's words.
-#: Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
+#: Common failures of nvmlInit in the user's words. Source:
+#: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
 _INIT_FAILURES = {
     4: "NVML has no access to the GPUs: insufficient permissions on /dev/nvidia*",
     9: "the NVIDIA kernel driver is not loaded",

@@ -38,7 +38,7 @@ def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
         return None
     finally:
         os.close(descriptor)
-    # The command name is in parentheses and may hold anything, parentheses too: fields begin behind the last.
+    # The command name is in parentheses and may hold any character, parentheses included: fields begin after the last.
     fields = stat[stat.rindex(b")") + 2 :].split()
     return GpuProcess(
         pid,
@@ -143,8 +143,8 @@ def _bytes(path: str) -> bytes:
         return b""
 
 
-#: How often every process is read after all. A process that is not below ours never comes there (orphans fall to an
-#: ancestor), so a full reading only finds PIDs that were given again in between.
+#: Interval between full readings of all processes. A process that is not below ours never comes there (orphans fall to
+#: an ancestor), so a full reading only finds PIDs that were reused in between.
 RESCAN_S = 30.0
 
 

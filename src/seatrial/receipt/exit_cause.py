@@ -25,12 +25,12 @@ Explain = Callable[[RunEvidence], str | None]
 #: kubelet's ContainerCannotRun and StartError.
 _NEVER_RAN = (125, 126, 127, 128)
 
-#: A target without output for so long, and for such a share of its time, may hang. Our choice.
+#: A target without output for this long, and for this share of its time, may hang. Our choice.
 SILENT_S, SILENT_SHARE = 10.0, 0.25
 
 _SEARCH_OVER = "the search has ended"
 
-#: What is known of a signal that killed a target.
+#: Known causes of a signal that killed a target.
 _HINTS = {
     "SIGKILL": "killed from outside: kill -9, or the host's OOM killer",
     "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
@@ -347,7 +347,7 @@ def _agent_lost(run: RunEvidence) -> str | None:
     )
 
 
-#: ID → the sentence if it holds. New causes go above those that their evidence outranks.
+#: ID → the sentence if it holds. A cause stands above those that its evidence outranks.
 CAUSES: tuple[tuple[str, Explain], ...] = (
     (
         "evidence-contradicted",

@@ -8,14 +8,14 @@ from typing import Any
 #: Longest text copied from a run into its receipt; a line of a log can be megabytes.
 MAX_TEXT = 2000
 
-#: No measurement is larger, and sums of such numbers stay finite.
+#: Largest measurement, so that sums of such numbers stay finite.
 MAX_NUMBER = 1e100
 
 #: Terminal escape sequences (CSI and OSC, ECMA-48 sections 5.4 and 8.3.89).
 _ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"
 #: Characters that turn the direction of writing (Unicode Standard Annex 9, section 2).
 _TURNS = r"\u202a-\u202e\u2066-\u2069"
-#: With every other control character: a receipt is printed to terminals, and output must not be able to steer them.
+#: Includes every other control character: a receipt is printed to terminals, and output must not be able to steer them.
 _CONTROL = re.compile(rf"{_ESCAPES}|[\x00-\x08\x0b-\x1f\x7f-\x9f{_TURNS}]")
 #: The same but for the carriage return, which a line of a log is cut at.
 _CONTROL_IN_LINE = re.compile(rf"{_ESCAPES}|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_TURNS}]")

@@ -21,7 +21,7 @@ from seatrial.system.nofollow import open_regular
 #: The agent's names for the two streams, in the run folder.
 STREAMS = ("stderr.log", "stdout.log")
 
-#: Beside them: ``<unix time> <1|2> <bytes>`` for each chunk of stdout (1) and stderr (2), in the order they came.
+#: Index of the logs: ``<unix time> <1|2> <bytes>`` for each chunk of stdout (1) and stderr (2), in order.
 INDEX = "output.idx"
 
 _CHUNK = re.compile(r"(\d{1,12}(?:\.\d{1,9})?) ([12]) (\d{1,15})")

@@ -48,7 +48,7 @@ _SHOWN: dict[OutcomeId, tuple[Level, str]] = {
 #: The one sentence about a run that found no GPU and required none.
 NO_GPU = "No GPU found; {} on the CPU. Use --gpus all to require one."
 
-#: Findings that cast doubt on an end with 0 → the words behind its exit cause.
+#: Findings that cast doubt on an exit code of 0 → the words after its exit cause.
 DOUBTFUL = {
     "did-nothing": "apparently did nothing",
     "exception-swallowed": "its last words are an exception",
@@ -56,7 +56,7 @@ DOUBTFUL = {
     "went-to-background": "what it left in the background was ended with it",
 }
 
-#: Outcomes that the exit cause explains alone: a reader of a failed run does not look for its criteria first.
+#: Outcomes that the exit cause alone explains: a reader of a failed run does not read its criteria first.
 NOT_FINISHED: tuple[OutcomeId, ...] = ("running", "pruned", "stopped", "failed", "in-doubt")
 
 

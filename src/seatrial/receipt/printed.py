@@ -20,7 +20,7 @@ from seatrial.receipt.fields import clean_line, number
 from seatrial.receipt.reported import MAX_POINTS, MAX_SERIES, Point, ReportedSteps, thin
 from seatrial.system.toml_file import parse_toml
 
-#: Of one state of a line, of the words in front of a number, and of the numbers of one state: bounds of the work.
+#: Bounds of the work: characters of one state of a line, of the words before a number, and numbers of one state.
 _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100
 
 #: Lines that differ in their numbers alone have one shape, and are read by the words of the first.

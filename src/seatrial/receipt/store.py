@@ -18,7 +18,7 @@ JSON_NAME = "receipt.json"
 MARKDOWN_NAME = "receipt.md"
 HTML_NAME = "receipt.html"
 
-#: Keys whose values are of a fixed set, or address something: none holds a name, and none may change.
+#: Keys whose values are of a fixed set, or an address: none holds a name, and none may change.
 FIXED = frozenset((
     "backend", "container_id", "device", "digest", "energy_from", "engine", "git_commit", "id", "injection",
     "pci_bus_id", "pod_uid", "run_id", "severity", "uuid", "verdict", "x",

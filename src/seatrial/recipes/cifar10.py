@@ -111,7 +111,7 @@ class Method:
 
 METHOD = Method()
 FILTER_RATE = 0.24
-#: Of the test images that are also looked at shifted; and how many images the test looks at together.
+#: Percentage of the test images that are also evaluated shifted, and the test's batch size.
 UNCERTAIN_PERCENT, TEST_BATCH = 25, 5000
 #: Losses of an epoch that trackers get.
 LOGGED_STEPS = 5
@@ -335,8 +335,8 @@ def train(
 
     if group.device.type == "cuda":
         test()  # what its first time loads is not the loop's
-        # From now on cuDNN tries its ways, for the steps' shapes: for the test's, which takes as long without, it keeps
-        # what it has just chosen.
+        # cuDNN now benchmarks algorithms for the steps' shapes. The test takes as long without, and keeps those it has
+        # just chosen.
         torch.backends.cudnn.benchmark = True
     return fit(step, test, trackers, settings), model
 

@@ -84,7 +84,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
     train_set, test_set = image_sets(data)
     normalise = Normalisation.of(train_set.images_NCHW)
     with session(arguments) as (group, precision, trackers):
-        # Channels last: what Tensor-Core kernels read; on a core of a Xeon 1.2 times as fast as channels first.
+        # Channels last, as Tensor-Core kernels read; on a core of a Xeon 1.2 times as fast as channels first.
         height, width = train_set.images_NCHW.shape[2:]
         model = network(height, width, train_set.classes).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         layers = prepare(model, precision, (height, width))

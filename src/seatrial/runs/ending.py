@@ -72,7 +72,7 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
         give_back(run, host)
         if handle is not None and not handle.composed:
             backend_of(handle, host).remove(handle)
-        # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
+        # Last: a run with a summary has ended, and its container, secrets and GPUs are not looked for any more.
         summary = encoded(_summary(run, plan, receipt))
         write_seal(run, summary)
         run.records.write(SUMMARY, summary)

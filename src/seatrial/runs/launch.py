@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
 
 
-#: In the user's state folder: archives of the agent, one for each version of it, and the Python that runs it.
+#: Folder in the user's state folder with an archive of each version of the agent, and the Python that runs it.
 AGENT = "agent"
 
-#: Where engines listen.
+#: Sockets of engines.
 _ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock")
 
 #: Makes a context manager that yields a callback for the lines of a build or a pull.

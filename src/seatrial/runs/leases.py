@@ -69,7 +69,7 @@ class Lease(Value):
 
     @property
     def name(self) -> str:
-        # With the run in it: a void lease of another user, which the sticky bit protects, is never in the way.
+        # The run's ID keeps another user's void lease, which the sticky bit protects, out of the way.
         return f"{self.gpu_uuid}--{self.run_id}.json"
 
 

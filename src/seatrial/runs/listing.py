@@ -17,10 +17,10 @@ from seatrial.system.host import Host
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
 
-#: Of a live run's events: the start of its target stands among the first.
+#: Bytes read of a live run's events: the start of its target is among the first.
 _FIRST_BYTES = 1 << 20
 
-#: Of a line and of the summary that it is made from.
+#: Keys that a line shares with the summary that it is made from.
 _SHARED = ("name", "target", "backend", "gpus", "outcome", "exit_code", "seconds", "headline", "engine", "metrics")
 
 Status = Literal["starting", "waiting", "running", "done", "stopped", "failed", "unknown"]

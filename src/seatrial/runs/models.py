@@ -43,7 +43,7 @@ _BESIDE = ".examples.safetensors"
 _PICKLES = (".pkl", ".pickle", ".joblib")
 _TORCHSCRIPT = (".torchscript", ".ts")
 
-#: Suffixes of what torch.save writes. ``model_best.pth.tar`` is usual, too.
+#: Suffixes of files that torch.save writes. ``model_best.pth.tar`` is usual, too.
 _CHECKPOINTS = (".pth", ".pt", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
 
 
@@ -194,8 +194,8 @@ def the_one(files: Sequence[Path], verb: Verb) -> Path | None:
     return None
 
 
-#: Of safetensors: 8 bytes with the header's length, the header in JSON, the tensors. Source: its format page. A hundred
-#: bytes describe a tensor.
+#: A safetensors file is 8 bytes with the header's length, the header in JSON, and the tensors. Source: its format page.
+#: A hundred bytes describe a tensor.
 _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 

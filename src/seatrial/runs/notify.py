@@ -23,10 +23,10 @@ from seatrial.system import command
 from seatrial.system.host import Host
 from seatrial.system.records import Folder
 
-#: In a record: the request, until it is done, and the message.
+#: Files of a record: the request, until it is done, and the message.
 REQUEST, MESSAGE = "notify.json", "notify-message.json"
 
-#: In a record: a line for each command and its result.
+#: File of a record with a line for each command and its result.
 NOTES = "notified.txt"
 
 #: Lines of them that are shown; a job has a handful of commands.

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: In a project: the folder of what its containers write, and of what people look at.
+#: Folder of a project for the files of its containers and for those that people read.
 PLACE_FOLDER = (".seatrial", "runs")
 
 #: The keys of listings, so that thousands of receipts need not be parsed.
 SUMMARY = "summary.json"
 
-#: Receipts that people look at in the project; the record has them first.
+#: Receipts in the project, for people; the record has them first.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
 
 #: HOME of the container, which alone writes there.

@@ -210,7 +210,7 @@ def _broken(*sentences: str) -> Verification:
     return Verification(False, tuple(f"broken: {sentence}" for sentence in sentences))
 
 
-#: A cached step that no build has used for so long belongs to an older state of some project.
+#: A cached step that no build has used for this long belongs to an older state of some project.
 IDLE_S = 24 * 3600.0
 
 

@@ -22,7 +22,7 @@ SEAL = "seal.json"
 #: Name → size, and digest but of the largest files.
 Entries = dict[str, tuple[int, Any]]
 
-#: Written after the judgement, by those who announce the end or have followed it. Locks are empty.
+#: Files written after the judgement, by processes that announce the end or have followed it. Locks are empty.
 LATER = frozenset({"notify.json", "notify-message.json", "notify.log", "notified.txt", "recorder.log"})
 
 _MOST_BYTES = 8 << 20

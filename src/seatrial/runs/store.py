@@ -29,7 +29,7 @@ LINKED = ("stdout.log", "stderr.log", "events.jsonl", "home")
 #: Locked while a run or a group claims its name.
 CLAIMS = ".claims.lock"
 
-#: No letters that look like digits, no vowels that make words.
+#: Letters of an ID: none that look like digits, and no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 
 #: Letters of an ID that hold the time when its run began.

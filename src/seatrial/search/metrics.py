@@ -27,7 +27,7 @@ _MOST_LINE_BYTES = 64 * 1024
 
 _LINE_END = re.compile(rb"[\r\n]")
 
-#: Trials that fail one after the other, none having ended well, before the search gives up.
+#: Consecutive failures before any success after which the search gives up.
 MOST_FAILURES = 5
 
 #: Trials with other settings and the same numbers before the search takes it that the script ignores them.

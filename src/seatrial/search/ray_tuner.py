@@ -31,7 +31,7 @@ from seatrial.search.trial import Ending, Trial
 from seatrial.system import nofollow
 from seatrial.system.command import dialogue
 
-#: How often the terminal's line is drawn, and a trial's worker checks if it is to end.
+#: Interval between updates of the terminal's line, and between a worker's checks whether its trial is to end.
 _LOOK_S = 0.2
 
 #: Longest duration of a step: Ray can stop a trial only between two steps.
@@ -208,7 +208,7 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
             self.search.end(EngineError(f"Ray Tune ended the search: {lines[-1][:300]}", run="ray status"))
 
     def _tuner(self, needs: Mapping[str, float], parallel: int, folder: str, *, shared: bool) -> Any:
-        # With Ray's default of one pending trial the others would wait for the first node's worker.
+        # Ray's default of one pending trial would make the others wait for the first node's worker.
         for name, value in {**_TUNE_VARIABLES, "TUNE_MAX_PENDING_TRIALS_PG": str(parallel)}.items():
             os.environ.setdefault(name, value)
         given = {"reasons": self._reasons, "project": str(self._store.project) if shared else None}

@@ -32,10 +32,10 @@ from seatrial.search.search import Note, Search
 from seatrial.search.trial import Ending, Trial
 from seatrial.system.memo import remembering
 
-#: How often a trial that waits for a GPU looks again.
+#: Interval between a waiting trial's looks for a GPU.
 _GPU_INTERVAL_S = 1.0
 
-#: How often the terminal's line is drawn.
+#: Interval between updates of the terminal's line.
 _LOOK_S = 0.2
 
 #: Ctrl-C reaches the engine's program that builds or pulls as well, and its failure may be here before the signal is.

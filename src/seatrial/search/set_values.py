@@ -10,7 +10,7 @@ from seatrial.job.model import Job
 from seatrial.job.script import source_facts
 from seatrial.planning.options import PRECISIONS, RECIPE_FLAGS
 
-#: Libraries that make a flag of a name in the source → what joins that name's words in the flag.
+#: Libraries that make a flag from a name in the source → the character that joins its words.
 _FLAG_MAKERS = {
     r"(?:import|from)\s+(?:tyro|fire|simple_parsing|jsonargparse)\b": "_",
     r"\bHfArgumentParser\b": "_",
@@ -20,7 +20,7 @@ _FLAG_MAKERS = {
 #: Scripts whose globals are set by ``--name=value``, as nanoGPT's.
 _CONFIGURATOR = "configurator.py"
 
-#: Of absl, whose flags for truths take the value in the same word alone.
+#: Import of absl, whose boolean flags take the value in the same word only.
 _ABSL = r"(?:import|from)\s+absl\b"
 
 #: Scripts that take ``model.width=64``: of Hydra, and OmegaConf's from_cli.

@@ -39,7 +39,7 @@ def _example(name: str) -> str:
     return f"seatrial sweep … --set {name if re.fullmatch(_NAME, name) else 'batch_size'}=64,128"
 
 
-#: Digits of a real number that a script is given: enough that two trials never get the same text by rounding.
+#: Digits of a real number for a script: rounding never gives two trials the same text.
 _DIGITS = 6
 
 

@@ -34,8 +34,8 @@ FILE = "study.journal"
 #: Studies of 0.1, which are not read.
 OLD_FILE = "study.sqlite"
 
-#: Of the trials at a rung the best so many go on. Source: Li et al., "A System for Massively Parallel Hyperparameter
-#: Tuning" (2020), which uses 4; Optuna's default, too.
+#: The best 1/REDUCTION of the trials at a rung continue. Source: Li et al., "A System for Massively Parallel
+#: Hyperparameter Tuning" (2020), which uses 4; Optuna's default, too.
 REDUCTION = 4
 
 #: Reports before the first judgement. After one the settings that end best are often not ahead: on digits, judged then,
@@ -175,7 +175,7 @@ class Study:
                 return
             self._set(frozen, ending=asdict(ending), ended_at=time.time(), owner=None)
             state = states.get(ending.state, TrialState.FAIL)
-            # Without an objective the time is what Optuna's own pages compare.
+            # Optuna's own pages compare the time without an objective.
             value = ending.value if ending.value is not None else ending.measured.get("seconds", 0.0)
             self._optuna.tell(number, value if state is TrialState.COMPLETE else None, state)
 

@@ -18,10 +18,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from seatrial.serve.counters import Counters
 
-#: A request's head must be here after so long, and all of it after so long, however the bytes trickle in.
+#: Seconds for a request's head and for its body, however the bytes trickle in.
 HEAD_S, BODY_S = 10.0, 30.0
-#: Bytes of a request's head: twice what nginx takes (large_client_header_buffers 4 8k); and its headers, each of which
-#: is a call: Apache takes 100 (LimitRequestFields).
+#: Most bytes of a request's head: twice nginx's (large_client_header_buffers 4 8k).
 MOST_HEAD_BYTES, MOST_HEADERS = 64 * 1024, 128
 #: Connections of a front at a time; less where few files may be open. One more gets 503.
 MOST_CONNECTIONS = 20_000
@@ -29,7 +28,7 @@ MOST_CONNECTIONS = 20_000
 _MOST_PIPELINED = 16
 #: Bytes of answers that a client may leave unread.
 _MOST_UNREAD_BYTES = 1 << 20
-#: After so many pieces a body's chunks must have so many bytes on average: each piece copies those before it.
+#: Pieces after which a body's chunks must have this many bytes on average: each piece copies those before it.
 _MOST_PIECES, _PIECE_BYTES = 1000, 512
 #: Files that a front has open besides its connections.
 _OTHER_FILES = 64

@@ -30,7 +30,7 @@ from seatrial.serve.options import Options
 from seatrial.serve.served_model import Reader
 from seatrial.serve.sockets import STOPPING
 
-#: JSON up to so many bytes is read in the loop: 0.5 ms for numbers with orjson, 2 ms without; texts are tokenised.
+#: JSON up to this size is read in the loop: 0.5 ms for numbers with orjson, 2 ms without; texts are tokenised.
 _INLINE_BYTES = {"text": 4 * 1024}
 _INLINE_OTHER_BYTES = 64 * 1024
 #: CPU seconds of one request, for bodies up to the default of --max-body; larger ones get as much more.

@@ -29,19 +29,19 @@ from seatrial.serve.sockets import STOPPING, StopSignals, emptied, refuse_new
 
 #: Between requests of one connection, in seconds.
 KEEP_ALIVE_S = 60
-#: Readiness is gone for so long before new connections are refused: a router has time to notice.
+#: Time between the loss of readiness and the first refused connection: a router needs it to notice.
 LINGER_S = 0.5
 #: When the model is lost: time to write the refusals out.
 _LAST_WORDS_S = 0.5
 _TURN_S = 0.02
-#: Seconds between two looks for a signal: a file in memory cannot be waited for.
+#: Seconds between checks for a signal: a file in memory cannot be waited for.
 _SIGNALS_S = 0.05
 #: Objects between two garbage collections. A parsed image is thirty; Python's default is 700.
 _GARBAGE = 20_000
-#: In a drain: a request that is half sent has so long to become whole, and the model so long to answer what there is.
+#: Times of a drain: for a request that is half sent to become whole, and for the model to answer what there is.
 #: Together with LINGER_S less than the 30 s that a target has between SIGTERM and SIGKILL (job.model.Job.grace_s).
 _HALF_SENT_S, _ANSWERS_S = 3.0, 25.0
-#: In a drain: a client that has connected and sent nothing yet has so long to begin.
+#: Time of a drain for a client that has connected and sent nothing yet to begin.
 _FRESH_S = 1.0
 
 

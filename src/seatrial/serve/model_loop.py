@@ -20,9 +20,9 @@ from seatrial.serve.errors import BadInputError, DeviceLostError
 from seatrial.serve.served_model import Answer, Row, ServedModel
 
 _READ_BYTES = 1 << 20
-#: So many failures of the model are printed with a traceback; later ones are only counted.
+#: Failures of the model that are printed with a traceback; later ones are only counted.
 _SHOWN_FAILURES = 5
-#: A batch that failed is tried again in parts for so long: everybody else waits meanwhile.
+#: Time in which a failed batch is tried again in parts: everybody else waits meanwhile.
 _RETRY_S = 2.0
 
 #: A row as (front, its number there).

@@ -25,12 +25,12 @@ from seatrial.serve.options import Options
 from seatrial.serve.served_model import ServedModel, WarmUp
 from seatrial.serve.sockets import STOPPING, StopSignals, listen
 
-#: Fronts that die more often than so many times in so many seconds are not started again: the program ends.
+#: Restarts in this many seconds after which a front that dies ends the program.
 _MOST_RESTARTS, _RESTARTS_S = 5, 60.0
 _SOCKET_BYTES = 4 << 20
 #: When the model is lost: time for the fronts to write that to their clients.
 _LAST_WORDS_S = 0.5
-#: After the fronts' drain: a batch that is still computed has so long. Together less than a target has (serve.front).
+#: Time after the fronts' drain for a batch that is still computed. Together less than a target has (serve.front).
 _LAST_BATCH_S = 2.0
 #: Between two lines of $SEATRIAL_EVENTS.
 _REPORT_EVERY_S = 2.0

@@ -17,10 +17,10 @@ import numpy as np
 
 from seatrial.serve.served_model import Row
 
-#: From a front: rows with their numbers, and numbers whose clients have left. Its end is the end of the stream.
+#: Messages of a front: rows with their numbers, and numbers whose clients have left. Its end is the end of the stream.
 ROWS, ABANDONED = 1, 2
-#: From the model: the options, its reader, that warm-up has passed, answers, why rows have none, and that the model
-#: is lost.
+#: Messages of the model: the options, its reader, the end of the warm-up, answers, the reason for rows without one, and
+#: the loss of the model.
 OPTIONS, HELLO, READY, ANSWERS, FAILED, LOST = 10, 11, 12, 13, 14, 15
 #: To a front's decoder and back: its reader, a request, and the rows of it.
 READER, REQUEST, DECODED = 20, 21, 22

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict
 
-#: The torch that this version of seatrial is tested with (constraints.txt of the repository): what a plan takes and a
-#: remark on a Dockerfile names. Source: https://pypi.org/project/torch/2.13.0/.
+#: The torch that this version of seatrial is tested with (constraints.txt of the repository), that a plan takes and
+#: that a remark on a Dockerfile names. Source: https://pypi.org/project/torch/2.13.0/.
 TORCH_VERSION = "2.13.0"
 
 Framework = Literal["torch", "tensorflow", "jax"]

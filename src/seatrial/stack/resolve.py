@@ -14,8 +14,8 @@ from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_in
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import Candidate, Constraints, Violation, violations
 
-#: Pythons to choose from where nothing fixes one, best first. 3.11 first: every framework of the last three years has
-#: wheels for it (tables/*.json), and the official slim image is the smallest of those it is the newest of.
+#: Pythons to choose from if nothing fixes one, best first. 3.11 comes first: every framework of the last three years
+#: has wheels for it (tables/*.json), and of the official slim images that have it newest its image is the smallest.
 PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.14", "3.9", "3.8")
 
 

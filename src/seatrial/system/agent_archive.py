@@ -21,7 +21,7 @@ import seatrial
 from seatrial.findings.catalogue import IN_RUN, catalog_json
 from seatrial.system.files import make_folder, write_atomically
 
-#: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
+#: Contents of the archive, relative to the package. The agent imports nothing else of seatrial.
 _ROOMS = ("agent", "common", "compat", "events", "probe", "findings")
 _FILES = ("__init__.py", "frames.py", "input_frames.py")
 
@@ -29,7 +29,7 @@ _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\
 
 _CATALOG = "seatrial/findings/catalog.json"
 
-#: The archive for pods: an archive within, without what pods never run, as one xz stream: a third of the size.
+#: The archive for pods: an archive within, as one xz stream, without files that pods never run: a third of the size.
 _WITHIN = "agent.xz"
 _UNPACK = resources.files("seatrial.system").joinpath("unpack.py.txt").read_text("utf-8") + _MAIN
 

@@ -13,7 +13,7 @@ from seatrial.system.host import Host
 #: ``nothing``: closed, /dev/null, another device, or a terminal of a job in the background.
 InputKind = Literal["terminal", "pipe", "file", "nothing"]
 
-#: For a terminal without a size (a serial line, some CI's).
+#: Size of a terminal that reports none (a serial line, some CI's).
 _COLUMNS, _LINES = 80, 24
 
 

@@ -19,10 +19,10 @@ from seatrial.system.records import Folder
 
 _TIMEOUT_S = 10.0
 
-#: Of a checkout, that are looked at before git is; and the most of a file that names a folder.
+#: Most files of a checkout that are looked at before git is, and most bytes of a file that names a folder.
 _MOST_FILES, _MOST_BYTES = 20_000, 10_000
 
-#: No hook of the system's or the user's either: they would run in a folder that is not theirs.
+#: Hooks of the system and the user stay off, too: they would run in a folder that is not theirs.
 _QUIET = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 _SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"

@@ -60,8 +60,8 @@ def run(
         CommandTimeoutError: it did not end in ``timeout_s`` seconds and was killed.
     """
     try:
-        # Standard input is closed unless given, and the terminal out of reach: a tool that wants a password must
-        # fail, not hang; and Ctrl-C is for us, who may just be stopping a run with this command.
+        # Standard input is closed unless given, and the terminal is out of reach: a tool that wants a password must
+        # fail, not hang. Ctrl-C is for us, who may be stopping a run with this command.
         ended = subprocess.run(
             list(argv),
             input=None if input is None else input.encode(),

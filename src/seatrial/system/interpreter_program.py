@@ -30,7 +30,7 @@ ALWAYS = (
 #: Parts of the standard library that others import only in functions which the agent does not call.
 NEVER = frozenset(("asyncio", "doctest", "multiprocessing", "pdb", "pydoc", "site", "test", "tkinter", "unittest"))
 
-#: Libraries that a driver needs, and that the C library loads by name when a thread ends or a host is looked up.
+#: Libraries that a driver needs, and that the C library loads by name when a thread ends or a host is resolved.
 LIBRARIES = (
     *("libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libnss_dns.so.2", "libpthread.so.0", "libresolv.so.2"),
     "librt.so.1",

@@ -22,7 +22,7 @@ from seatrial.system.host import Host
 #: Names of variables whose values are secrets.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
 
-#: What looks like a secret wherever it stands: user info of a URL, and well-known tokens.
+#: Text that is a secret wherever it stands: user info of a URL, and well-known tokens.
 SECRET_TEXT = re.compile(
     r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?:(?<=https://)|(?<=http://))[^/\s:@]+(?=@)"
     r"|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
@@ -38,7 +38,7 @@ _SECRET_LENGTH, _NAME_LENGTH = 6, 3
 #: Folders whose members are called as users are.
 _HOMES = ("home", "homes", "Users", "users", "media", "scratch", "lustre", "mnt", "nfs", "srv", "work")
 
-#: Names of what has a user for its value: ``owner=alice``, or a key of JSON.
+#: Prefixes whose value is a user: ``owner=alice``, or a key of JSON.
 _OWNERS = ("login", "owner", "user", "username")
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from seatrial.system.typed_path import as_typed
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-#: Entries that are looked at when sizes are added up; a container can make any number.
+#: Most entries read when sizes are added up; a container can make any number.
 MOST_ENTRIES = 200_000
 
 #: Folders of a project that hold no result of a run: environments and caches.

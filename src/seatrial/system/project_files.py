@@ -15,7 +15,7 @@ from seatrial.errors import ConfigError, UntrustedPathError, UsageError
 from seatrial.system.nofollow import open_source
 from seatrial.system.typed_path import as_typed
 
-#: Far above what people and their tools write, and read in milliseconds.
+#: Far above usual files, and read in milliseconds.
 MAX_BYTES = 2_000_000
 
 _KINDS = (

@@ -28,10 +28,10 @@ from seatrial.system.typed_path import as_typed
 
 T = TypeVar("T")
 
-#: Far above what any record but a plan has.
+#: Far above any record except a plan.
 MAX_BYTES = 1 << 20
 
-#: Far above what a tool prints, where its last lines are looked at.
+#: Far above the output of tools whose last lines are read.
 MAX_OUTPUT_BYTES = 64 << 20
 
 #: Largest file that a digest is made of: a second.
@@ -41,7 +41,7 @@ MAX_MEASURED_BYTES = 512 << 20
 NO_RECORD = (OSError, UntrustedPathError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
              RecursionError)  # fmt: skip
 
-#: No time, size or measurement of a record is larger.
+#: Largest time, size or measurement of a record.
 _MAX_NUMBER, _MAX_INTEGER = 1e100, 1 << 63
 
 

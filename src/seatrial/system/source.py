@@ -12,10 +12,10 @@ import warnings
 MOST_MARKS = 40_000
 MAX_BYTES = 1_000_000
 
-#: A chain of so many names and dots: the parser's time for one in an import grows with the square (3.11).
+#: A chain of 200 names and dots: the parser's time for one in an import grows with the square (3.11).
 _CHAIN = re.compile(rb"(?:(?<!\w)\w+[ \t\\\r\n]*\.[ \t\\\r\n]*){200}")
 
-#: What Python 2 alone takes. Source: docs.python.org/3/whatsnew/3.0.html. A line that is more than a slip of today's.
+#: Syntax of Python 2 alone, if it is more than a slip. Source: docs.python.org/3/whatsnew/3.0.html.
 _PYTHON_2 = re.compile(
     r"""(?:^|[:;])\s*(?P<statement>print|exec)\s+(?!=)["'\w`%]"""
     r"""|(?:^|[:;])\s*print\s*>>"""
@@ -26,7 +26,7 @@ _PYTHON_2 = re.compile(
 _MOST_SHOWN = 60
 #: IPython's lines for the notebook and for the shell. Source: ipython.readthedocs.io, "Built-in magic commands".
 _MAGIC = re.compile(r"\s*(%%?[A-Za-z]|!\s*[\w./])")
-#: Of a line that is looked at for it.
+#: Characters of a line that are searched for it.
 _MOST_CHARACTERS = 500
 #: The parser's message for 0777.
 _OCTAL = "leading zeros in decimal integer literals are not permitted"

@@ -7,9 +7,9 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-#: Characters that steer a terminal or cannot be seen: controls but tab and line end, separators of lines, half
-#: characters, and what turns the direction of writing or has no width (Unicode's categories Cc, Cf, Cs, Zl, Zp, and the
-#: property Default_Ignorable_Code_Point). Variation selectors stay: they choose between a sign and a picture of it.
+#: Characters that steer a terminal or cannot be seen: controls except tab and line end, separators of lines, lone
+#: surrogates, and those that turn the direction of writing or have no width (Unicode's categories Cc, Cf, Cs, Zl, Zp,
+#: and the property Default_Ignorable_Code_Point). Variation selectors stay: they choose between a sign and its picture.
 _UNSEEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
     r"\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"

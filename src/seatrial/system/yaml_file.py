@@ -37,7 +37,7 @@ def parse_yaml(text: str, name: str) -> Any:
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"{name}:{line}: not YAML: {reason}", run=f"sed -n {line}p {name}") from error
     except (ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:
-        # What PyYAML's constructors raise for numbers of thousands of digits and for days that no month has.
+        # PyYAML's constructors raise these for numbers of thousands of digits and for days that no month has.
         raise ConfigError(f"{name}: a value that is not a valid number or date: {error}", run=f"cat {name}") from error
     _refuse_half_characters(data, name)
     return _copied(data)

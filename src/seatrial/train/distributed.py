@@ -112,7 +112,7 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
         return
     backend, rank = "nccl" if gpus else "gloo", int(os.environ["RANK"])
     store, device_id = open_store(rank, world), device if gpus else None
-    # Reductions wait for no free multiprocessor behind the backward pass that they overlap with.
+    # Reductions do not wait for a free multiprocessor after the backward pass that they overlap with.
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if gpus else None
     dist.init_process_group(
         backend,
@@ -207,10 +207,10 @@ class GradientReducer:
         self.overlap = self.second_stream = False
         self.parameters = list(model.parameters())
         self._buckets: list[list[nn.Parameter]] = []
-        #: Each parameter's bucket; and of each bucket what this step sends.
+        #: Each parameter's bucket; and each bucket's parameters in this step.
         self._places: dict[nn.Parameter, int] = {}
         self._sending: list[list[nn.Parameter]] = []
-        #: What no rank had a gradient for in the last step that was agreed on.
+        #: Parameters that no rank had a gradient for in the last step that was agreed on.
         self._unused: set[nn.Parameter] = set()
         self._left_out: set[nn.Parameter] = set()
         self._waiting: list[dist.Work] = []

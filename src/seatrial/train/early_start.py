@@ -31,7 +31,7 @@ def begin(read: tuple[Callable[[Path], Any], Path] | None = None) -> None:
     """
     gc.disable()  # what is imported stays: to look for garbage in it takes an eighth of the imports' time
     if torch_cuda() is not None:
-        # As torch sets it: without, before CUDA 12.2, a context loads every kernel of every library.
+        # Set as torch sets it: before CUDA 12.2, a context otherwise loads every kernel of every library.
         os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
         threading.Thread(target=open_context, daemon=True).start()
     if read is not None:

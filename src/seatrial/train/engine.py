@@ -63,7 +63,7 @@ class Graphed:
         self.steps_per_replay = several if step.source.resident else 1
         self._graphs: dict[tuple[int, Shape, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
-        # None: torch's own, whose kernels have no priority over those of other streams.
+        # None: torch's own stream, whose kernels have no priority over those of other streams.
         self._stream = torch.cuda.Stream(priority=-1) if step.reducer.second_stream else None  # type: ignore[no-untyped-call]
 
     def prepare(self) -> None:

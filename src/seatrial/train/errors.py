@@ -19,10 +19,10 @@ EXIT_USAGE = 2
 EXIT_TERMINATED = 143
 
 
-#: Of another library's error; some print whole tensors in one line.
+#: Characters kept of another library's error; some print whole tensors in one line.
 _MOST_CHARACTERS = 300
 
-#: What stands before the remedy, as in the host's errors (findings/labels.py); a test compares.
+#: Label of the fix, as in the host's errors (findings/labels.py); a test compares.
 FIX_LABEL = "fix"
 
 

@@ -137,7 +137,7 @@ class Test:
         if self._data is not None:
             for number, count in enumerate(counts):
                 rows = slice(number * self._batch, number * self._batch + count)
-                # A copy: what a transform or a score changes in place is whole again in the next test.
+                # A copy: values that a transform or a score changes in place are whole again in the next test.
                 yield map_tensors(lambda tensor, rows=rows: tensor[rows].clone(), self._data), count
             return
         with samples.host_random_numbers_kept():

@@ -170,7 +170,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     """
     training = _Training(step, trackers, settings)
     outcome, stopping, steps, note = training.outcome, training.stopping, len(step.source.spans), training.note
-    # Whatever ends the training, saved checkpoints are on the disk when closing returns.
+    # Saved checkpoints are on the disk when closing returns, however the training ends.
     with closing(training), StopRequest() as stop, Watchdog(step.ranks, settings.hang_s) as watchdog:
         began = _now(step.device)
         while training.epoch <= settings.epochs and not stopping.stop:
@@ -239,7 +239,7 @@ class _Training:
         self.progress = EpochProgress(
             step, trackers, self.note, epochs=settings.epochs, log_steps=settings.log_steps, together=self._copies
         )
-        # Without a number: when the training began. The receipt's window starts here, however short the training is.
+        # No loss: only the time when training began, where the receipt's window starts, however short it is.
         begun = (self.epoch - 1) * len(step.source.spans) + self.first_step
         trackers.log({"step": begun, "epoch": self.epoch, "phase": "train"})
 

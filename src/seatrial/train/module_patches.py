@@ -34,7 +34,7 @@ class NormThen(nn.Module):
     def __init__(self, norm: nn.BatchNorm2d, activation: str) -> None:
         super().__init__()
         self.norm, self.activation = norm, activation
-        #: For the next call alone, and those of the last one.
+        #: Totals for the next call alone, and those of the last one.
         self.totals: batch_norm.Totals | None = None
         self.given: batch_norm.Totals | None = None
 

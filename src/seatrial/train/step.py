@@ -97,7 +97,7 @@ class Step:
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         self._kernel_options = torch_optimizers.kernel_options(optimizer)
         self._scheduled: list[tuple[Tensor, Tensor]] = []
-        #: Of each group, what the schedule changes that is kept on the host: name → its values at every step.
+        #: Options of each group that the schedule changes and the host keeps: name → its values at every step.
         self.host_options: list[dict[str, list[Any]]] = []
         self.scheduled = schedule is not None
         if schedule is not None:
@@ -107,13 +107,13 @@ class Step:
         self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
         self._blocks: CompiledBlocks | None = None
-        #: This step is tried out before it is captured: what it changes is put back.
+        #: True while a step is tried out before it is captured: its changes are undone.
         self.rehearsing = False
         self._module_kernels = module_kernels(model, precision, ranks, self.reducer) if kernels else None
         self._frozen_after = frozen_after or []
         #: The numbers of epochs after which parameters are frozen.
         self._ends = sorted({epochs for _, epochs in self._frozen_after})
-        #: How many times that happens, and how many of these times are over.
+        #: The number of freezings, and of those that are over.
         self.phases, self.phase = len(self._ends), 0
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position, self.steps_before = (torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(2))
@@ -304,7 +304,7 @@ class Step:
         for first in range(0, shape.rows, self.micro_batch.rows):
             count = min(self.micro_batch.rows, shape.rows - first)
             self.reducer.overlap = overlap and first + count == shape.rows
-            # The backward pass within as well: what is computed again there is what forward computed.
+            # The backward pass is inside as well: it recomputes values of the forward pass.
             otherwise = self._module_kernels or self._blocks
             with otherwise.running() if otherwise else nullcontext():
                 loss = trained_on(self._forward(shape, first, count), parts, count / shape.rows)

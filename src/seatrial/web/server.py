@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from seatrial.system.address import cannot_listen
 
-#: A request's head must be here after so long, however the bytes trickle in.
+#: Time for a request's head, however the bytes trickle in.
 PATIENCE_S = 10.0
 
 #: Connections at a time. With one more, the client with most of them loses its oldest idle one, or else its oldest.

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Sequence, Set, Tuple
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "seatrial_hook"
 FOLDER = PACKAGE + "_like_importlib_bootstrap"  # see install.py
-#: Modules that hold what FSDP waits in; see torch_distributed.py.
+#: Modules with the functions in which FSDP waits; see torch_distributed.py.
 FSDP = (
     "torch.distributed.fsdp._runtime_utils",
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",

@@ -117,7 +117,7 @@ def fingerprint(value: Any, depth: int = 2) -> Any:
     )
 
 
-#: Batches looked ahead, examples at most, and seconds at most: a data set may be slow to read.
+#: Most batches, examples and seconds of reading ahead: a data set may be slow to read.
 _BATCHES, _MOST_EXAMPLES, _MOST_S = 16, 1024, 3.0
 
 
@@ -215,8 +215,8 @@ class LoaderChanges:
             before = self._change(loader)
             alone = self._apart_from_a_running_pass(loader)
             if loader in self._kept and loader._iterator is not None and not alone:
-                # An iterator that is made draws its workers' seed, one that stays does not: the order of what is drawn
-                # next would be another. Source: torch/utils/data/dataloader.py, _BaseDataLoaderIter.
+                # A new iterator draws its workers' seed, a kept one does not, and later draws would differ. Source:
+                # torch/utils/data/dataloader.py, _BaseDataLoaderIter.
                 self._torch.empty((), dtype=self._torch.int64).random_(generator=loader.generator)
         except Exception as error:  # noqa: BLE001
             self._changes.failed(self.KEYS, error)

@@ -15,7 +15,7 @@ from .observe import accompanied, is_compiling, wrap
 from .report import in_short
 from .steps import shared
 
-#: Calls that are looked at closely, and whose errors are put down to a change.
+#: First calls, which are watched closely and whose errors are blamed on a change.
 _FIRST_CALLS = 3
 
 
@@ -85,7 +85,7 @@ class ModuleCalls:
             torch, mode = self._torch, self._changes.wanted["compile"]
             if not hasattr(torch, "compile"):
                 raise RuntimeError("torch %s has no torch.compile" % torch.__version__)
-            # What cannot be compiled runs as it is. Source: torch/_dynamo/config.py, 2.0 and later.
+            # Code that cannot be compiled runs as it is. Source: torch/_dynamo/config.py, 2.0 and later.
             importlib.import_module("torch._dynamo.config").suppress_errors = True  # type: ignore[attr-defined]
             self._compiled = torch.compile(self._to_trace(module), mode=mode)
             self._copies_outputs = mode == "reduce-overhead"
@@ -211,8 +211,8 @@ def each_tensor(torch: Any, value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-#: Optimizer steps during which modules are looked for. torch.compile begins behind them, so that it sees a torch
-#: without what looks for modules.
+#: Optimizer steps during which modules are searched for. torch.compile starts after them, so that it sees torch without
+#: the search's hooks.
 _LOOK_FOR_STEPS = 3
 
 #: A script that calls more modules than this by themselves calls layers, not a model.

@@ -175,7 +175,7 @@ class Copies:
 #: Copies of pinned tensors that stay as they are, to see whether a buffer comes again; and tensors that are noted.
 _PINNED, _MOST_PINNED = 8, 1024
 
-#: Those of torch that know ``fused`` in one version or another; the optimizer itself knows whether this version does.
+#: Optimizers of torch that take ``fused`` in some versions; the optimizer itself knows whether this version does.
 _KNOWN = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
@@ -285,7 +285,7 @@ def _fused_devices() -> Any:
         return {"cuda"}
 
 
-#: Their positions in its constructor, behind the module. They are given by name by everyone.
+#: Their positions in its constructor, after the module. Everybody passes them by name.
 _BY_NAME = ("bucket_cap_mb", "gradient_as_bucket_view")
 
 

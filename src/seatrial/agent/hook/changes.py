@@ -20,7 +20,7 @@ from .report import in_short
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
-#: Frames looked at, outwards. Trainers are about thirty deep.
+#: Most frames searched, outwards. Trainers are about thirty deep.
 _DEEPEST = 80
 
 

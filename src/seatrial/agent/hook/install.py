@@ -9,10 +9,10 @@ from typing import Any, Dict, Optional, Sequence
 
 from seatrial.agent import hook
 
-#: Names of packages that stand in, for bootstrap.py; and whether they come before what is installed.
+#: Variables for bootstrap.py: names of stand-in packages, and whether they come before installed ones.
 VARIABLE, FIRST_VARIABLE = "SEATRIAL_STAND_INS", "SEATRIAL_STAND_INS_FIRST"
 
-#: In the hook's folder, where Python does not look.
+#: A folder inside the hook's, where Python does not look.
 FOLDER = "stand_ins"
 
 _TORCH = ("__init__", "joining", "operations", "optimizer", "world")

@@ -123,7 +123,7 @@ class Measuring:
         self.by_hand.place()
         self.loaders.place(sys.modules["torch.utils.data.dataloader"])
         for owner, name, around in (
-            # What torch.save calls, and no one else: torch.save itself stays as it is.
+            # Called by torch.save alone, which itself stays as it is.
             (sys.modules["torch.serialization"], "_save", self._saves),
             (sys.modules["torch.serialization"], "_legacy_save", self._saves),
             *((writer, "__exit__", self._saves) for writer in writers),  # of what lies in buffers

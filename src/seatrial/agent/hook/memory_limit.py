@@ -102,10 +102,10 @@ def not_held(framework: str, error: BaseException) -> None:
     report.write("gpu_memory", {"framework": framework, "pid": os.getpid(), "failed": reason[:300]})
 
 
-#: What JAX takes of a GPU by default.
+#: Share of a GPU's memory that JAX takes by default.
 _DEFAULT_FRACTION = 0.75
 
-#: Allocators that can be held to a fraction; the others take what they need.
+#: Allocators that accept a limit as a fraction; the others take what they need.
 _WITH_LIMIT = ("default", "bfc")
 
 _VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")

@@ -18,14 +18,14 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 from . import report
 from .timeline import StepTimeline
 
-#: A line covers at least so much time. All numbers in it are since the first step, so a lost line loses nothing.
+#: Shortest time that a line covers. All its numbers count from the first step, so a lost line loses nothing.
 LINE_EVERY_S = 1.0
 
 #: Steps whose durations a line's median is of, at most; and the last ones.
 _MOST_DURATIONS, _RECENT = 4096, 64
 
-#: What has no gradients for so long, and for as long as so many steps on average, is evaluation. The average has
-#: evaluations in it, so it is far above a step's own time where there are many.
+#: A stretch without gradients counts as evaluation if it takes this long, and this many average steps. The average
+#: includes evaluations, so it is far above a step's own time where there are many.
 SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
 
 #: Longer work after the last step does not belong to the steps.
@@ -34,7 +34,7 @@ _LONGEST_END_S = 0.5
 #: The thread of a recorder that is switched off.
 NOBODY = -1
 
-#: So many steps of another optimizer in a row show that the one that bounds steps will not step again.
+#: After this many steps of another optimizer in a row, the one that bounds steps will not step again.
 _PENDING_STEPS = 32
 #: Steps kept until it is known whether they are steps of their own.
 _MOST_PENDING = 4096
@@ -42,7 +42,7 @@ _MOST_PENDING = 4096
 #: Steps are plain once so many in a row were alike, and for so long before one is looked at.
 _ALIKE, _PLAIN_S = 8, 0.2
 
-#: No context without gradients is entered.
+#: Stands for: no context without gradients was entered.
 NEVER = (None,)
 
 

@@ -3,8 +3,8 @@
 from time import perf_counter
 from typing import Callable, Dict, List, Tuple
 
-#: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
-#: pass, and all that windows alone distinguish: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
+#: Regions of a training step's wall time, as the thread that steps sees it. ``other`` is Python, the forward pass, and
+#: everything that only windows distinguish: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
 REGIONS = (
     *("data", "copy", "sync", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation"),
     "other",

@@ -14,12 +14,12 @@ _COLLECTIVES = (
     "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list", "monitored_barrier",
 )  # fmt: skip
 
-#: Where each kind of FSDP lets the computing wait for parameters or gradients. Source: torch/distributed, the files
+#: Functions in which each kind of FSDP waits for parameters or gradients. Source: torch/distributed, the files
 #: fsdp/_runtime_utils.py (1.13 to 2.13) and fsdp/_fully_shard/_fsdp_param_group.py (before 2.6 in _composable/fsdp).
 _FSDP1_WAITS = ("_pre_forward_unshard", "_pre_backward_hook", "_post_backward_final_callback")
 _FSDP2_WAITS = ("wait_for_unshard", "finalize_backward")
 
-#: DDP samples its steps' times; the first ones start things up, and the slowest rank's are in everyone's.
+#: First sample used of DDP's step times: the first ones include start-up, and the slowest rank's delay all others.
 _DDP_FIRST_SAMPLE = 5
 _DDP_TIMES = (
     *("forward_compute_time", "backward_compute_time", "backward_comm_time"),

@@ -366,6 +366,6 @@ class GivenBatches:
         return self._batch_of(base)
 
 
-#: Tensors of a batch that are looked at, and that are kept in mind; steps of windows that show what a step uses; and
-#: how far from it they may be.
+#: Most tensors of a batch that are examined, and that are remembered; steps of windows that show what a step uses; and
+#: the tolerance.
 _MOST_TENSORS, _MOST_KNOWN, _FEWEST_STEPS, _WITHIN = 8, 4096, 8, 0.05

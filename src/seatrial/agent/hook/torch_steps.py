@@ -12,10 +12,10 @@ from .torch_windows import Windows
 
 #: Steps without an optimizer before they count as steps by hand; a script with an optimizer has used it by then.
 _PASSES = 32
-#: Leaves whose change shows a step by hand, and nodes of the graph that are looked at for them.
+#: Most leaves whose change shows a step by hand, and most nodes of the graph searched for them.
 _MOST_LEAVES, _MOST_NODES = 4, 400
-#: What torch.autograd.backward and grad, and so torch.func, start the engine with (torch 2.2 and later); no public
-#: name. Before it, torch.autograd.backward.
+#: torch.autograd.backward and grad, and so torch.func, start the engine with this private function (torch 2.2 and
+#: later). Before it, the function is torch.autograd.backward.
 _ENGINE = "_engine_run_backward"
 
 
@@ -178,7 +178,7 @@ def _of_loss(args: Any) -> Any:
     return {"device": device.type} if device is not None else {}
 
 
-#: Whether torch.compile is used. A plain name: its tracer guards it.
+#: True once torch.compile is used. A plain name, because its tracer guards it.
 COMPILES = False
 
 

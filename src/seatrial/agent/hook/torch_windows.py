@@ -71,24 +71,24 @@ class GpuSpans:
                 self.spans[name] = self.spans.get(name, 0.0) + event.elapsed_time(following) / 1000
 
 
-#: The first window follows the first steps, which start up what later ones find ready.
+#: The first window opens after this step, as the first steps start up what later ones find ready; and its steps.
 _FIRST_STEP, _STEPS = 3, 10
-#: Between two windows: at least so many steps and seconds, and as much time again as has passed since the first one.
-#: Each changes torch.Tensor, which Python's specialised bytecode has to learn anew.
+#: Least steps and seconds between two windows, which also doubles the time since the first. Each window changes
+#: torch.Tensor, which Python's specialised bytecode has to learn anew.
 _BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
 #: The budget: all windows and one more that costs what the last one did stay below so many seconds and such a share of
 #: the time since the first one.
 _AHEAD_S, _SHARE = 0.02, 0.002
 
-#: No window opens in so many steps behind a change that compiles: it would be compiled with what windows place, and
-#: once more without. Two steps compile, a third records CUDA graphs; sizes that vary are compiled a second time.
+#: No window opens within this many steps of a change that compiles: the code would be compiled with the window's hooks,
+#: and once more without. Two steps compile, a third records CUDA graphs; varying sizes are compiled a second time.
 _COMPILE_STEPS = 6
 
 #: Methods of a tensor that wait for the GPU where the tensor is on it, and those that may copy.
 _SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__")
 _COPIES = ("to", "cuda", "copy_")
-#: Those whose result has a size that only the GPU knows, as methods; and indexing by such a mask. Functions of torch
-#: stay as they are: scripts and torch itself compare them, and keep tables of them (decision 0133).
+#: Methods whose result has a size that only the GPU knows, and indexing by such a mask. Functions of torch stay as they
+#: are: scripts and torch itself compare them, and keep tables of them (decision 0133).
 _SIZED = (
     *("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "equal", "allclose"),
     *("repeat_interleave", "bincount", "histc"),

@@ -19,7 +19,7 @@ from .steps import Recorder
 #: Steps whose losses are kept, from the first one on.
 _MOST_STEPS = 400
 
-#: Where the value before scaling is kept, on the scaled tensor.
+#: Attribute of a scaled tensor that holds its value before scaling.
 _UNSCALED = "_seatrial_unscaled"
 
 
@@ -107,20 +107,20 @@ class Losses:
 #: Steps before the measured ones, at most, while their time is not steady yet or loaders' queues are full.
 _MOST_WARMUP_STEPS = 60
 
-#: It is measured once none of so many steps took so much longer than the median of them, and so many seconds: what
-#: compiles does. A loader with four workers may well give three batches at once and one later.
+#: The measurement begins when, of this many steps, none took this many times the median and this many seconds, as
+#: compiling does. A loader with four workers may give three batches at once and one later.
 _ALIKE_STEPS, _ALIKE, _ALIKE_S = 5, 3.0, 0.3
 
-#: Measured for at least so long: sixty steps of a small network take a tenth of a second, and show little.
+#: Shortest measurement: sixty steps of a small network take a tenth of a second, and show little.
 _LEAST_S = 1.5
 
-#: A change that could not be made is known to be refused behind so many steps: what compiles begins behind the third.
+#: Steps after which a change that could not be made is known to be refused: compiling begins after the third.
 _REFUSED_BY = 5
 
-#: The measured steps' time is also reported in so many parts, for its spread.
+#: Parts that the measured time is also reported in, for its spread.
 _PARTS = 6
 
-#: Time in these regions belongs to no step: what a trial runs through of them is chance.
+#: Regions whose time belongs to no step: a trial runs through them by chance.
 _BETWEEN_STEPS = ("evaluation", "checkpoint")
 
 

@@ -13,16 +13,16 @@ from typing import Any, Callable, Dict, List, Optional, Set
 from .observe import wrap
 from .report import append_line
 
-#: Larger files are not copied: what a script opens to change in place at that size is data, hardly a result.
+#: Files above this size are not copied: a script that changes such a file in place works on data, hardly on a result.
 _MOST_BYTES = 64 << 20
 
 #: Files noted, and files of a folder that is removed whole.
 _MOST_FILES = 2000
 
-#: No files of the user's are there.
+#: Folders that hold no files of the user.
 _NOT_KEPT = ("/dev/", "/proc/", "/sys/")
 
-#: Parts of a path in which torch.compile, Triton and CUDA cache what they have compiled: no trial need do it again.
+#: Parts of a path in which torch.compile, Triton and CUDA cache compiled code: no trial need compile it again.
 _CACHES = ("/torchinductor_", "/.triton/", "/.nv/ComputeCache/", "/__pycache__/")
 _CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 

@@ -52,7 +52,7 @@ def _dict(values: Dict[str, Any], key: str) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-#: Between the names of what is tried in one trial.
+#: Joins the names of changes that are tried in one trial.
 BESIDE = "+"
 
 #: Trials that each change needs alone: one, and a second one where it is close.
@@ -67,11 +67,11 @@ _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 #: Most workers that are tried for one rank, however many the machine has.
 _MOST_WORKERS = 16
 
-#: Below this share of a step few workers are tried first: many take time from the thread that trains. Where a trial of
-#: another change waits for data so long, the loader kept it from showing what it can do.
+#: Below this share of a step few workers are tried first: many take time from the thread that trains. A trial of
+#: another change that waits this long for data could not show its gain.
 _MUCH_DATA = 0.25
 
-#: Passes of fewer batches start their workers so often that it shows.
+#: Passes of fewer batches start their workers so often that it matters.
 _SHORT_PASS = 400
 
 #: Above this share of marks without work for it the GPU waits for the script's Python.
@@ -199,8 +199,8 @@ def _workers(found: TrialAnatomy, kept: Dict[str, Any], tried: Sequence[Dict[str
         return Way("workers", [], "no DataLoader gives the batches")
     most = max(1, min(_MOST_WORKERS, cpus))
     refused = {each.get("workers") for each in tried if "workers" in each}
-    # The second number of a script that has none is for where the first failed, by shared memory or by load. Later
-    # also more than there are cores: workers may wait for a disk themselves.
+    # A second number of workers is for scripts where the first failed, by shared memory or by load. It may later exceed
+    # the cores: workers may themselves wait for a disk.
     first = min(most, 8 if found.data >= _MUCH_DATA else 2)
     counts = [min(most, _enough(now, found.data)), most, 2 * most] if now else [first, max(1, most // 4)]
     able = [
@@ -237,7 +237,7 @@ def _pinning(found: TrialAnatomy) -> Way:
 
 def _arithmetic(found: TrialAnatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
     """Return the ways to cheaper arithmetic, which pay where the step waits for the GPU."""
-    # What the script waits for the GPU, the GPU computes; of the rest it computes where it has not caught up.
+    # The GPU computes while the script waits for it; in the rest of the time, where it has not caught up.
     busy = found.sync + (found.computing - found.sync) * (1.0 - (found.gpu_waits or 0.0))
     little = "the GPU waits for the script: faster arithmetic would wait as well" if busy < _LEAST_SHARE else None
     if found.device != "cuda":

@@ -19,9 +19,8 @@ from seatrial.common.contract.tunables import GROUPS, in_words
 from seatrial.common.paired import Interval
 from seatrial.probe.container import Cgroup
 
-#: A trial that compiles may take so much longer than the others, as a share of the budget, and is taken to take so
-#: many seconds longer until one was seen. Source: mingpt on an H200, 26 s; BERT with batches of varying length never
-#: ended.
+#: Additional time for a trial that compiles, as a share of the budget; and the seconds assumed for it until one was
+#: seen. Source: mingpt on an H200, 26 s; BERT with batches of varying length never ended.
 _COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
 
 
@@ -80,14 +79,13 @@ NOT_FASTER = ("slower", "no-faster", "unclear")
 #: The first trial may take this share of the budget: more would not be tuning.
 _FIRST_SHARE = 0.6
 
-#: After a change that makes steps so much faster, another thing may be what they wait for: what was no faster before
-#: is worth another trial.
+#: A change that makes steps this much faster may move the limit: changes that gained nothing before get another trial.
 _MOVES_THE_BOUND = 1.3
 
-#: What was refused once is refused again.
+#: Keys that are not tried again once they were refused.
 _ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
 
-#: After so many trials what they are compared with is measured again: machines drift, and pairs are of neighbours.
+#: Trials after which the reference is measured again: machines drift.
 _REFERENCE_EVERY = 3
 
 

@@ -8,7 +8,7 @@ from typing import List, NamedTuple, Optional
 from seatrial.agent.isolation import own_python
 from seatrial.common.contract.agent_plan import AgentPlan
 
-#: The word behind the agent's archive that makes it the driver.
+#: Argument of the agent's archive that makes it the driver.
 WORD = "--tune"
 
 

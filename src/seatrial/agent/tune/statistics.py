@@ -21,10 +21,10 @@ SURE = 1.10
 #: While a change may be so many times as fast or more, it gets further pairs.
 _ANYTHING = 1.25
 
-#: Losses are compared by their mean over so many steps, as one batch differs from the next by more than two seeds do.
+#: Losses are compared by their mean over this many steps, as one batch differs from the next by more than two seeds do.
 _SMOOTH = 10
 
-#: So many seeds set the margin, before a change is tried; and a change may differ by so much more than they do.
+#: Seeds that set the margin before a change is tried, and how many times their difference a change may differ by.
 SEEDS, BAND = 2, 1.5
 
 #: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
@@ -136,7 +136,7 @@ class Band:
         return paired.mean(late) if late else None
 
 
-#: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
+#: Difference of examples in a step that is ignored between trials: the last batch of a pass is smaller.
 _SAME_BATCH = 0.1
 
 

@@ -15,7 +15,7 @@ from seatrial.agent import signals
 from seatrial.agent.tune.spec import Spec
 from seatrial.probe import processes
 
-#: A longer line is none of a trial's.
+#: Longest line of a trial.
 _MOST_BYTES = 8 << 20
 
 
@@ -36,7 +36,7 @@ def read(path: str) -> List[Dict[str, Any]]:
     return lines
 
 
-#: New files that nobody wants of a trial. Others, such as a data set that was loaded, are left and reported.
+#: New files that a trial deletes. Others, such as a data set that was loaded, stay and are reported.
 _UNWANTED = (".pt", ".pth", ".pth.tar", ".ckpt", ".safetensors")
 _UNWANTED_PARTS = ("tfevents",)
 
@@ -107,13 +107,13 @@ _QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "d
 #: Ranks, launchers and loaders of a trial that has reported get this long to leave.
 _LEAVE_S = 5.0
 
-#: Looked whether it is over so often.
+#: Interval between checks whether the trial is over.
 _LOOK_S = 0.02
 
-#: Measured steps below which a rate is none: of a script that ended before its trial, and of one with slow steps.
+#: Fewest measured steps that give a rate: of a script that ended before its trial, and of one with slow steps.
 LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
 
-#: Of the budget, a trial's steps take no more: its start may take three times as long within the first one's limit.
+#: Largest share of the budget for a trial's steps; its start may take three times as long within the first limit.
 _MEASURED = 0.15
 
 #: Bytes of a script's output that are kept to explain a failed trial.

@@ -23,8 +23,8 @@ from seatrial.system.yaml_file import parse_yaml
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-#: Where engines look by default; a later folder wins over an earlier one.
-#: Source: container-device-interface, pkg/cdi/spec-dirs.go, DefaultSpecDirs.
+#: Folders that engines read by default; a later one wins over an earlier one. Source: container-device-interface,
+#: pkg/cdi/spec-dirs.go, DefaultSpecDirs.
 DEFAULT_SPEC_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 #: The toolkit's spec of a machine with 8 GPUs in 56 MIG slices has 60,000 bytes.

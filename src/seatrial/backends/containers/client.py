@@ -131,8 +131,8 @@ def _seconds(started_at: str, finished_at: str) -> float:
 
 
 INFO_TIMEOUT_S = 5.0
-#: For inspect, kill, remove: milliseconds when well; during a build that holds the store's lock on a loaded machine of
-#: two cores Podman 4.3 was seen to take more than 30 s.
+#: Timeout of inspect, kill and remove, which usually take milliseconds. Podman 4.3 was seen to take more than 30 s
+#: during a build that held the store's lock on a loaded machine of two cores.
 ANSWER_TIMEOUT_S = 120.0
 
 

@@ -13,8 +13,8 @@ from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.findings.finding import INSTALL_DOCKER
 
-#: dockerd looks for this program on its own PATH, and offers ``--gpus`` when it is there.
-#: Source: moby daemon/nvidia_linux.go.
+#: dockerd searches its own PATH for this program, and offers ``--gpus`` if it finds it. Source: moby
+#: daemon/nvidia_linux.go.
 HOOK = "nvidia-container-runtime-hook"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

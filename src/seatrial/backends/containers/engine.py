@@ -53,7 +53,7 @@ NO_PROGRAM = re.compile(r"executable file [^\n]*not found in \$PATH")
 #: The image is there already: a container of it takes seconds at most, on a slow disk with a cold cache a minute.
 START_TIMEOUT_S = 300.0
 
-#: What Compose puts on the containers that it makes. Source: docker/compose, pkg/api/labels.go.
+#: Label of containers that Compose makes. Source: docker/compose, pkg/api/labels.go.
 COMPOSE_LABEL = "com.docker.compose.project"
 
 

@@ -50,7 +50,7 @@ ERRORS: dict[str, type[SeatrialError]] = {
 
 #: The variable of each engine's client for the engine's address.
 ADDRESS_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
-#: What may be wrong with the place that a variable names; other entries are of the client or of what it requests.
+#: Entries about the address that a variable names; other entries are about the client or its request.
 OF_ADDRESS = ("engine-down", "engine-permission")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 

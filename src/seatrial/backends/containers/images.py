@@ -173,7 +173,7 @@ def _idle_s(record: dict[str, str]) -> float:
 
 _CHUNK_BYTES = 1 << 20
 
-#: Where images keep their Python, most usual first.
+#: Paths of Python in images, the most usual first.
 PYTHON_CANDIDATES = (
     "python3",
     "python",
@@ -295,13 +295,13 @@ class ImageStore:
             size = sum(unique.get(image.id, 0.0) for image in doomed) + sum(step.size_bytes for step in idle)
             return Freed(len(doomed), len(idle), round(size))
         before = _disk_bytes(client) if doomed and not client.dialect.buildkit else 0.0
-        # Without force: the engine itself refuses to remove an image in use.
+        # The engine itself refuses to remove an image in use, as force is not set.
         removed = [image for image in doomed if client.ask("rmi", *image.names).exit_code == 0]
         if not client.dialect.buildkit:
             return Freed(len(removed), 0, max(0, round(before - _disk_bytes(client))) if removed else 0)
         orphaned = [step for step in own_steps(client) if step.id not in known] if removed else []
         dropped = _drop_steps(client, [*orphaned, *idle])
-        # The removed images' layers are among the orphaned steps, but for those that the cache no longer had.
+        # The removed images' layers are among the orphaned steps, except those that the cache no longer had.
         uncached = sum(unique.get(image.id, 0.0) for image in removed) - sum(step.size_bytes for step in orphaned)
         return Freed(len(removed), len(dropped), round(sum(step.size_bytes for step in dropped) + max(0.0, uncached)))
 

@@ -20,7 +20,7 @@ from seatrial.system.typed_path import as_typed
 
 _CHUNK_BYTES = 256 * 1024
 
-#: Between two looks at a file that has not grown.
+#: Interval between looks at a file that has not grown.
 _LOOK_S = 0.1
 
 
@@ -84,7 +84,7 @@ OpenLog = Callable[[bool], "command.Piped | K8sFile"]
 #: A log goes on for a moment after its container is reported to have ended.
 DRAIN_S = 10.0
 
-#: How often a process that is not the collector tries to become it; and at the end, when it must.
+#: Interval between attempts of another process to become the collector; also its last wait, when it must.
 _TURN_S = 1.0
 _LAST_TURN_S = 0.05
 

@@ -16,7 +16,7 @@ from seatrial.system.files import write_atomically
 from seatrial.system.records import Folder
 from seatrial.system.typed_path import as_typed, from_here
 
-#: What a mount may neither be nor lie in: ours, and what the engine itself fills.
+#: Folders that a mount may neither cover nor lie in: seatrial's own, and those that the engine fills.
 RESERVED = ("/seatrial", "/proc", "/sys", "/dev")
 #: Below /dev, but a folder that people do mount (a dataset in host memory).
 ALLOWED_IN_RESERVED = ("/dev/shm",)

@@ -46,7 +46,7 @@ class Podman(ContainerEngine):
     #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
     #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
     own_options: ClassVar = {"log_driver": "k8s-file", "log_options": ["max-size=1tb"]}
-    #: Without it Podman copies what lies under a tmpfs into it; a mask would show what it hides.
+    #: Podman otherwise copies what lies under a tmpfs into it, and a mask would show what it hides.
     bare_tmpfs = ",notmpcopyup"
 
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:

@@ -12,7 +12,7 @@ from seatrial.system.toml_file import own_table
 
 _TABLE = Path(__file__).with_suffix(".toml")
 
-#: Names in the table → RFC 1035, RFC 1123, and what Kubernetes calls a domain-prefixed path.
+#: Names in the table → RFC 1035, RFC 1123, and Kubernetes' domain-prefixed path.
 _LABEL = "[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
 _PATTERNS = {"LABEL": _LABEL, "SUBDOMAIN": _SUBDOMAIN, "MANAGER": _SUBDOMAIN.replace("$", "/", 1) + r"/[\w/%.~:@+-]+"}

@@ -29,7 +29,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 _EXEC_PROTOCOL = "v4.channel.k8s.io"
 
-#: For one answer. Servers end a request that takes a minute themselves.
+#: Timeout of one answer. Servers themselves end a request that takes a minute.
 ANSWER_TIMEOUT_S = 20.0
 
 _FORBIDDEN = re.compile(

@@ -38,7 +38,7 @@ _STEPS = {
     "Preempted": "was preempted",
 }
 
-#: Commands of the catalogue that look into a namespace; nodes and the like have none.
+#: Commands of the catalogue that read a namespace; nodes and similar objects have none.
 _LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
 
 
@@ -152,7 +152,7 @@ RETRY_S = 1.0
 #: A log goes on for a moment after its pod is reported to have ended; the kubelet may be slower than the API.
 DRAIN_S = 10.0
 
-#: How often a process that is not the collector tries to become it.
+#: Interval between attempts of another process to become the collector.
 TURN_S = 1.0
 
 

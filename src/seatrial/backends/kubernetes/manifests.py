@@ -329,8 +329,8 @@ def _replica(cluster: ClusterPlan, count: int) -> Manifest:
     spec["containers"][0]["ports"] = [{"name": "pytorchjob-port", "containerPort": cluster.port}]
     return {
         "replicas": count,
-        # ExitCode: a pod that ends with 128 or more, as killed and stopped ones do, is made anew; any other failure is
-        # the job's, and its pod stays. OnFailure runs what has failed again in the same pod.
+        # ExitCode: a pod that ends with 128 or more, as killed and stopped ones do, is recreated; any other failure is
+        # the job's, and its pod stays. OnFailure restarts the containers in the same pod.
         "restartPolicy": "ExitCode" if cluster.restarts else "Never",
         "template": {"metadata": {"labels": dict(cluster.labels)}, "spec": spec},
     }

@@ -86,11 +86,11 @@ def _try(cluster: Cluster, manifest: Manifest, *, ours: bool) -> None:
         ) from error
 
 
-#: For pods to end after a deletion, on top of their own grace.
+#: Time for pods to end after a deletion, in addition to their grace period.
 END_TIMEOUT_S = 30.0
 POLL_S = 0.2
 
-#: In which the cluster passes the deletion of a workload on to its pods, through the Jobs of a JobSet, too.
+#: Time for the cluster to pass the deletion of a workload on to its pods, also through the Jobs of a JobSet.
 PASSED_ON_S = 10.0
 
 #: On Services that the training operator makes: the name of their PyTorchJob. Our own label is not on them.
@@ -123,7 +123,7 @@ def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: 
                 deleted.add(pod.uid)
                 cluster.delete(_path(plan, pod), grace_s=grace_s if pod.started else 0)  # nothing to save before it ran
         time.sleep(POLL_S)
-    # Ended pods may stay for a minute, until the kubelet has tidied up; nobody needs to wait for that.
+    # Ended pods may stay for a minute, until the kubelet has tidied up; nothing needs to wait for that.
     for pod in pods_of(cluster, plan):
         cluster.delete(_path(plan, pod), grace_s=0)
     _remove_rest(cluster, plan)

@@ -223,7 +223,7 @@ def _message(message: str, around: Surroundings) -> Facts:
     return Facts(message)
 
 
-#: Entry of the catalogue → the facts that are looked up for it.
+#: Entry of the catalogue → the facts that it needs.
 _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
     "k8s-insufficient-gpus": _gpus,
     "k8s-insufficient-resources": _resources,

@@ -31,7 +31,7 @@ _FILES = {"passwd": "/etc/passwd", "group": "/etc/group"}
 #: The taint that keeps other pods off GPU pools. Source: GKE and AKS docs on GPU node pools.
 GPU_TAINT = "nvidia.com/gpu"
 
-#: Requested for each GPU (once without any) where the job sets none: torch imported and a small batch.
+#: Requested for each GPU (once without any) if the job sets none: enough to import torch and train a small batch.
 LEAST_CPUS = 1
 LEAST_MEMORY_GIB = 1
 

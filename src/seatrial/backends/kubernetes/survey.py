@@ -14,7 +14,7 @@ from seatrial.job.plan import EngineAddress
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster
 
-#: Indexed Jobs are stable from here. Source: kubernetes.io/blog, release notes of 1.24.
+#: First version with stable Indexed Jobs. Source: kubernetes.io/blog, release notes of 1.24.
 INDEXED_SINCE = (1, 24)
 #: podFailurePolicy is on by default from here, and stable since 1.31. With it, a Job replaces a pod when that has ended
 #: and not while it is ending (podReplacementPolicy Failed is the only value allowed then), so no two pods of one rank
@@ -74,7 +74,7 @@ class ClusterFacts:
 
 def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu") -> ClusterFacts:
     """Read the cluster's facts. Raises EngineUnavailableError if it does not answer."""
-    # One after the other: kr8s signs in again after a 403, and parallel requests then have no address (kr8s 0.20).
+    # Requests are sequential: kr8s signs in again after a 403, and parallel requests then have no address (kr8s 0.20).
     version = cluster.get("/version")
     nodes: tuple[Node, ...] | None = None
     unread: tuple[str, ...] = ()

@@ -74,7 +74,7 @@ GROUPS: Dict[str, Tuple[str, ...]] = {
     for group in dict.fromkeys(each.group for each in TUNABLES if each.group)
 }
 
-#: Groups whose changes are all neutral, and those that may be tried together.
+#: Groups of neutral changes only, and those that may be tried together.
 NEUTRAL = {group for group in GROUPS if all(each.neutral for each in TUNABLES if each.group == group)}
 BUNDLED = {group for group in GROUPS if all(each.bundle for each in TUNABLES if each.group == group)}
 

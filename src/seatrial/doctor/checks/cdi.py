@@ -15,10 +15,10 @@ from seatrial.findings.finding import GENERATE_CDI
 
 CDI = Layer("cdi", "CDI")
 
-#: In the engines' order: a later folder wins. Source: container-device-interface, pkg/cdi/spec-dirs.go.
+#: Folders in the engines' order: a later one wins. Source: container-device-interface, pkg/cdi/spec-dirs.go.
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
-#: A library's name with the driver's version behind it.
+#: A library's name that ends in the driver's version.
 VERSIONED = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 
 

@@ -133,7 +133,7 @@ def _fabric(machine: Machine) -> Verdict:
         if state not in (None, 0, FABRIC_COMPLETED) or (state == FABRIC_COMPLETED and status)
     ]
     if evidence:
-        # Without a visible switch this is one GPU of a board, or of a virtual machine: CUDA itself decides.
+        # No visible switch means one GPU of a board, or of a virtual machine; CUDA itself decides.
         return found("fabric-manager-not-ready", evidence, severity="error" if machine.nvswitches else "warning")
     if not machine.nvswitches:
         return skipped("no NVSwitch")
@@ -150,7 +150,7 @@ def _modes(machine: Machine) -> Verdict:
     for gpu in machine.health:
         if gpu.compute_mode:
             mode = COMPUTE_MODES[gpu.compute_mode] if gpu.compute_mode < len(COMPUTE_MODES) else str(gpu.compute_mode)
-            # Exclusive is fine for one process; prohibited lets none in.
+            # Exclusive is fine for one process; prohibited allows none.
             severity = "error" if mode == "prohibited" or gpu.processes else "warning"
             evidence = [f"GPU {gpu.index}: compute mode {mode}, {gpu.processes} processes"]
             problems.append(found("compute-mode-exclusive", evidence, severity=severity))

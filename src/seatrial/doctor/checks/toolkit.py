@@ -19,9 +19,9 @@ TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 #: Last versions with a known way out of the container. Source: CVE-2025-23266, CVE-2024-0132 (www.cve.org).
 VULNERABLE = (("1.16.1", "CVE-2024-0132"), ("1.17.7", "CVE-2025-23266"))
 
-#: From this version on ``--gpus`` goes through CDI. Source: Docker Engine release notes, 29.2.
+#: First version whose ``--gpus`` goes through CDI. Source: Docker Engine release notes, 29.2.
 GPUS_THROUGH_CDI = Version("29.2")
-#: From this version on CDI is on by default. Source: Docker Engine release notes, 28.2.
+#: First version with CDI on by default. Source: Docker Engine release notes, 28.2.
 CDI_BY_DEFAULT = Version("28.2")
 
 _NO_DOCKER = skipped("Docker does not respond")
@@ -66,7 +66,7 @@ def _settings(machine: Machine, path: str) -> dict[str, Any]:
     "installed",
     "Docker can pass a GPU to containers",
     "toolkit-missing",
-    # Without a driver there is nothing to hand over.
+    # There is nothing to hand over without a driver.
     needs="hardware.present driver.loaded userspace.libraries userspace.nodes engine.any",
 )
 def _installed(machine: Machine) -> Verdict:
@@ -173,7 +173,7 @@ def _cgroups(machine: Machine) -> Verdict:
         return skipped(f"no {TOOLKIT_CONFIG}")
     if engine is None:
         return skipped("no engine to compare with")
-    # One key on a line of its own, commented out by default; nvidia-ctk writes it so.
+    # The key has a line of its own, commented out by default; nvidia-ctk writes it so.
     set_to = re.search(r"^\s*no-cgroups\s*=\s*(true|false)", text, re.MULTILINE)
     left_alone = set_to is not None and set_to.group(1) == "true"
     evidence = [f"{TOOLKIT_CONFIG}: no-cgroups = {str(left_alone).lower()}"]

@@ -124,13 +124,13 @@ _PLAIN_TORCH = re.compile(
     r"(?: \((?P<size>[\d.]+) (?P<unit>[kMG]B)\))?"
 )
 
-#: What only CUDA builds of frameworks require; nvidia-nccl and nvidia-ml-py come with small packages, too.
+#: Packages that only CUDA builds of frameworks require; nvidia-nccl and nvidia-ml-py come with small packages, too.
 _CUDA_LIBRARY = re.compile(r"\b(?:Collecting|Downloading|Using cached|Processing) \S*?\bnvidia[-_](?:cublas|cudnn)\b")
 
 #: pip's warnings about an index that does not answer name the requested page.
 _OUT_OF_REACH = re.compile(r"(?:Retrying|Could not fetch|Skipping page).*?/cpu/torch/")
 
-#: In the requirements: CUDA is named.
+#: Requirements that name CUDA.
 _ASKED = re.compile(r"nvidia[-_](?:cublas|cudnn)|\+cu\d|/whl/cu\d|\bcuda\d*\b", re.IGNORECASE)
 
 #: CPU wheels of torch 1.0 to 2.13 for x86-64 are 90 to 210 MB, CUDA's 500 MB and more. Source: PyTorch's index.

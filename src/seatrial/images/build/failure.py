@@ -32,12 +32,12 @@ _BASE_FIRST = dict.fromkeys(
 #: The fix where one of these is shown: neither a login nor another name helps.
 _WITHOUT_REGISTRY = "seatrial run --on local …   # without a container, until the registry answers"
 
-#: What mends a failure in a build, where the same words in a run have another remedy.
+#: Fixes of failures in a build whose words have another fix in a run.
 _IN_A_BUILD = {
     "read-only-root": "sudo dmesg | tail   # the engine's disk became read-only: see why, then restart the engine"
 }
 
-#: For a module whose package nobody knows.
+#: Fix for a module whose package is unknown.
 NAME_THE_PACKAGE = "write the package that has this module into requirements.txt, or bring the module into the project"
 
 #: Lines that only repeat that a command failed.
@@ -49,13 +49,13 @@ _REPETITION = re.compile(
 #: BuildKit's picture of the Dockerfile around what failed, and the line that names the place.
 _FRAME = re.compile(r"\s*\d+ \|( |$)|[^\s:]+:\d+$")
 
-#: What BuildKit puts before the reason, once for each of its parts that the reason has passed.
+#: BuildKit's words before the reason, once for each of its parts that the reason has passed.
 _PASSED_ON = re.compile(
     r"^(?:(?:ERROR|Error): |failed to (?:build|solve|compute cache key): |failed to calculate checksum of ref \S+: "
     r"|rpc error: code = \w+ desc = |building at STEP \".*\": )+"
 )
 
-#: How tools mark an error: pip, apt, git, a compiler at a line of a file, make.
+#: Marks of an error: by pip, apt, git, a compiler at a line of a file, make.
 _MARKED = re.compile(r"(?:\S+: )*(?:(?:fatal )?(?i:error)|E|fatal|\*\*\*)(?:: | )")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -72,7 +72,7 @@ _STEPS = (
 )
 
 
-#: How pip names a line of a constraints file.
+#: A line of a constraints file, as pip names it.
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) (?P<name>[\w.-]+)==(?P<version>\S+)")
 
 #: pip's list of the contradicting requirements, behind its error line.

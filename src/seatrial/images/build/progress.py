@@ -21,7 +21,7 @@ CACHED = f"{READY} (cached)"
 #: The image's name follows.
 PULLING = "pulling "
 
-#: Of builders, before the first package: how many come, and the environment that they are unpacked in, where we see it.
+#: Printed before a builder's first package: their number, and the environment they are unpacked in, if visible.
 _EXPECTED = re.compile(r"^packages to install: (?P<count>\d+)(?: in (?P<folder>.+))?$")
 
 #: pip and uv, before they download a file, and for a file that is there.
@@ -128,7 +128,7 @@ def _bytes(size: str | None) -> float:
         return 0.0
 
 
-#: In a log: long enough that an ordinary step is one line, short enough that nobody thinks that it has stopped.
+#: Interval of a log's lines: an ordinary step is one line, and nobody believes that the build has stopped.
 EVERY_S = 10.0
 
 _LOOK_EVERY_S = 0.5

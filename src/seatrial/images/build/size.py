@@ -19,7 +19,7 @@ from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 from seatrial.system.toml_file import own_table
 
-#: In the user's state folder: a file for each image that was counted, by its ID.
+#: Folder in the user's state folder with one file for each image that was counted, by its ID.
 FOLDER = "images"
 
 #: Minutes for a disk that is slow and cold; 13,222 files take 0.1 s from memory.
@@ -28,15 +28,15 @@ _TIMEOUT_S = 300.0
 #: A larger answer does not come from an image.
 _MOST_BYTES = 1 << 50
 
-#: Root may look into every folder and do nothing else.
+#: Root may read every folder and do nothing else.
 _OPTIONS = (
     *("--user", "0", "--cap-drop", "ALL", "--cap-add", "DAC_READ_SEARCH"),
     *("--security-opt", "no-new-privileges"),
 )
 
 #: Prints the bytes of all files as ``du --apparent-size`` counts them: a hard link once, a hole as if it were full, a
-#: folder as one block of 4,096. Left out is what the engine mounts, but for a VOLUME, which has a copy of the image's
-#: own files. Python 3.8, standard library.
+#: folder as one block of 4,096. Mounts of the engine are left out, except a VOLUME, which has a copy of the image's own
+#: files. Python 3.8, standard library.
 _PROGRAM = resources.files("seatrial.images.build").joinpath("count_bytes.py.txt").read_text("utf-8")
 
 

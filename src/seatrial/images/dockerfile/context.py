@@ -34,7 +34,7 @@ WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
 _PACKAGE = Path(seatrial.__file__).parent
 _DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
-#: The training library, and what it imports of ours besides.
+#: Folders of the training library and its imports.
 _FOLDERS = ("events", "export", "models", "recipes", "serve", "train")
 _FILES = (
     "__init__.py",
@@ -96,7 +96,7 @@ _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".
 _ABOUT = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "requirements.txt", "version.py", "__init__.py")
 _MOST_SOURCES = 8 * 2**20
 
-#: setup.py without a GPU: many refuse to be run where torch sees none, though nvcc needs none.
+#: Runs setup.py without a GPU: many refuse to run if torch sees none, though nvcc needs none.
 _RUN_SETUP = "import runpy, sys; {torch}sys.path.insert(0, ''); runpy.run_path('setup.py', run_name='__main__')"
 
 

@@ -55,8 +55,8 @@ _FINDER = (
     f"['{EXTENSIONS_AT}/' + n.rpartition('.')[0].replace('.', '/'), '{EXTENSIONS_AT}']) if p else None)}}))\\n"
 )
 
-#: Where steps find the program for layers, a layer's requirements, and another stage's packages. Folders that every
-#: Debian and Ubuntu has: for one that is not there the builder would leave an empty one, with the time of the build.
+#: Mount points in steps of the program for layers, a layer's requirements, and another stage's packages. Every Debian
+#: and Ubuntu has these folders: for a missing one the builder would leave an empty folder, with the time of the build.
 _TOOLS_AT, _FILES_AT, _STAGE_AT = "/mnt", "/media", "/srv"
 _TOOLS_MOUNT = f"type=bind,source={TOOLS},target={_TOOLS_AT}"
 

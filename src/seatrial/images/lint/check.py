@@ -16,10 +16,10 @@ from seatrial.images.lint.commands import pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, read_dockerfile
 from seatrial.system.project_files import is_there, read_bytes, read_text
 
-#: Far above what people write; some rules' time grows with lines times stages.
+#: Limits far above usual files; some rules' time grows with lines times stages.
 _MAX_BYTES, _MOST_LINES, _MOST_STAGES = 200_000, 5000, 200
 
-#: Requirement files that are looked into.
+#: Most requirement files that are read.
 _MOST_FILES = 10
 
 Rule = Callable[[Dockerfile], Iterator[Remark]]

@@ -19,7 +19,7 @@ _OPENING, _CLOSING = ("if", "case"), ("fi", "esac")
 _KEYWORDS = ("then", "else", "elif", "do", "done", "while", "until", "!", "{", "}", "time", "exec", "command", "eval")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
-#: Programs that run the one behind them, and their options that take a word.
+#: Programs that run the program after them, and their options that take a word.
 _WRAPPERS = {"sudo": "-u", "env": "-u", "nice": "-n", "nohup": "", "timeout": "", "xargs": "-n", "stdbuf": ""}
 _SHELLS = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|da|z)?sh$")
 

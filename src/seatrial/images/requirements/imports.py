@@ -20,13 +20,13 @@ from seatrial.system.project_files import is_there, read_text
 
 _OURS = "seatrial"
 
-#: Source: packaging.python.org/specifications/name-normalization; longer names than 100 there are none.
+#: Source: packaging.python.org/specifications/name-normalization; no name is longer than 100.
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_]{0,98}[A-Za-z0-9])?")
 
 #: Import name → how the packages begin that provide it, where there are several builds of one.
 _BUILDS = {"cv2": "opencv-", "faiss": "faiss-", "onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}
 
-#: A package by another's name that is the same module to those who import it.
+#: Letters that two names must share for one package to count as the other's module.
 _SHORTEST_SHARED = 5
 
 

@@ -35,7 +35,7 @@ _SHOWN = re.compile(r"(?:^|[`$>(]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mam
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib")
 
 
-#: Words in the names of further lists for pip: the likeliest first, and those of lists for something else.
+#: Words in the names of further lists for pip, the likeliest first, and words in lists for other uses.
 _LIKELY = ("", "train", "training", "base", "main", "core", "runtime", "default", "install", "all", "full", "gpu")
 _OF_OTHERS = (
     *("dev", "develop", "test", "tests", "testing", "doc", "docs", "lint", "ci", "optional", "build", "readthedocs"),

@@ -35,7 +35,7 @@ from seatrial.system.typed_path import as_typed
 #: An environment of hundreds of packages has 30,000 bytes.
 _MAX_BYTES = 300_000
 
-#: What people call the file, in the order in which it is looked for.
+#: Usual names of the file, in the order of the search.
 ENVIRONMENT_FILES = tuple(
     f"{name}.{ending}"
     for name in (
@@ -56,7 +56,7 @@ _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 #: ``channel::name``, a version, a build. Source: conda's "package match specifications".
 _CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
 
-#: A line of ``conda list --export``: name, version, build; the build of what pip had installed is ``pypi_0``.
+#: A line of ``conda list --export``: name, version, build; pip's packages have the build ``pypi_0``.
 _EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)=([^=\s]+)")
 
 #: The project itself, in either of pip's ways.

@@ -47,7 +47,7 @@ _PASSED_ON = {
 MOST_LINES = 2000
 #: Characters of one requirement without its options, and files that one includes.
 _MOST_CHARACTERS, _MOST_FILES = 2000, 100
-#: Of a Python's specifier; versions of thousands of digits are read only when they are compared.
+#: Longest specifier of a Python; versions of thousands of digits are read only when they are compared.
 _MOST_OF_PYTHON = 500
 
 _INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links")

@@ -48,16 +48,16 @@ from seatrial.system.project_files import is_there, read_sources, read_text
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"
 
-#: Lists for pip, in the order in which they are looked for; the second is what web interfaces for diffusion call it.
+#: Lists for pip, in search order; web interfaces for diffusion use the second name.
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
-#: Every list that is read, in the order in which they are looked for.
+#: Every list that is read, in search order.
 _NAMES = (*LISTS, "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
-#: Lock files of package managers, in the order in which they are looked for.
+#: Lock files of package managers, in search order.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 
-#: Lists of packages that are not read → what makes one that is.
+#: Lists of packages that are not read → the command that makes one that is.
 UNREAD = {
     "requirements.in": "for its versions: pip-compile requirements.in",
     "pixi.toml": "for its versions: pixi workspace export conda-environment environment.yml",

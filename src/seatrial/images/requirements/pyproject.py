@@ -47,7 +47,7 @@ _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _MOST_CHARACTERS = 500
 _PART = re.compile(r"(?P<sign>\^|~(?!=)|~=|===|==|=|!=|>=|<=|>|<)?\s*(?P<version>[vV]?\d[\w.+!-]*?(?:\.\*)?)$")
 
-#: Folders above a project in which its workspace is looked for, and folders of a workspace that are looked at.
+#: Most folders above a project that are searched for its workspace, and most members of a workspace that are read.
 _MOST_ABOVE, _MOST_MEMBERS = 5, 200
 
 

@@ -17,8 +17,8 @@ from seatrial.stack.machine import TargetMachine
 
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
-#: From this TensorFlow on it requires the keras of its own number; before, the list decides about keras.
-#: Source: install_requires in tensorflow/tools/pip_package/setup.py of 2.5 and 2.6.
+#: First TensorFlow that requires the keras of its own number; before it, the list decides about keras. Source:
+#: install_requires in tensorflow/tools/pip_package/setup.py of 2.5 and 2.6.
 _FIRST_WITH_OWN_KERAS = "2.6"
 
 

@@ -34,7 +34,7 @@ PACKAGES: dict[str, Framework] = {
 #: Packages whose releases differ from the framework's own.
 _OTHER_RELEASES = {"tf-nightly", "tf-nightly-cpu", "intel-tensorflow"}
 
-#: How extras of JAX begin that bring what one kind of accelerator needs. Source: jax/setup.py, extras_require.
+#: Beginnings of JAX extras that bring packages for one kind of accelerator. Source: jax/setup.py, extras_require.
 _ACCELERATORS = ("cuda", "tpu", "rocm")
 
 #: Rules that the machine's GPUs break, not the project's files.

@@ -48,7 +48,7 @@ _MOST_EXCLUDED = 20
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
 
-#: Of the base images, Ubuntu 22.04 has the oldest glibc, 2.35. Source: packages.ubuntu.com/jammy/libc6.
+#: Ubuntu 22.04 has the oldest glibc of the base images, 2.35. Source: packages.ubuntu.com/jammy/libc6.
 _PLATFORM = f"{platform.machine()}-manylinux_2_35"
 
 #: uv 0.13: the texts that are read; all others are shown as they are.

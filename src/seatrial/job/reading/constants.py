@@ -14,15 +14,15 @@ from seatrial.job.reading.flow import FunctionNode
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted
 
-#: Stands in a text for what no constant shows.
+#: Stands for the parts of a text that no constant shows.
 ANY = "*"
 
 #: Names that are followed to a constant, at most.
 _DEEPEST = 12
-#: Expressions that are looked at for one path: names that are made of themselves multiply.
+#: Most expressions read for one path: names that are made of themselves multiply.
 _MOST_LOOKS = 500
 
-#: What holds the values of options, where nothing shows that it comes from parse_args.
+#: Usual names of the object with the options' values, if nothing shows that it comes from parse_args.
 _NAMESPACES = {"args", "opt", "opts", "options", "FLAGS", "flags", "parsed"}
 
 _WRAPPERS = {"Path", "PurePath", "PosixPath", "str", "fspath", "abspath", "normpath", "realpath", "expanduser"}

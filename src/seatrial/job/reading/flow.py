@@ -45,12 +45,12 @@ _HOLDING = (
 
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 
-#: Of a module's top, where folders for sys.path are looked for.
+#: Statements at a module's top that are searched for folders of sys.path, and the longest such path.
 _MOST_STATEMENTS, _LONGEST_PATH = 200, 200
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _Block: TypeAlias = list[ast.stmt]
-#: Whether an import names what is there in any case: a standard module, or one of the project's.
+#: Decides if an import names a module that is there in any case: a standard one, or one of the project.
 Provided: TypeAlias = Callable[[ast.Import | ast.ImportFrom], bool]
 
 

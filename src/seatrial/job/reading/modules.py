@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-#: Folders of a project that are looked into, and how deep.
+#: Most folders of a project that are searched, and their depth.
 _MOST_FOLDERS, _DEEPEST = 500, 3
 
 
@@ -96,5 +96,5 @@ _IN_SOME = frozenset(
 #: Top-level names. None of them names a package of the index.
 STANDARD_MODULES = sys.stdlib_module_names | _IN_SOME | {"__main__"}
 
-#: Those of every Python. A project may have a package of its own by another's name: ``lib/compression``.
+#: Modules of every Python. A project may have a package of its own by another's name: ``lib/compression``.
 EVERYWHERE = sys.stdlib_module_names - _IN_SOME

@@ -17,7 +17,7 @@ from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.typed_path import as_typed
 
-#: Reading ends there: it is for hints, and what a plan waits for.
+#: Most files read: reading is for hints, and a plan waits for it.
 _MAX_FILES = 500
 _MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
 
@@ -144,7 +144,7 @@ def least_python(tree: ast.Module, source: bytes) -> tuple[tuple[int, int], int]
         if getattr(node, "type_params", None):
             brought = (3, 12)
         if isinstance(node, ast.ExceptHandler) and isinstance(several := node.type, ast.Tuple):
-            # Without parentheses, the tuple begins where its first class does.
+            # An unparenthesised tuple begins where its first class does.
             brought = (3, 14) if several.elts and several.col_offset == several.elts[0].col_offset else brought
         if brought is not None:
             found.append((brought, getattr(node, "lineno", 1)))

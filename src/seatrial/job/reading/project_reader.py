@@ -27,11 +27,11 @@ from seatrial.job.reading.signs import (
 )
 from seatrial.job.reading.writes import Write, Writes
 
-#: Reading ends there: it is for hints, and what a plan waits for.
+#: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS = 5_000
 _MOST_PATHS = 100
 
-#: Names of one ``from x import …`` that are looked for as files.
+#: Most names of one ``from x import …`` that are searched as files.
 _MOST_ALIASES = 200
 
 

@@ -53,12 +53,12 @@ _BELOW = {
     **dict.fromkeys(_SHARDED, "one-process"),
 }
 
-#: What torchrun sets in each rank's environment, and nothing else does.
-#: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
+#: Variables that torchrun, and nothing else, sets in each rank's environment. Source:
+#: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
 _RANK_VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE"}
 
-#: What torch.distributed.launch gives to each rank, under either name, and torchrun does not.
-#: Source: docs.pytorch.org/docs/stable/elastic/run.html, "Transitioning from torch.distributed.launch to torchrun".
+#: Option that torch.distributed.launch gives to each rank, under either name, and torchrun does not. Source:
+#: docs.pytorch.org/docs/stable/elastic/run.html, "Transitioning from torch.distributed.launch to torchrun".
 RANK_OPTIONS = ("--local_rank", "--local-rank")
 
 #: Flags by which scripts call torch.compile.
@@ -69,7 +69,7 @@ _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
 #: Arguments that take their place.
 _SAYS_RANKS = {"rank", "world_size", "store"}
 
-#: What TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
+#: Names that TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
 _TENSORFLOW_1 = {
     *("placeholder", "Session", "InteractiveSession", "global_variables_initializer", "get_variable", "ConfigProto"),
     *("Summary", "GraphKeys", "set_random_seed", "random_normal", "truncated_normal", "logging", "gfile"),
@@ -90,7 +90,7 @@ _ASKS = {"input", "raw_input", "getpass.getpass", "fileinput.input", "click.prom
 _ASKS |= {"typer.confirm", "questionary.text", "questionary.select", "questionary.confirm", "Prompt.ask", "Confirm.ask"}
 _ASKS |= {"IntPrompt.ask", "breakpoint", "pdb.set_trace", "code.interact", "getpass"}
 
-#: Parts of a dotted name that are looked at.
+#: Most parts read of a dotted name.
 MOST_PARTS = 20
 
 #: Kinds of nodes that can be a sign of something; most are not.

@@ -51,7 +51,7 @@ _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Keywords of settings that trainers write to; they choose when.
 _SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "default_root_dir", "checkpoint_dir"}
 
-#: What an option for a place to write to is called.
+#: Names of options for a place to write to.
 _OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )

@@ -20,7 +20,7 @@ MOST_STORE_BYTES = 200 * 10**9
 SHM_SHARE = 0.95
 LEAST_STORE_BYTES = 75 * 2**20
 
-#: With a store larger than /dev/shm Ray goes to /tmp and warns, or refuses. This caps its default, no wish of a script.
+#: Ray goes to /tmp and warns, or refuses, if its store exceeds /dev/shm. Caps Ray's default, no size of a script.
 _MOST_VARIABLE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
 
 #: ``ray start`` prompts, and sends statistics if nobody answers. Source: docs.ray.io, "Usage Stats Collection".
@@ -47,12 +47,12 @@ def ray_env(evidence: str | None, shm_bytes: int | None, have: Mapping[str, str]
     return {name: value for name, value in env.items() if name not in have}
 
 
-#: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends
-#: there and not in the host. It is enough for 64 data loaders of 64 threads each.
+#: Most processes and threads of a container, and never more than half of its host's: a fork bomb ends there and not on
+#: the host. It is enough for 64 data loaders of 64 threads each.
 PIDS = 32768
 
-#: Memory that a container leaves to the host, unless --memory is given: a twentieth, and this much
-#: at least. A script that takes all then ends itself and not the machine's sshd.
+#: Memory that a container leaves to the host, unless --memory is set: a twentieth, and at least this much. A script
+#: that takes everything then ends itself and not the machine's sshd.
 HOST_MEMORY_SHARE = 20
 HOST_MEMORY_LEAST_BYTES = 512 * 2**20
 

@@ -20,20 +20,20 @@ from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.writes import Write
 from seatrial.job.script import ScriptFacts
 
-#: Folders that an image has, too: what a script names there is not this machine's.
+#: Folders that images have, too: a path below them is not this machine's.
 _IN_IMAGES = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var")
 
-#: Folders of every Debian for what a machine adds; with others, folders that hold several things.
+#: Folders of every Debian for additions of a machine; and those that hold several things.
 _EMPTY = ("/home", "/media", "/mnt", "/opt", "/root", "/srv")
 _SHARED = (*_EMPTY, "/app", "/content", "/kaggle")
 
-#: Where every container can write: the project, HOME, and what is ours or the kernel's.
+#: Folders that every container can write to: the project, HOME, seatrial's and the kernel's.
 _WRITABLE = (CONTAINER_PROJECT, CONTAINER_HOME, "/dev", "/proc", "/seatrial", "/sys", "/tmp")
 
 #: Images of which it is known that they have no volume of their own, which would be writable.
 _WITHOUT_VOLUMES = ("python", "debian", "ubuntu", "nvidia/cuda", "pytorch/pytorch", "tensorflow/tensorflow")
 
-#: Targets whose arguments are of this machine; those of an image's program may name its own files.
+#: Targets whose arguments name files of this machine; an image's program may name its own files.
 _OF_PYTHON = ("script", "module")
 
 #: A project of many scripts has many; a few show what is wrong.

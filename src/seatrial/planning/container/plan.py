@@ -43,7 +43,7 @@ from seatrial.system.host import Host
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
 TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 
-#: What a root inside the container gets back: to write where the caller may write, and to unpack archives, which root
+#: Capabilities that root keeps inside a container: it may write where the caller may, and unpack archives, which root
 #: does with their owners. An ordinary user needs none.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 

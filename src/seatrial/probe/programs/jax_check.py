@@ -10,7 +10,7 @@ import re
 import time
 from typing import Any, Dict, List, Optional
 
-#: Of the target's environment: it takes or limits memory, or waits for other machines.
+#: The target's variables that take or limit memory, or wait for other machines.
 OF_THE_TARGET = (
     "XLA_PYTHON_CLIENT_MEM_FRACTION",
     "XLA_CLIENT_MEM_FRACTION",

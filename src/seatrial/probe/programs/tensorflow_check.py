@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-#: Of the target's environment: it takes or limits memory, waits for other machines, or hides what TensorFlow warns of.
+#: The target's variables that limit memory, wait for other machines, or hide warnings of TensorFlow.
 OF_THE_TARGET = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_GPU_ALLOCATOR", "TF_FORCE_UNIFIED_MEMORY")
 
 

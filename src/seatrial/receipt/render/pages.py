@@ -29,7 +29,7 @@ class Chip(NamedTuple):
     mark: str
 
 
-#: By a receipt's outcome.
+#: Levels by a receipt's outcome.
 LEVELS = {
     "good": Chip("pass", "✓ "),
     "bad": Chip("fail", "✗ "),
@@ -37,7 +37,7 @@ LEVELS = {
     "none": Chip("none", ""),
 }
 
-#: By a criterion's weight.
+#: Marks by a criterion's weight.
 VERDICTS = {
     "pass": Chip("pass", "✓ pass"),
     "fail": Chip("fail", "✗ fail"),
@@ -45,7 +45,7 @@ VERDICTS = {
     "not judged": Chip("none", "not judged"),
 }
 
-#: By the state of a trial, a stage or a service.
+#: Levels by the state of a trial, a stage or a service.
 STATES = {
     "done": Chip("pass", "✓ "),
     "unchanged": Chip("pass", "= "),

@@ -26,7 +26,7 @@ _MARKS = {
 }
 _LEVELS = {"good": "pass", "bad": "fail", "warning": "warning", "none": "not judged"}
 
-#: For terminals that print nothing but ASCII.
+#: Replacements for terminals that print only ASCII.
 _ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": "", "█": "#"})
 
 

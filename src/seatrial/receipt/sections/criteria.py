@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Fewer samples than this in the training window make no mean.
 MIN_SAMPLES = 3
 
-#: Files looked at, at most: os.walk over the 125 000 of a /usr took 1.2 s from a warm cache, 6 s from a cold one.
+#: Most files examined: os.walk over the 125 000 of a /usr took 1.2 s from a warm cache, 6 s from a cold one.
 MAX_FILES = 200_000
 
 #: File times come from the kernel's coarse clock, which is up to one tick (10 ms at HZ=100) behind.
@@ -56,7 +56,7 @@ GPU_CONTRACT = ("gpus-visible", "ran-on-gpu")
 #: Criterion → its key in [criteria], if it has a default.
 _KEYS = {"gpu-busy": "mean_utilization_pct", "image-size": "max_image_bytes", "model-saved": "model"}
 
-#: Not judged of a server, which waits for requests, ends when it is stopped and saves nothing, nor of a tune.
+#: Criteria of training: a tune and a server have none (a server waits, ends when stopped and saves nothing).
 _OF_TRAINING = ("gpu-busy", "in-time", "model-saved", "trained-on-gpu")
 
 #: Judged only of a run with GPUs.

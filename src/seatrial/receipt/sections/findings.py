@@ -74,7 +74,7 @@ def without_expected(found: list[Finding], run: RunEvidence) -> list[Finding]:
     return [finding for finding in found if finding.id not in expected]
 
 
-#: One of the arguments that argparse or Click names. argparse lists the choices: ``{train,eval}``.
+#: An argument as argparse or Click names it. argparse lists the choices: ``{train,eval}``.
 _ARGUMENT = re.compile(r"(?:\{[^}]*\}|[^,])+")
 _CHOICES = re.compile(r"\{([^,{}]+)[^{}]*\}")
 
@@ -130,7 +130,7 @@ _NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directo
 #: The function of Python's subprocess that starts a program.
 _STARTS_A_PROGRAM = "_execute_child"
 
-#: No path is longer (Linux's PATH_MAX).
+#: Longest path (Linux's PATH_MAX).
 _MAX_PATH = 4096
 
 
@@ -289,7 +289,7 @@ def _in_project(path: Path, run: RunEvidence) -> str:
 
 _RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
 
-#: ``--gpus 1 ``, which stands behind the verb of a run that was typed as another: ``tune``.
+#: ``--gpus 1 ``, which follows the verb of a run that was typed as another: ``tune``.
 _OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
 
 

@@ -282,7 +282,7 @@ def _gpu_use(samples: Sequence[SampleFacts], uuid: str) -> GpuUse:
     return GpuUse(uuid=uuid, samples=len(readings), **found, throttled=tuple(sorted(reasons)))
 
 
-#: A measurement of a GPU, the key of its samples, and what is made of them.
+#: A measurement of a GPU, the key of its samples, and its function of them.
 _OF_GPUS: tuple[tuple[str, str, Callable[[list[float]], float]], ...] = (
     ("utilization_mean_pct", "utilization_pct", fmean),
     ("utilization_max_pct", "utilization_pct", max),

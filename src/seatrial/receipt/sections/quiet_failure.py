@@ -48,7 +48,7 @@ _DEMANDS = re.compile(
     r".{0,40}?\b(gpus?|cuda|devices?|accelerators?|ranks|processes)\b",
     re.IGNORECASE,
 )
-#: A script that prints this behind an exception has not gone on.
+#: A script that prints this after an exception has not gone on.
 _GAVE_UP = re.compile(
     r"\b(fail(ed|s|ing)?|failure|abort(ed|ing)?|interrupted|crash(ed)?|gave up|giving up|exception|traceback"
     r"|errors? (occurred|above)|(due to|because of|with|by) an? error)\b",

@@ -57,7 +57,7 @@ def _sizes(value: Any) -> Any:
     return [BatchCount(rows=size, batches=sizes[size]) for size in sorted(kept)]
 
 
-# The types of the record check what a server reports; what is impossible is left out.
+# The types of the record check a server's reports; impossible values are left out.
 Count = Annotated[int | None, BeforeValidator(_count)]
 Seconds = Annotated[float | None, BeforeValidator(_up_to)]
 Milliseconds = Annotated[float | None, BeforeValidator(lambda value: _up_to(value, 1000 * _MOST_S))]

@@ -17,8 +17,8 @@ from seatrial.receipt.section import Record, Section
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import Evidence, Moment, RunEvidence
 
-#: Looks of the host without any process on a GPU, and samples of the agent with work on it, that make a contradiction:
-#: a context can come and go between two looks.
+#: A contradiction takes this many checks of the host without any process on a GPU, and samples of the agent with work
+#: on it: a context can come and go between two checks.
 MIN_LOOKS = 5
 
 #: A digest; sixteen digits are shown, like those of the chain.

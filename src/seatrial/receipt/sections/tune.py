@@ -81,7 +81,7 @@ def _row(value: Any) -> Any:
     return value if isinstance(value, TriedChange) else (mapping(value) and {"name": "?", **value}) or None
 
 
-# The types of these records check what a target reports; what is impossible is left out.
+# The types of these records check a target's reports; impossible values are left out.
 Changes = Annotated[dict[str, bool | int | str], BeforeValidator(_changes)]
 Places = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_places)]
 Reasons = Annotated[dict[str, str], BeforeValidator(_texts)]

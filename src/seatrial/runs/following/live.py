@@ -25,7 +25,7 @@ from seatrial.runs.store import RunStore
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024
 
-#: Seconds that the live diagnosis looks back.
+#: Seconds of the past that the live diagnosis reads.
 LOOK_BACK_S = 60.0
 
 _NOT_NUMBERS = frozenset({"t", "step", "epoch", "rank", "images", "flops", "data_s", "communication_s"})
@@ -33,7 +33,7 @@ _NOT_NUMBERS = frozenset({"t", "step", "epoch", "rank", "images", "flops", "data
 _MAX_NUMBERS = 3
 _MAX_NAME = 100
 
-#: The year 2286: a time beyond it is none.
+#: The year 2286: a later time is not valid.
 _LATEST_S = 1e10
 
 
@@ -60,7 +60,7 @@ def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None)
     samples, steps = list(events.of_type(read, events.Sample)), list(events.of_type(read, events.Step))
     timed = [[event for event in kind if _has_time(event)] for kind in (samples, steps)]
     times = [event["t"] for event in timed[0] or timed[1]]
-    # By the last line and not by the latest time: a clock that was set back would hide all later lines.
+    # Compare with the last line and not with the latest time: a clock that was set back would hide all later lines.
     recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
     own = [step for step in steps if not is_hooks(step)]
     now = rates(recent[1])
@@ -153,14 +153,14 @@ def _is_a_name(key: str) -> bool:
 #: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
 _WINDOW_S = 10.0
 
-#: A line is valid for so long, or for so many times the distance of the last two; then the run evaluates, saves or
+#: A line is valid for this long, or for this many times the gap of the last two; then the run evaluates, saves or
 #: hangs.
 _GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
 
-#: How often evidence is read, and how much of it.
+#: Interval between reads of the evidence, and the bytes that its speed is read from.
 _READ_EVERY_S, _SPEED_BYTES = 1.0, 64 * 1024
 
-#: Of a script that prints without end, looks wait for so many times what the last one took.
+#: Looks at a script that prints without end are this many times the length of the last one apart.
 _LOOKS_SHARE = 20
 
 

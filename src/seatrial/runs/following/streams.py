@@ -33,10 +33,10 @@ Stream = Literal["stdout", "stderr"]
 
 _STREAMS: dict[bytes, Stream] = {b"1": "stdout", b"2": "stderr"}
 
-#: Of a chunk's size; a longer one is none.
+#: Most digits of a chunk's size.
 _MOST_DIGITS = 16
 
-#: One read of a log; a run may have printed gigabytes.
+#: Bytes read at once of a log; a run may have printed gigabytes.
 _CHUNK_BYTES = 1 << 20
 
 
@@ -111,10 +111,10 @@ class OfRank:
                 self._write(stream, line + b"\n")
 
 
-#: Between two looks at the logs while somebody types: an echo later than this feels late.
+#: Interval between looks at the logs while somebody types: a later echo feels late.
 TYPING_INTERVAL_S = 0.02
 
-#: Between two looks at the window's size, and whether the run has ended.
+#: Interval between checks of the window's size, and of the run's end.
 _LOOK_S = 0.1
 
 _INPUT_BYTES = 16 * 1024

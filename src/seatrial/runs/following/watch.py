@@ -33,7 +33,7 @@ from seatrial.system.host import Host
 
 Write = Callable[[Stream, bytes], None]
 
-#: Between two looks at the logs, which cost two stat calls, and at the engine, which cost a process (20 ms of CPU).
+#: Intervals of looks at the logs, which cost two stat calls, and at the engine, which cost 20 ms of CPU.
 LOG_INTERVAL_S = 0.1
 FIRST_INTERVAL_S = 0.02
 STATE_INTERVAL_S = 1.0
@@ -42,7 +42,7 @@ STATE_INTERVAL_S = 1.0
 #: two versions in one process.
 _JUDGES = "seatrial.runs.ending"
 
-#: Of the last lines of an agent that has ended, and of the host after it.
+#: Bytes read of the last lines, which an ended agent wrote, and the host after it.
 _LAST_LINES_BYTES = 4096
 
 
@@ -89,7 +89,7 @@ def follow(
                 write(stream, data)
             between_looks()
             importlib.import_module(_JUDGES)
-            # A run of a second is not held up by a tenth of one, twice; a look is two stat calls.
+            # A run of a second must not wait a tenth of one twice; a look costs two stat calls.
             time.sleep(min(log_interval_s, max(FIRST_INTERVAL_S, (time.monotonic() - began) / 20)))
             if time.monotonic() - queried >= state_interval_s or _has_finished(run):
                 state = backend.state(handle)
@@ -264,7 +264,7 @@ class Alerts:
                 yield clean(words)
 
 
-#: Between two looks. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.
+#: Interval between looks. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.
 LOOK_S = 1.0
 
 

@@ -21,14 +21,14 @@ from seatrial.serve.errors import BadInputError, TooMuchError
 from seatrial.serve.readers.others import class_answer, depth, inputs_of
 from seatrial.serve.served_model import Answer, Description, Row
 
-#: Formats that are decoded; every other decoder of Pillow stays closed to what comes over the network.
+#: Formats that are decoded; every other decoder of Pillow stays closed to network input.
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
 _KINDS = f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
 #: An image's pixels at most: 4096 × 4096 take 50 MB as colours. A small file can claim many more.
 MOST_PIXELS = 4096 * 4096
 #: Pixels of all files of a request: 1.5 s of decoding PNG.
 MOST_REQUEST_PIXELS = 4 * MOST_PIXELS
-#: Ink, of 255: what is darker counts as background where a drawing is cut out.
+#: Darkest ink, of 255: darker pixels are background where a drawing is cut out.
 INK = 32
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from seatrial.serve.errors import DeviceLostError, ServeError
 from seatrial.train.errors import first_line
 
-#: From a tensor [B, …] for each input to one for each output.
+#: A forward pass: a tensor [B, …] for each input → one for each output.
 Forward = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
 #: Runs before a capture: cuDNN and cuBLAS choose kernels and take their workspaces.
 WARM_UP_RUNS = 2

@@ -215,7 +215,7 @@ class PackedGraphs:
         self._bert, self._device, self._width = bert, device, width
         self._sizes = tuple(rows for rows in ROWS if rows < max_batch) + ((max_batch,) if max_batch < ROWS[-1] else ())
         self._sizes = self._sizes or (1,)
-        # In one buffer: where texts begin, then the three planes, as many rows as a batch has.
+        # One buffer holds the places where texts begin, then the three planes, with as many rows as a batch has.
         places = max_batch + 3 * self._sizes[-1] * width
         self._pinned = torch.zeros(places, dtype=torch.int32, pin_memory=True)
         self._host, self._input = self._pinned.numpy(), torch.zeros(places, dtype=torch.int32, device=device)
@@ -225,7 +225,7 @@ class PackedGraphs:
     def prepare(self) -> None:
         """Capture, the most rows first: the others fit into its memory."""
         pool: Any = None
-        # The same kernel for every number of rows; with so few places a row all of them are quick.
+        # One kernel for every number of rows; with so few places a row all of them are quick.
         attention = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
         with torch.inference_mode(), watched(self._device), attention:
             for rows in reversed(self._sizes):

@@ -31,7 +31,7 @@ UNSIGNED_BYTE = 0x08
 _FIRST_BYTES = 65536
 #: Pictures are packed to a third or a tenth, zeros alone to a thousandth; small files may be anything.
 _MOST_PACKED, _MUCH_BYTES = 100, 64 * 2**20
-#: Where the official downloads and torchvision's ``MNIST(root)`` put the files, below the folder given.
+#: Folders of the files below the given one: of the official downloads, and of torchvision's ``MNIST(root)``.
 LAYOUTS = (".", "mnist", "raw", "MNIST/raw")
 
 #: Seconds that a mirror may be silent for.

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from seatrial.train.errors import FIX_LABEL, DataError, InputError, first_line
 
-#: Examples read twice to see whether they are the same: of a flip of half of them none is noticed once in 10^19.
+#: Examples read twice to compare them: a flip of half of them goes unnoticed once in 10^19.
 INSPECTED = 64
 #: Examples read at once; no number depends on it.
 READ_TOGETHER = 256

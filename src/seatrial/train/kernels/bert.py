@@ -19,7 +19,7 @@ from seatrial.train.kernels import runtime
 from seatrial.train.kernels.ops import KernelModule, cdiv, module
 
 # Dropout: its mask is a function of two 31-bit keys, drawn on the device for each step and place, and of an element's
-# number, so that it is computed where it is needed, forward and back, and none is kept in memory. The hash is triple32
+# number. So it is computed where it is needed, forward and back, and never stored. The hash is triple32
 # (https://nullprogram.com/blog/2018/07/31/) with the second key put in after the first of its products.
 
 _WORD = 0xFFFFFFFF

@@ -29,7 +29,7 @@ THREADS = 256
 KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 #: Shared memory that a kernel has without asking for more (CUDA programming guide).
 PLAIN_SHARED_BYTES = 48 * 1024
-#: Where NVIDIA's wheels put NVRTC next to other packages, for CUDA 13 and for CUDA 12.
+#: Folders of NVRTC in NVIDIA's wheels, next to other packages, for CUDA 13 and for CUDA 12.
 WHEEL_FOLDERS = ("nvidia/cu{major}/lib", "nvidia/cuda_nvrtc/lib")
 #: A cached file begins with the digest of the rest; no kernel of ours is larger than MAX_BYTES.
 DIGEST_BYTES, MAX_BYTES = hashlib.sha256().digest_size, 16 * 1024 * 1024

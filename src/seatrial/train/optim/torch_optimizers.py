@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seatrial.train.errors import InputError
 
-#: Those whose fused kernel takes a learning rate on the device (torch 2.6 and later); elsewhere ``capturable`` does it.
+#: Optimizers whose fused kernel takes a learning rate on the device (torch 2.6); elsewhere ``capturable`` does.
 FUSED = ("SGD", "Adam", "AdamW")
 #: Name of an optimizer's state → its value before the first step; a name of the group's options stands for theirs.
 #: All that is not here is a state of which nothing is known. Source: torch.optim, 2.13.

@@ -25,7 +25,7 @@ from seatrial.train.packed.weights import FlatWeights
 #: Numbers a token: 48 for each lane of a warp, in registers.
 WIDEST = 48 * 32
 
-#: What may be computed still while the backward pass goes on: the gradients of two layers, each in five launches.
+#: Gradients that may still be computed while the backward pass goes on: those of two layers, each in five launches.
 MOST_BESIDE = 10
 
 

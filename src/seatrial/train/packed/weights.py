@@ -82,9 +82,9 @@ class FlatWeights:
         self._later = dict(zip(later, pairwise(bounds), strict=False))
         self.side_stream = SideStream(device)
         self.second_stream = self.side_stream.on
-        #: Of each of ``later``, the event of its update, until it was waited for.
+        #: Each of ``later`` → the event of its update, until it was waited for.
         self._updated: dict[nn.Parameter, torch.cuda.Event] = {}
-        #: Whether the next backward pass writes the gradients, not adds to them.
+        #: True if the next backward pass writes the gradients, not adds to them.
         self.fresh = True
         self.overlap = False
         self._waiting: list[Any] = []

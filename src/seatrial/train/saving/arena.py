@@ -22,7 +22,7 @@ from torch import Tensor
 
 #: Bytes that a tensor's beginning is a multiple of.
 ALIGNED_BYTES = 64
-#: In place of a tensor in what is sent between the processes: where it begins, and what it is.
+#: Stands for a tensor in what is sent between the processes: where it begins, and what it is.
 Place = tuple[int, str, tuple[int, ...], tuple[int, ...]]
 
 

@@ -36,7 +36,7 @@ _NAME = re.compile(r"checkpoint-(\d+)(?:-[0-9a-f]{8})?\.pt")
 _ID = re.compile("[0-9a-f]{32}")
 #: Keys of checkpoints that were written before they held an ID.
 _KEYS = {"model", "optimizer", "epoch", "rng"}
-#: States of at least so many bytes are written by a process of their own: it takes 2 s of a core to start.
+#: States of at least this size are written by a process of their own, which takes 2 s of a core to start.
 PROCESS_BYTES = 64 * 2**20
 #: Share of the memory that is free where the training computes that one more waiting copy may take.
 WAITING_SHARE = 0.25

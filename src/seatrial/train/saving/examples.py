@@ -48,7 +48,7 @@ class Normalisation:
         return torch.addcmul(self.shift, images_BCHW, self.scale)
 
 
-#: How many are kept. Enough for a batch, and a small file: 16 images of 3×32×32 take 197 kB.
+#: Examples that are kept: enough for a batch, and a small file (16 images of 3×32×32 take 197 kB).
 EXAMPLES = 16
 #: NAME.safetensors has its examples in NAME + this.
 SUFFIX = ".examples.safetensors"

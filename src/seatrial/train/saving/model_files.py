@@ -13,7 +13,7 @@ from safetensors.torch import save
 from seatrial.train.errors import ModelFileError
 from seatrial.train.saving.atomic import write_file
 
-#: First bytes of a pickle of protocol 2 and later, and of a zip file, which is what torch.save writes.
+#: First bytes of a pickle of protocol 2 and later, and of a zip file, the format of torch.save.
 _PICKLE, _ZIP = b"\x80", b"PK\3\4"
 
 

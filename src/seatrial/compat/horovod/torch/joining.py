@@ -21,7 +21,7 @@ from .world import world
 #: A call of ``join`` whose first argument is not a list, as those of text and paths are.
 _JOINS = re.compile(r"\bjoin\s*\(\s*(\)|device|-?\d|torch|hvd|args|local|rank)|import[^\n]*\bjoin\b")
 
-#: Operations whose entries stay in the store; no rank is that far behind.
+#: Operations whose entries stay in the store; no rank lags that far.
 _KEPT = 10_000
 
 _PAUSE_S = 0.001
