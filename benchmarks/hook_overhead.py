@@ -3,13 +3,13 @@
 
     python benchmarks/hook_overhead.py OUT [--only NAME ...] [--cpu] [--seconds 80] [--timed]
 
-Every script runs with the hook and without, at the same time: the digests of their losses must be equal (--timed leaves
-this out). Those that are timed run once more, alone. Three steps with nothing of the hook (torch as it was) take turns with three
-under it, in random order, and the last two of each are compared with their neighbours': a machine's speed changes within
-seconds by more than the hook costs. A step counts by at most CLIP of its pair's median more or less: other processes
-interrupt a few for milliseconds, with the hook and without. Blocks with one window in each are compared in the same way,
-and reports are timed as they are made. The sum is of a run of RUN_S, with as many windows as the budget of
-torch_windows.py allows. Means with 95 % intervals by bootstrap. Writes OUT/hook.json after every script.
+Every script runs with the hook and without, at the same time: the digests of their losses must be equal (--timed skips
+this). The timed ones run once more, alone. Three steps without the hook (torch as it was) alternate with three with
+it, in random order, and the last two of each are compared with their neighbours': a machine's speed changes within
+seconds by more than the hook costs. A step is clipped to within CLIP of its pair's median: other processes interrupt a
+few steps for milliseconds, with the hook and without. Blocks with one window each are compared in the same way, and
+reports are timed as they are made. The sum is for a run of RUN_S, with as many windows as the budget of
+torch_windows.py allows. Means have 95 % intervals by bootstrap. Writes OUT/hook.json after every script.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from typing import Any
 from seatrial.agent.hook import install, torch_windows
 from seatrial.common import paired
 
-#: Steps of a block with a window: its ten and those in which Python learns anew.
+#: Steps of a block with a window: its ten, and those in which Python specialises its bytecode again.
 WINDOW = 25
 
-#: Share of outliers that means leave out on each side: others use the machine, too.
+#: Share of outliers that means leave out on each side: other processes use the machine, too.
 CUT = 0.1
 #: See above.
 CLIP, RUN_S = 0.3, 60.0
@@ -51,7 +51,7 @@ clock = time.perf_counter if device == "cuda" else time.thread_time  # others us
 losses, blocks, stamps, reports, in_turn = [], [], [], [], len(sys.argv) > 2
 deadline = time.perf_counter() + float(sys.argv[2]) if in_turn else 0.0
 class Switch:
-    # Takes away what the hook has in a step, and puts it back.
+    # Removes the hook from a step, and restores it.
     def __init__(self):
         from seatrial_hook import measure_torch
         self.measuring = measure_torch._BEGUN["torch"]
@@ -209,7 +209,7 @@ def main() -> int:
 
 
 def cost(run: dict[str, Any]) -> dict[str, Any]:
-    """Compare the blocks of a run: what a step, a report and a window cost, and all of them in a run of RUN_S."""
+    """Compare the blocks of a run: the cost of a step, a report and a window, and of all in a run of RUN_S."""
     blocks = run["blocks"][82:]
     pairs: dict[str, list[tuple[list[Any], list[Any]]]] = {"steps": [], "window": []}
     for first, second in zip(blocks[0::2], blocks[1::2], strict=False):
@@ -251,7 +251,7 @@ def cost(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def windows_in(seconds: float, each_s: float) -> int:
-    """Return how many windows a run of so many seconds has, if each takes so long, by the rules of torch_windows.py."""
+    """Return the number of windows in a run of this duration and cost per window, by torch_windows.py's rules."""
     count, now_s = 0, 0.0
     while now_s < seconds:
         count += 1

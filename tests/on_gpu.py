@@ -1,9 +1,9 @@
-"""Run the GPU tests in parts of at most 150 s, each in an interpreter of its own, with a line for each failure.
+"""Run the GPU tests in parts of at most 150 s, each in its own interpreter, with a line for each failure.
 
     python tests/on_gpu.py [PATH ...] [--part-s 150]
 
-A bare machine needs seatrial's own dependencies, hypothesis, syrupy, and pytest with its plugins timeout and xdist; the
-fork server stays out. A test that hangs ends its part, and the next part begins after it. Exits with 1 if a test failed
+A bare machine needs seatrial's own dependencies, hypothesis, syrupy, and pytest with its plugins timeout and xdist; no
+fork server. A test that hangs ends its part, and the next part begins after it. Exits with 1 if a test failed
 or hung.
 """
 

@@ -1,11 +1,11 @@
-"""Runs scripts with a planted bottleneck, as they are and mended, and compares the diagnosis with what mending gained.
+"""Runs scripts with a planted bottleneck, as they are and mended, and compares the diagnosis with the gain of mending.
 
 python tests/lab/bottlenecks.py OUT [--seconds 2.4] [--budget-s 390] [--only TEXT ...] [--part 1/2] [--rates FILE]
 python tests/lab/bottlenecks.py OUT --judge [--write benchmarks/results/planted.json]
 
-A script as it is runs alone, under the hook and while the GPU is sampled of the GPU; mended ones that compute little run several
-at a time. OUT/planted.jsonl has a line for each, with all that was measured, as soon as it has ended. --judge runs
-nothing and judges all such files below OUT; what a machine without GPUs has measured is judged as if its model had run on one.
+An original script runs alone, under the hook and while the GPU is sampled; mended ones that compute little run several
+at a time. OUT/planted.jsonl gets a line of measurements for each script as it ends. --judge runs nothing and judges
+all such files below OUT; measurements without a GPU are judged as if the model had run on one.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from planted import Planted, planted  # noqa: E402
 
 from lab import _be_the_script, _template  # noqa: E402
 
-#: A script that takes longer is ended; mended ones run for this part of the seconds, so many at a time.
+#: Time limit of a script; the share of the seconds for which mended ones run, and how many run at a time.
 LIMIT_S, MENDED_PART = 40.0, 0.5
 LANES = {"python-bound": 4}
-#: How often the GPU is read.
+#: Seconds between two readings of the GPU.
 SAMPLES_S = 0.25
 #: A predicted gain is right within this factor of the measured one.
 WITHIN = 1.5
 #: A model on a GPU as it is simulated: kernels run for this part of the time that the host takes to launch them, on this
-#: part of the chip. Read of small networks on an H200.
+#: part of the chip. Measured with small networks on an H200.
 SIMULATED_UTILIZATION, SIMULATED_SM = 0.4, 0.1
 
 COLUMNS = ["script", "bound by, on purpose", "found", "first fix", "at most", "measured", "right"]
@@ -129,7 +129,7 @@ def measure(runner: Runner, script: str, seconds: float, uuids: Sequence[str]) -
 
 
 def mended(runner: Runner, shapes: Mapping[str, Planted], seconds: float, until: float) -> dict[str, dict[str, Any]]:
-    """Run mended scripts of one kind, without the hook, as many at a time as do not disturb each other."""
+    """Run mended scripts of one kind without the hook, in parallel while they do not disturb each other."""
     waiting, running, found = list(shapes.items()), {}, {}
     while waiting or running:
         lanes = min((LANES.get(shapes[name].causes[0], 1) for name, _ in waiting[:1]), default=1)
@@ -150,7 +150,7 @@ def mended(runner: Runner, shapes: Mapping[str, Planted], seconds: float, until:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run all, those as they are first; a line of the file for each."""
+    """Run all scripts, originals first; write a line of the file for each."""
     end = time.time() + options.budget_s
     part, parts = map(int, options.part.split("/"))
     shapes = {
@@ -200,7 +200,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def judged(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the receipt of a script as it was."""
+    """Return the receipt of an original script."""
     from judged_again import H200, judged_again
 
     plan, around = json.loads(json.dumps(_template()[0])), _template()[1]
@@ -238,7 +238,7 @@ def judged(result: Mapping[str, Any]) -> dict[str, Any]:
 def _simulated(
     lines: Sequence[Mapping[str, Any]], samples: Sequence[Mapping[str, Any]], uuid: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Write what a GPU would have shown: kernels while the model's parts run, and none else."""
+    """Write simulated GPU samples: kernels run only while the model's parts run."""
     moved = json.loads(json.dumps(lines).replace('"device": "cpu"', '"device": "cuda"'))
     seconds = {"all": 1e-9, "model": 0.0}
     for line in moved:
@@ -256,13 +256,13 @@ def _simulated(
 
 
 def compare(*places: Path) -> dict[str, dict[str, Any]]:
-    """Return what was expected, found, advised and gained, for each shape."""
+    """Return the expected and found causes, the advice and the gain of each shape."""
     kept: dict[str, dict[str, Any]] = {}
     files = [path for place in places for path in (sorted(place.rglob("planted.jsonl")) if place.is_dir() else [place])]
     for line in (line for path in files for line in path.read_text().splitlines()):
         result = json.loads(line)
         forms = kept.setdefault(result["name"], {})
-        if _rate(result) >= _rate(forms.get(result["form"])):  # of several the least disturbed one
+        if _rate(result) >= _rate(forms.get(result["form"])):  # the least disturbed of several
             forms[result["form"]] = result
     found = {}
     for name, forms in kept.items():
@@ -303,7 +303,7 @@ def _rate(result: Mapping[str, Any] | None) -> float:
 
 
 def _line(script: str, number: int) -> str:
-    """Return a line of a script as it is named in a table: its text, in the function around it."""
+    """Return a script's line as a table names it: its text, inside its function."""
     around = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.FunctionDef)
               and node.lineno <= number <= (node.end_lineno or 0)]  # fmt: skip
     return f"[{''.join(f'{node.name}: ' for node in around)}{script.splitlines()[number - 1].strip()[:60]}]"

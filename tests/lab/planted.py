@@ -1,8 +1,8 @@
-"""Scripts with a planted bottleneck, each in two forms: as it is, and with the one change that removes it.
+"""Scripts with a planted bottleneck, each in two forms: the original, and one with the change that removes it.
 
-A section of ``SHAPES`` begins with ``### name | cause | words of the first fix``; several causes or words that are
-right alike are separated by ``/``. A line that ends with ``#-`` is in the script as it is only, one that ends with
-``#+`` in the mended one only. Every script counts its own examples a second, from the fourth step on.
+A section of ``SHAPES`` begins with ``### name | cause | words of the first fix``; equally right causes or
+words are separated by ``/``. A line that ends with ``#-`` is only in the original script, and one that ends with
+``#+`` only in the mended one. Every script counts its own examples a second, from the fourth step on.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _DANGEROUS = {
 }  # fmt: skip
 
 
-#: Architecture, as audit numbers it → its first of add_key, request_key and keyctl. Source: linux/audit.h, unistd.h
+#: Audit number of the architecture → the first of add_key, request_key and keyctl. Source: linux/audit.h, unistd.h
 _KEYRINGS = {0xC000003E: 248, 0x40000003: 286, 0xC00000B7: 217, 0x40000028: 309}
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2  # Source: linux/prctl.h, linux/seccomp.h
 _ALLOWED, _NOT_PERMITTED = 0x7FFF0000, 0x00050001
@@ -56,9 +56,9 @@ def close() -> Optional[str]:
 
 
 def _close_keyrings(libc: Any) -> None:
-    """Take the kernel's keyrings from this process and its children: root's are the host's where root is root there.
+    """Deny this process and its children the kernel's keyrings: without a user namespace root's are the host's.
 
-    Docker's own filter does, Podman's does not. Without no-new-privileges the kernel refuses filters. A filter is a
+    Docker's filter does this, Podman's does not. Without no-new-privileges the kernel refuses filters. A filter is a
     program of 8-byte instructions. Source: kernel.org/doc/html/latest/userspace-api/seccomp_filter.html
     """
     load, jump_if, jump_from, jump_above, both, end = 0x20, 0x15, 0x35, 0x25, 0x54, 0x06

@@ -135,8 +135,8 @@ _AT_ONCE_BYTES = 16 << 20
 #: Most bytes read of the output that is left at the end.
 _AT_END_BYTES = 256 << 20
 
-#: Passed on of one target, in lines and bytes. A million lines take a reader's minute and a gigabyte its memory; a
-#: script that writes "{}" for ever could keep one busy for days after its own end.
+#: Limits on what one target passes on, in lines and bytes. A million lines take a reader a minute, and a gigabyte takes
+#: its memory. A script that writes "{}" for ever could keep a reader busy for days after its own end.
 _MOST_LINES, _MOST_BYTES = 1_000_000, 1 << 30
 
 

@@ -277,14 +277,14 @@ def _run_of(word: str) -> Run | None:
 
 
 def _findings(words: list[str]) -> tuple[list[Finding], str]:
-    """Find known failures in standard input, a file, or the words themselves; return them and where to look if none."""
+    """Find known failures in standard input, a file, or the words themselves; return them and where else to look."""
     from seatrial.doctor.explain import explain_file, explain_stream, explain_text, looks_like_a_file, named_file
 
     if not words and sys.stdin.isatty():
         run = 'seatrial explain "the error text"   # or: seatrial explain train.log'
         raise UsageError("Nothing to explain", run=run)
     if words in ([], ["-"]):
-        door.printing()  # it may be typed
+        door.printing()  # the input may be typed
         return explain_stream(sys.stdin.buffer), ""
     if (path := named_file(words)) is not None:
         return explain_file(path), ""

@@ -22,7 +22,7 @@ before_printing: list[Callable[[], None]] = []
 
 
 def printing() -> None:
-    """Announce that something is printed, or that the terminal is another program's from now on."""
+    """Announce that something is printed, or that another program takes the terminal."""
     while before_printing:
         before_printing.pop()()
 

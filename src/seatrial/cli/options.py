@@ -118,7 +118,7 @@ class VerbCommand(click.Command):
             raise click.Abort from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own_first = self.name in ("export", "serve", "sweep", "tune")  # theirs are not run's
+        own_first = self.name in ("export", "serve", "sweep", "tune")  # whose options differ from run's
         titles = ("Options", *GROUPS) if own_first else (*GROUPS, "Options")
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
         for parameter in self.get_params(ctx):

@@ -124,7 +124,7 @@ def build(
         print_findings(check, findings, as_json=as_json)
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
     job = read_allowed_job(words, flags, screen, building=True)
-    with screen.working("looking into the image"), screen.building() as progress:
+    with screen.working("reading the image"), screen.building() as progress:
         built = build_image(job, this_host(), progress, explain=explain, lock=lock)
     print_built(built, as_json=as_json)
     return EXIT_DONE

@@ -189,7 +189,7 @@ class Screen:
     def detached(self, plan: Plan) -> None:
         """Print the ID of a run in the background and how to follow it."""
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
-        if not self._quiet:  # else it stands above
+        if not self._quiet:  # otherwise it was printed above
             self._no_gpu(plan)
         self.note(f"is running in the background; follow it with seatrial runs logs -f {plan.job.name or plan.run_id}")
 

@@ -323,8 +323,8 @@ def tune(
         where = {"script": script, "gpu": gpu_models(begun[0].plan.gpus), **({"digest": digest} if digest else {})}
         path = save_changes(job.project, {**where, **found.kept}, comment)
         screen.note(
-            f"[tune] of {path.name} has it: runs of {script} on {where['gpu'] if begun[0].plan.gpus else 'the CPU'} "
-            "apply it until the script is edited, and --no-tune leaves it out"
+            f"[tune] in {path.name} holds it: runs of {script} on {where['gpu'] if begun[0].plan.gpus else 'the CPU'} "
+            "apply it until the script is edited; --no-tune leaves it out"
         )
     else:
         screen.note("keep it: the same command with --save applies it to later runs")

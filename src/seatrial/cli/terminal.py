@@ -108,7 +108,7 @@ OWN_DRAWING_S = 10.0
 #: Without a terminal, the first line comes after this long; each gap is twice the one before, up to the last.
 FIRST_LOG_S, SELDOM_LOG_S = 30.0, 600.0
 
-#: Between two looks at work that goes on.
+#: Seconds between two checks of running work.
 _TICK_S = 1.0
 
 #: A carriage return inside a line, and the sequences that move the cursor or erase (ECMA-48, 8.3) or save it (xterm).
@@ -125,7 +125,7 @@ class LiveLine:
     """
 
     def __init__(self) -> None:
-        # A job in the background draws nothing: what it has to show is a log.
+        # A background job draws nothing: its output is a log.
         self._terminal = os.environ.get("TERM", "dumb") != "dumb" and os.isatty(2) and _in_foreground()
         self._possible = self._terminal and not _is_pipe(1)  # the pipe's reader may print here, too: ``| tee``
         self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would

@@ -18,17 +18,17 @@ _MOST_READ, _MOST_BYTES = 200, 20 << 20
 _PARSERS = re.compile(
     r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|draccus|fire|hydra|tap|typer|tyro)\b|app\.flags"
 )
-#: NAME or NAME=VALUE, what our own --env takes.
+#: NAME or NAME=VALUE, as seatrial's own --env takes it.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
-#: Options that no target can stand before.
+#: Options of seatrial that never follow a target.
 _NEVER_BEHIND_A_TARGET = ("-f", "--file")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
 def dispatch(typed: list[str]) -> int:
-    """Run a verb. Words after the first ``--`` belong to the target, untouched; ours replace a launcher's in place."""
+    """Run a verb. Words after the first ``--`` belong to the target, untouched; seatrial's replace a launcher's."""
     _check_words(typed)
-    typed[:] = _in_our_words(typed)  # so that advice is given in them, too
+    typed[:] = _in_our_words(typed)  # so that errors advise in these words, too
     argv = _with_dashes(typed)
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
@@ -71,7 +71,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
 
     Only where no word behind it may be an option of ours: one of our names, or nearly one, counts as the script's if
-    its text has the name in quotes, and some other word is none of ours, as ``Ant-v2`` of ``--env`` names no variable.
+    its text has the name in quotes, and another word is invalid for seatrial: ``--env Ant-v2`` names no variable.
     """
     if argv[0] not in ("run", "plan") or "--" in argv:
         return argv

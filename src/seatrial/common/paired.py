@@ -8,13 +8,13 @@ import random
 from statistics import fmean
 from typing import Callable, NamedTuple, Optional, Sequence, Tuple
 
-#: Resamplings of one interval, the seed that they are drawn with, and the share of them that it holds.
+#: Resamples per interval, the seed of their draws, and the share of them inside the interval.
 _DRAWS, _SEED, _LEVEL = 2000, 17, 0.95
 
-#: Relative standard deviation that is taken for repeats before any was made, and the repeats that this counts as.
+#: Relative standard deviation assumed before any repeat, and the number of repeats that it counts as.
 _USUAL, _USUAL_COUNT = 0.02, 2
 
-#: Pairs that the deviation of other repeats counts as: a few pairs show little of how pairs differ.
+#: Number of pairs that the deviation of other repeats counts as: a few pairs show little of how pairs differ.
 _EXPECTED_COUNT = 2
 
 
@@ -36,25 +36,25 @@ class Interval(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """One run: its rate, and the time or rate of its parts, if they were measured apart."""
+    """One run: its rate, and the time or rate of its parts, if they were measured separately."""
 
     rate: float
     parts: Sequence[float] = ()
 
 
 class Deviation(NamedTuple):
-    """The relative standard deviation of repeats of the same, and the number of repeats that show it."""
+    """The relative standard deviation of identical runs, and the number of repeats behind it."""
 
     share: float
     repeats: float
 
     def draw(self, dice: random.Random) -> float:
-        """Draw what a repeat differs by; where few repeats were made, it may well be more than they differed."""
+        """Draw the deviation of a repeat; after few repeats it may well exceed theirs."""
         return dice.gauss(0, self.share) * math.sqrt(self.repeats / dice.gammavariate(self.repeats / 2, 2))
 
 
 def deviation(groups: Sequence[Sequence[float]]) -> Deviation:
-    """Return how repeats differ, from groups of repeats of the same."""
+    """Return how repeats differ, from groups of identical runs."""
     squares, count = _USUAL_COUNT * _USUAL**2, _USUAL_COUNT
     for values in filter(None, groups):
         squares += sum((value / fmean(values) - 1) ** 2 for value in values)
@@ -63,10 +63,10 @@ def deviation(groups: Sequence[Sequence[float]]) -> Deviation:
 
 
 def ratio(pairs: Sequence[Sequence[Sampled]], repeats: Optional[Deviation] = None) -> Interval:
-    """Return how many times the second of each pair is the first: the geometric mean over the pairs.
+    """Return the ratio of the second rate of each pair to the first: the geometric mean over the pairs.
 
-    A draw takes other pairs of those that were measured, and in the place of pairs that are not there the deviation
-    that repeats have: more pairs leave less of it. The parts of a run whose own rate varied are drawn, too.
+    A draw resamples the measured pairs, and the deviation of repeats stands in for pairs that are missing: more pairs
+    leave less of it. The parts of a run whose own rate varied are resampled, too.
 
     Args:
         repeats: deviation of each run of a pair; None takes it from the pairs.
@@ -100,7 +100,7 @@ def mean(values: Sequence[float], cut: float = 0.0) -> Interval:
     """Return the mean of differences between pairs.
 
     Args:
-        cut: share of the lowest and of the highest that are left out, as others used the machine in them.
+        cut: share of the lowest and of the highest to leave out, in which others used the machine.
     """
 
     def of(some: Sequence[float]) -> float:

@@ -54,12 +54,12 @@ class Anatomy:
         gpu: phase of the step → share of the stream's time, in windows; {} without a GPU.
         caught_up: share of marks at which the GPU had done all that it was given: 1.0 is a GPU that waits for the host.
         copies_per_step, pageable, blocking: of copies to the GPU; the last two are shares, 0 to 1.
-        copied_bytes_per_s: while such copies are made. calls_per_step: of the module that is called most often.
+        copied_bytes_per_s: while such copies are made. calls_per_step: of the module called most often.
         lines: of the script between the steps, with their share of the time: ``train.py:41``; of Python 3.12 and later.
         facts: device, parameters, loader, precision …, as the script has them.
         over_time: (Unix time, region → seconds since the line before) of each line.
-        recompile_s: of compile_s, what came after the first step.
-        starts_s: seconds in which workers of loaders started and ended, pass after pass.
+        recompile_s: the part of compile_s after the first step.
+        starts_s: seconds in which loader workers started and ended in each pass.
         exposed_communication: share of the step that DDP's all-reduces take beyond what the backward pass hides.
     """
 

@@ -103,7 +103,7 @@ class Compose:
         """Start ``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
 
         Args:
-            log: of what it prints. words: further options, and services.
+            log: file for its output. words: further options and services.
         """
         argv = self.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
         pid = command.spawn_detached(argv, output=log, env=self.host.env, cwd=self.files[0].parent)

@@ -100,7 +100,7 @@ def _plan_text(
 
 def _one_line(argv: Sequence[str]) -> str:
     """Return a command as typed, in one line: it is shown as a comment in YAML."""
-    words = [shlex.quote(word) for word in argv] if len(argv) > 1 else argv  # one may be a sentence in its place
+    words = [shlex.quote(word) for word in argv] if len(argv) > 1 else argv  # a single word may be a sentence
     return " ".join(words).replace("\n", "\\n")
 
 
@@ -127,7 +127,7 @@ def down(runs: RunStore, reference: str | None, console: Console, host: Host) ->
 
 
 def refresh(store: GroupStore, group: Group, host: Host) -> Group:
-    """Return the group with the states that its members came to while nobody followed them; finalise their runs."""
+    """Return the group with the states that its members reached while nobody followed them; finalise their runs."""
     for member in group.members:
         if member.state == "running" and member.run is not None:
             run = store.runs.run(member.run)

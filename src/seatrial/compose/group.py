@@ -102,7 +102,7 @@ class Group:
 
     @property
     def state(self) -> GroupState:
-        """Derive the state from the members' states as they were written down; a service is done when it is stopped."""
+        """Derive the state from the members' recorded states; a service is done when it is stopped."""
         states = {"done" if each.state == "stopped" and each.role == "service" else each.state for each in self.members}
         if states <= {"done"}:
             return "done"
@@ -127,7 +127,7 @@ class Group:
 
 
 def identity(process: Process) -> tuple[int, int]:
-    """Return PID and start time of a process, as a group's file has it."""
+    """Return the PID and start time of a process, as recorded in a group's file."""
     return process.pid, process.started_ticks
 
 

@@ -46,7 +46,7 @@ class Console:
     Attributes:
         note: prints a line of ours. write: prints a target's output.
         building: while what it gives holds, what that gives takes the lines of a build or download.
-        working: while what it gives holds, a terminal shows these words and for how long.
+        working: returns a context in which a terminal shows these words and the elapsed time.
         show: a whole answer (a plan, a receipt), on standard output.
         allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.
     """

@@ -277,7 +277,7 @@ class Watch:
             _in_thread(self._compose.ask, "kill", timeout_s=_DOWN_TIMEOUT_S)
 
     def _stop(self) -> None:
-        """Send SIGTERM to all that runs, with time to save, or what Ctrl-C sends to a task; return at once."""
+        """Stop all members, with time to save: services by SIGTERM, tasks as by Ctrl-C; return at once."""
         details = {**self._group.details, "stopping": True}
         self._group = self._store.change_group(self._group, details=details)
         live = [member.name for member in self._group.members if member.state == "running"]
@@ -328,7 +328,7 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
 
 
 def _in_thread(act: Callable[..., object], *args: object, **kwargs: object) -> None:
-    """Call in a thread of its own; errors of the engine and the disk show in what follows."""
+    """Call a function in its own thread; errors of the engine and the disk show later."""
 
     def quietly() -> None:
         with contextlib.suppress(SeatrialError, OSError):

@@ -52,7 +52,7 @@ def _rest(seen: Signals) -> str:
 
 
 def _sped_up(share: float, what: str, times: float, whole: float | None = None, more: float = 0.0) -> str:
-    """Return the bound on the gain of making a share, or ``whole``, faster as the rest goes on and takes ``more``."""
+    """Return the bound on the gain of speeding up a share, or ``whole``, while the rest stays and takes ``more``."""
     most = _times(1 - max(1 - share + more, (whole or share) / times))
     return f"at most {most}: {what} is {100 * share:.0f} % of the time, and can be {times:.2g}× as fast"
 
@@ -72,7 +72,7 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if busy >= at.MAKER_BUSY_CORES and cores:
         most = min(most, max(1, cores // max(1, seen.gpus) - 1))
     found = []
-    if first.starts_s / (first.seconds or 1.0) >= max(at.ADVISED_SHARE, waited / 3):  # then comes their first batch
+    if first.starts_s / (first.seconds or 1.0) >= max(at.ADVISED_SHARE, waited / 3):  # their first batch follows
         found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
     if cores and seen.host.get("cpu_cores", 0.0) >= 0.9 * cores:
         wanted = max(2 * cores, workers + 1)
@@ -108,7 +108,7 @@ def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 
 def _larger(busy_pct: float | None) -> str:
-    """Return the bound on the gain of a batch BATCHES times as large, where so much of the GPU is at work."""
+    """Return the bound on the gain of a batch BATCHES times as large, from the share of the GPU at work."""
     if busy_pct is None:
         return UNKNOWN
     most = _times(1 - max(busy_pct / 100, 1 / at.BATCHES))
@@ -234,7 +234,7 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
         ]
     copied, first = seen.share("copy"), seen.first
-    stands = copied >= at.COPY_SHARE  # the script does, while it copies
+    stands = copied >= at.COPY_SHARE  # the script waits while it copies
     gain = _without(copied, "copying") if stands else _rest(seen)
     share = copied if stands else _link_share(seen)
     bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32" if share else UNKNOWN

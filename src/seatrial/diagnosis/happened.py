@@ -89,7 +89,7 @@ def _cut(seen: Signals, ended: EndFacts, words: str) -> Diagnosis | None:
 def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
     """Judge a run that was mostly compilation or preparation before the first step."""
     if first.recompile_s > at.WAIT_SHARE * first.seconds:
-        return None  # of steps that compile again and again
+        return None  # if steps compile again and again
     compiled = notes(first, wall_s).get("compiling")
     start_s, import_s = (_seconds(first, key) for key in ("first_step_after_s", "imported_after_s"))
     if compiled and (first.compile_s >= MOSTLY * wall_s or (_short(first) and first.compile_s >= MOSTLY * start_s)):

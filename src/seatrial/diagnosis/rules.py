@@ -71,7 +71,7 @@ _OF_REGION: Mapping[str, Cause] = {
 
 
 def _throttled_by(kind: str) -> Callable[[Signals], bool]:
-    """Return the rule that the GPU's clock was lowered, for a reason of this kind, in a large part of the time."""
+    """Return the rule for a GPU's clock that was lowered for a reason of this kind for much of the time."""
     return lambda seen: any(seen.throttled.get(each, 0) >= at.THROTTLED_SHARE for each in at.table("thresholds")[kind])
 
 

@@ -69,7 +69,7 @@ class Signals:
 
     @property
     def python_for_waits(self) -> float:
-        """Return the share of Python at lines of the loop that also wait for the GPU: it works out what they read."""
+        """Return the share of Python at lines of the loop that also wait for the GPU, which computes what they read."""
         sites = {wait.site.partition(" ")[0] for wait in self.first.waits}
         return sum(share for site, share in self.first.lines if site in sites)
 

@@ -35,7 +35,7 @@ SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"
 
 
 def make_spec(machine: Machine) -> dict[str, Any]:
-    """Make the spec of a machine, of the lowest version that can express it.
+    """Make the spec of a machine in the lowest version that can express it.
 
     Raises GpuContractError when the driver is not complete or has no GPU: such a spec would only fail later.
     """
@@ -70,7 +70,7 @@ def make_spec(machine: Machine) -> dict[str, Any]:
 
 
 def _devices(machine: Machine) -> Iterator[dict[str, Any]]:
-    """Yield NVML's GPUs, of one in MIG mode its slices, and all of them together."""
+    """Yield NVML's GPUs, the slices of those in MIG mode, and all of them together."""
     every: dict[str, None] = {}
     for gpu in machine.inventory.gpus:
         minor = gpu.index if gpu.minor is None else gpu.minor

@@ -15,7 +15,7 @@ from seatrial.events.schema import EVIDENCE_TYPES, REPORT_TYPES, Event, Step
 #: The longest line; a longer one is passed over. A sample of 8 GPUs has 5 KB.
 MAX_LINE_BYTES = 1 << 20
 
-#: No evidence is longer: nine days of eight GPUs. All of it is in memory while a run is judged.
+#: Largest evidence that is read: nine days of eight GPUs. All of it is in memory while a run is judged.
 MAX_READ_BYTES = 4 << 30
 
 
@@ -214,6 +214,6 @@ def mark(kind: Type[Event]) -> bytes:
 
 
 def find(path: str, kind: Type[Event]) -> Iterator[Dict[str, Any]]:
-    """Return the events of one kind of a file, as it is read. Raises OSError."""
+    """Return the events of one kind in a file, lazily. Raises OSError."""
     wanted = b'"%s"' % kind.type.encode()
     return of_type(filter(None, map(parse, (line for line in Lines(path, _raise).new() if wanted in line))), kind)

@@ -62,7 +62,7 @@ def plan_image(
 
     Args:
         script: what reading the target showed; without meaning for a ready image.
-        cpu_only: the run has no GPU, unless ``image.target`` names a machine that has.
+        cpu_only: the run has no GPU, unless ``image.target`` names a machine with one.
         machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
         multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
         resolver: checks versions on the package indexes; None: only the tables are used.

@@ -146,16 +146,16 @@ def hidden(ask: Ask) -> Ask:
     return ask.changed(words=f"{what}: {plain(program_of(command))}", apart=digest_text(command))
 
 
-#: Keys that lead to what others on a cluster have, and what each does.
+#: Keys that reach what others on a cluster use, and the effect of each.
 _ON_CLUSTER = {
     "context": "runs on the cluster of your kubeconfig's context {}",
     "namespace": "runs in the cluster's namespace {}",
     "registry": "pushes its image to {} with your login",
     "service_account": "runs with the rights of the cluster's service account {}",
     "image_pull_secrets": "uses the cluster's secret {} to pull the image",
-    "priority_class": "has the cluster's priority {}, for which other pods may be ended",
+    "priority_class": "has the cluster's priority {}, for which other pods may be evicted",
     "runtime_class": "runs in the cluster's container runtime {}",
-    "tolerations": "runs on nodes that are kept for others by the taint {}",
+    "tolerations": "runs on nodes reserved for others by the taint {}",
 }
 
 

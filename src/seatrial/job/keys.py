@@ -228,13 +228,13 @@ def _percent(value: Any) -> float | None:
     return number
 
 
-#: Parts of a regular expression that stand for one letter: an escape, a class.
+#: Parts of a regular expression that match one character: an escape, a class.
 _ONE_LETTER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _MOST_OPTIONAL = 8
 
 
 def read_pattern(value: Any) -> str:
-    """Read a regular expression; one that repeats a group or has many options may take for ever on a hostile line."""
+    """Read a regular expression. Refuse repeated groups and many optional parts: a hostile line could take for ever."""
     try:
         pattern = re.compile(value if isinstance(value, str) else "")
     except re.error as error:

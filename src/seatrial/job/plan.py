@@ -66,7 +66,7 @@ class Gpu(Value):
 
 
 def gpu_models(gpus: Sequence[Gpu]) -> str:
-    """Return the models of GPUs, each once, as ``gpu`` of ``[tune]`` has them: ``none`` without a GPU."""
+    """Return the distinct models of GPUs, as in ``gpu`` of ``[tune]``: ``none`` without a GPU."""
     return ", ".join(sorted({gpu.name for gpu in gpus})) or "none"
 
 

@@ -1,4 +1,4 @@
-"""Lists what a project has to start, and reads commands that start it, as READMEs and shell scripts have them."""
+"""Lists what a project has to start, and reads the commands of READMEs and shell scripts that start it."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 _DEVICES = ("gpu_ids", "include")
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
-#: Where ranks of one machine meet and write, which seatrial sets itself.
+#: Options for where one machine's ranks meet and write; seatrial sets these itself.
 _MEETING = (
     *("master_addr", "master_port", "main_process_ip", "main_process_port", "node_rank", "machine_rank"),
     *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts", "log_dir", "redirects", "tee"),
 )
 _SWITCHES = ("standalone", "use_env", "multi_gpu")
-#: What accelerate hands on as a variable. Source: accelerate/utils/launch.py.
+#: Options that accelerate passes on as a variable. Source: accelerate/utils/launch.py.
 _VARIABLES = {"mixed_precision": "ACCELERATE_MIXED_PRECISION"}
 
-#: Python's own switches that change no result, and those that a variable stands for.
+#: Python's own switches that change no result, and those that a variable replaces.
 _PYTHON_VARIABLES = {"-W": "PYTHONWARNINGS"}
 PYTHON_SWITCHES = ("-u", "-B", "-s", *_PYTHON_VARIABLES)
 
-#: Commands in a shell script that leave the training as it is.
+#: Commands in a shell script that do not affect the training.
 _HARMLESS = (
     *("echo", "printf", "set", "ulimit", "module", "conda", "source", ".", "mkdir", "date", "hostname", "unset"),
     *("nvidia-smi", "nvcc", "which", "sleep", "wait", "pwd", "true", "free", "ls"),
@@ -53,7 +53,7 @@ _QUOTED = re.compile(r"""'[^']*'|"[^"]*"|[^'"]+|['"]""")
 _EXPANDED = re.compile(r"`|\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+|[@#])|)")
 #: Stands for "$@", whose words stay as they are.
 _ALL = "_all_arguments"
-#: Stands before what the shell would fill in and this script does not set.
+#: Marks variables that the shell would fill in and this script does not set.
 _UNKNOWN = "\0"
 
 _MAX_LOOKED_AT = 2000
@@ -139,7 +139,7 @@ def module_name(script: str, project: Path) -> str:
 
 
 def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | None:
-    """Return (module, function, whether ``-m module`` calls it, its folder) of a command that the metadata names."""
+    """Return (module, function, whether ``-m module`` calls it, its folder) of a command in the metadata."""
     entry = re.compile(rf"""(?m)(?:^|["'])\s*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):(\w+)""")
     for name in ("pyproject.toml", "setup.cfg", "setup.py"):
         for file in (project / name, *sorted(project.glob(f"*/{name}"))):
@@ -152,7 +152,7 @@ def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | Non
 
 
 class UnreadCommand(Exception):
-    """A command that sets or does something for which seatrial has no word."""
+    """A command that sets or does something that seatrial cannot express."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class PythonCommand:
     arguments: tuple[str, ...]
 
     def words(self) -> list[str]:
-        """Return them as words of seatrial's command line."""
+        """Return the words of seatrial's command line."""
         return [*self.options, *self.target, *(["--", *self.arguments] if self.arguments else [])]
 
 
@@ -177,7 +177,7 @@ def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCo
     """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; return None where no Python is started.
 
     Args:
-        exported: ``NAME=VALUE`` of the script that it stands in.
+        exported: ``NAME=VALUE`` from the script that contains the command.
 
     Raises UnreadCommand.
     """
@@ -215,7 +215,7 @@ def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCo
 
 
 def _launched(program: str, rest: list[str]) -> list[str]:
-    """Return seatrial's options in place of a launcher's, which are taken out of ``rest`` with its name."""
+    """Return seatrial's options for a launcher's; remove its name and its options from ``rest``."""
     if "horovod" in program:
         raise UnreadCommand(f"{program} starts ranks that meet by MPI or Gloo")
     is_accelerate = program.startswith("accelerate")
@@ -234,11 +234,11 @@ def _launched(program: str, rest: list[str]) -> list[str]:
         elif name in _VARIABLES:
             options += ["--env", f"{_VARIABLES[name]}={value}"]
         elif name in _MACHINES and value not in ("1", "1:1"):
-            raise UnreadCommand(f"{typed} {value}: each machine has a seatrial of its own, see --nodes")
+            raise UnreadCommand(f"{typed} {value}: each machine has its own seatrial; see --nodes")
         elif name not in (*_PROCESSES, *_DEVICES, *_MACHINES, *_MEETING):
-            raise UnreadCommand(f"{typed} is {program}'s, and seatrial starts the ranks by torchrun")
+            raise UnreadCommand(f"{typed} is {program}'s, and seatrial starts the ranks with torchrun")
     if count and not count.isdecimal():
-        raise UnreadCommand(f"{count!r} does not count processes")
+        raise UnreadCommand(f"{count!r} is not a number of processes")
     options += ["--gpus", count] if count else []
     return options + (["--launcher", "torchrun"] if count > "1" or not is_accelerate else [])
 
@@ -271,7 +271,7 @@ def read_shell(text: str, arguments: Sequence[str]) -> list[PythonCommand]:
 
 
 def _is_open(line: str) -> bool:
-    """Return whether a quote goes on in the next line."""
+    """Return whether a quote continues in the next line."""
     try:
         shlex.split(line, comments=True)
     except ValueError:
@@ -280,7 +280,7 @@ def _is_open(line: str) -> bool:
 
 
 def _value(match: re.Match[str], values: dict[str, str]) -> str:
-    """Return a variable's value or its default, and what is not known exactly with a mark."""
+    """Return a variable's value or its default, with a mark where it is not known exactly."""
     name = match[1] or match[3] or ""
     value = values.get(name, match[2])
     if value is None or (name != _ALL and re.search("""['"\\\\]""", value)):  # which the shell would not read again

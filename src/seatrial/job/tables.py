@@ -91,10 +91,8 @@ class ScriptChanges(KeyTable):
     """Changes that are made to a torch script from outside. Source: common/contract/tunables.py."""
 
     script: str | None = Field(default=None, description="The one script that the changes are for; default: any.")
-    digest: str | None = Field(
-        default=None, description="SHA-256 of the script's file that was measured; default: any."
-    )
-    gpu: str | None = Field(default=None, description="Model of the GPU that was measured, or none; default: any.")
+    digest: str | None = Field(default=None, description="SHA-256 of the measured script; default: any.")
+    gpu: str | None = Field(default=None, description="Model of the measured GPU, or none; default: any.")
 
     def set_ones(self) -> dict[str, Any]:
         """Return the settings that are set, as the hook reads them."""

@@ -83,7 +83,7 @@ _MPI = (
 def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
     """Return seatrial's words for a command that starts Python on this machine: a launcher's, a shell's, the project's.
 
-    Returns None where the first word is none of these. Raises TargetError: seatrial has no words for it.
+    Returns None if the first word is none of these. Raises TargetError: seatrial cannot express it.
     """
     if not words or not words[0]:
         return None
@@ -142,7 +142,7 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
     """Return the error for ``mpirun -np 4 python train.py``, with the command for seatrial where it is known.
 
     Args:
-        why: what seatrial has no word for.
+        why: the part that seatrial cannot express.
     """
     python = next((at for at, word in enumerate(words) if is_python(word)), len(words))
     try:
@@ -251,7 +251,7 @@ def _is_shell(path: Path) -> bool:
 
 
 def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
-    """Return the error for a Makefile, or a shell script with a command that is beyond what seatrial reads of it."""
+    """Return the error for a Makefile, or for a shell script with a command that seatrial does not read."""
     kind, program = ("Makefile", ["make", "-f"]) if _is_makefile(path) else ("shell script", ["bash"])
     text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML])
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$}-])[\w./-]+\.py\b", text))][:3]

@@ -186,7 +186,7 @@ class Exposition:
         self._last = _Last(reading, time.monotonic(), cpu_s)
 
     def text(self) -> bytes:
-        """Return the exposition; without a reading's series if there is none, or it is old."""
+        """Return the exposition, without the series of a reading that is missing or old."""
         last = self._last
         if last.reading is None or time.monotonic() - last.at_s > self._stale_s:
             return self._own(good=False)

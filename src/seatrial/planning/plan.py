@@ -220,9 +220,7 @@ def _changes(job: Job, parts: Parts, *, interactive: bool) -> tuple[dict[str, An
         return None, (Choice(what="changes", value="none", reason=reason),)
     reason = "[tune] of the project's file; --no-tune: without"
     if job.tune.digest is None or job.tune.gpu is None:
-        reason += (
-            f"; it does not name the script's digest and the GPU that it was measured on, which this adds: {again}"
-        )
+        reason += f"; it does not name the script's digest and the GPU that it was measured on; to add them: {again}"
     return changes, (Choice(what="changes", value=job.tune.words, reason=reason),)
 
 

@@ -165,7 +165,7 @@ def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) ->
 
 
 def faster(variant: Variant, base: Variant, variants: list[Variant]) -> Interval:
-    """Return how many times as fast a variant is, by runs in turn; how repeats differ is from all variants."""
+    """Return a variant's speed relative to the first, from runs in turn; repeats of all variants show the noise."""
     pairs = zip(base.rates(), variant.rates(), strict=False)  # one that failed has fewer
     repeats = deviation([each.rates() for each in variants])
     return ratio([(Sampled(first), Sampled(second)) for first, second in pairs], repeats)

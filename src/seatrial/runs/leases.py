@@ -41,7 +41,7 @@ FOLDER_VARIABLE = "SEATRIAL_LEASES"
 _MOST_BYTES = 64 * 1024
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
-#: Longest wait for the lock: a command that looks for an engine's runs holds it for seconds. For other users' leases.
+#: Longest wait for the lock (a command that lists an engine's runs holds it for seconds); for other users' leases.
 _LOCK_S, _POLL_S, _OTHERS_S = 120.0, 0.05, 20.0
 #: Ten tenths are one.
 _ROUNDING = 1e-6
@@ -141,7 +141,7 @@ class Leases:
     def current(self, share: float = 1.0) -> dict[str, str]:
         """Return GPU UUID → ID of a run that holds it, with the name of another user, for the leases that are not void.
 
-        Users with few leases come first: one who leaves thousands, which take a while, keeps nobody from a start.
+        Users with few leases come first: a user who leaves thousands keeps nobody from a start.
 
         Args:
             share: leave out GPUs that have so much left, with all shares summed up.
@@ -206,7 +206,7 @@ class Leases:
         return [lease for lease in found if lease is not None and lease.run_id == run_id]
 
     def _owner(self, name: str) -> int | None:
-        """Return whose file it is; None if it has gone."""
+        """Return the owner of a file; None if it is gone."""
         try:
             return (self.folder / name).lstat().st_uid
         except OSError:
@@ -236,7 +236,7 @@ def _holder(descriptor: int) -> str:
 
 
 def _of_user(path: Path) -> str:
-    """Return whose file or process it is, behind a name."""
+    """Return the owner of a file or process, to follow its name."""
     try:
         return f" of {path.owner()}"
     except (KeyError, OSError):  # a user without a name; of another container, or gone

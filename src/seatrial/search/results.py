@@ -95,7 +95,7 @@ def best_of(trials: Sequence[Trial], objective: Objective | None) -> Trial | Non
 
 def close_second(trials: Sequence[Trial], objective: Objective | None) -> str | None:
     """Return a sentence where the next best trial cannot be distinguished from the best, by the second half of as many
-    reports of each; None where it can, or nobody knows."""
+    reports of each; None where it can, or where that is unknown."""
     ended = [trial for trial in _ranked(trials, objective) if trial.state == "done" and trial.value is not None]
     if objective is None or len(ended) < 2:
         return None
@@ -103,7 +103,7 @@ def close_second(trials: Sequence[Trial], objective: Objective | None) -> str | 
     pairs = list(zip(best.reports, other.reports, strict=False))
     differences = [one.value - two.value for one, two in pairs[len(pairs) // 2 :]]
     if len(best.reports) != len(other.reports) or len(differences) < 3:
-        differences = [(best.value or 0.0) - (other.value or 0.0)]  # of a single value nobody knows how it varies
+        differences = [(best.value or 0.0) - (other.value or 0.0)]  # a single value does not show how it varies
     off = mean(differences)
     if off.low > 0 or off.high < 0:
         return None

@@ -62,7 +62,7 @@ class OneOf:
 
     @cached_property
     def _order(self) -> list[str] | None:
-        """Sort a list of numbers, between which a better one may lie; None for words, and for two numbers."""
+        """Sort a list of numbers, between which a better one may lie; return None for words and for two numbers."""
         try:
             ordered = sorted(self.values, key=float)
         except ValueError:
@@ -131,7 +131,7 @@ class Range:
         return str(round(value)) if self.whole else f"{value:.{_DIGITS}g}"
 
     def value(self, text: str) -> float:
-        """Return a script's number as Optuna has it, within the range: six digits may lie just outside."""
+        """Return a script's number for Optuna, within the range: six printed digits may lie just outside."""
         value = min(max(float(text), self.low), self.high)
         return int(value) if self.whole else value
 

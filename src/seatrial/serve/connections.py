@@ -20,7 +20,8 @@ from seatrial.serve.counters import Counters
 
 #: Seconds for a request's head and for its body, however the bytes trickle in.
 HEAD_S, BODY_S = 10.0, 30.0
-#: Most bytes of a request's head: twice nginx's (large_client_header_buffers 4 8k).
+#: Most bytes of a request's head: twice nginx's limit (large_client_header_buffers 4 8k); and most headers, each of
+#: which is a call: Apache accepts 100 (LimitRequestFields).
 MOST_HEAD_BYTES, MOST_HEADERS = 64 * 1024, 128
 #: Connections of a front at a time; less where few files may be open. One more gets 503.
 MOST_CONNECTIONS = 20_000

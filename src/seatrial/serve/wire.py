@@ -22,7 +22,7 @@ ROWS, ABANDONED = 1, 2
 #: Messages of the model: the options, its reader, the end of the warm-up, answers, the reason for rows without one, and
 #: the loss of the model.
 OPTIONS, HELLO, READY, ANSWERS, FAILED, LOST = 10, 11, 12, 13, 14, 15
-#: To a front's decoder and back: its reader, a request, and the rows of it.
+#: Sent to a front's decoder and back: its reader, a request and its rows.
 READER, REQUEST, DECODED = 20, 21, 22
 
 HEAD = struct.Struct("<IB")

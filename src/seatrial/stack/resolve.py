@@ -268,7 +268,7 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
 
 
 def _next_release(constraints: Constraints, another: Constraints, machine: TargetMachine) -> Stack | None:
-    """Return the first stack after the requested release: what is closest to the other versions of the project."""
+    """Return the first stack after the requested release: the closest to the other versions of the project."""
     assert constraints.framework is not None
     releases = sorted({wheel.version for wheel in wheels(constraints.framework)}, key=Version)
     admitted = [each for each in releases if constraints.specifier.contains(each)]

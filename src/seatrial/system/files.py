@@ -12,12 +12,12 @@ from pathlib import Path
 from seatrial.errors import DiskError
 from seatrial.system.typed_path import as_typed
 
-#: Most that is read of an archive's list of files: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
+#: Longest list of files that is read from an archive: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
 _MOST_LISTED_BYTES = 8 << 20
 
 
 class ArchiveFile(io.FileIO):
-    """An archive that is never read whole: zipfile reads a list of files at once, of the size that the file names."""
+    """An archive that is never read whole: zipfile reads the list of files at once, as long as the file claims."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         data = super().read(_MOST_LISTED_BYTES + 1 if size is None or size < 0 else min(size, _MOST_LISTED_BYTES + 1))

@@ -156,7 +156,7 @@ class Host:
     def runtime_folder(self) -> Path:
         """Return this user's folder for secrets and sockets, in memory where the machine has such a place; mode 0700.
 
-        Where other users have made all of those, it is in the state folder.
+        If other users have made all of those, it lies in the state folder.
 
         Raises DiskError: it cannot be made anywhere, or is another user's everywhere.
         """

@@ -103,7 +103,7 @@ def test_pynvml_compiled_by_a_child_costs_a_few_megabytes(tmp_path, python):
 
 
 def test_keyrings_are_closed_to_it_and_to_its_children():
-    """A container whose root is the host's found that one's keys."""
+    """A container whose root is the host's root found that user's keys."""
     program = (
         "import ctypes, os, sys; from seatrial.agent import isolation; libc = ctypes.CDLL(None, use_errno=True)\n"
         "number = {'x86_64': 248, 'aarch64': 217}[os.uname().machine]; libc.prctl(38, 1, 0, 0, 0)\n"

@@ -20,7 +20,7 @@ from seatrial.runs import launch
 
 
 def on_a_terminal(argv: list[str], stdout: int | None = None, columns: int = 120, *, owns: bool = True) -> bytes:
-    """Return the terminal's content while a program runs in its foreground, or in nobody's without ``owns``."""
+    """Return the terminal's content while a program runs in its foreground, or in the background without ``owns``."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
     child = subprocess.Popen(

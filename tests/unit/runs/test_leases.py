@@ -180,7 +180,7 @@ def test_a_lock_that_somebody_keeps_ends_the_wait_with_the_holders_name(leases, 
 
 
 def by_another(leases, run_id, gpu=GPU):
-    """Plant a lease of a user who has none of ours, with a process that lives."""
+    """Plant a lease of another user, with a live process."""
     lease = Lease(gpu_uuid=gpu, run_id=run_id, launcher=Process.this())
     (leases.folder / lease.name).write_text(lease.model_dump_json())
     os.chown(leases.folder / lease.name, 4321, 4321)

@@ -1,4 +1,4 @@
-"""predict: a line for each input with the answer that the server would give."""
+"""predict prints a line for each input, with the answer that the server would give."""
 
 from __future__ import annotations
 

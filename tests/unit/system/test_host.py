@@ -85,7 +85,7 @@ def test_folders_of_another_environment_are_its_own_too(tmp_path: Path) -> None:
 def test_another_users_folders_keep_nobody_from_having_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Without a folder of systemd's, anybody can make those that everybody may write in before."""
+    """Without systemd's folder, another user can make the folders in shared places first."""
     places = [tmp_path / "shm", tmp_path / "tmp"]
     for place in places:
         (place / "theirs").mkdir(parents=True)

@@ -124,22 +124,22 @@ def load_users_own() -> None:
         sys.modules["sitecustomize"] = ours  # Python's own import still looks for it there
 
 
-#: Where Python looks for this file. Processes inherit our folder in it; os.environ, which the script sees, hides it.
+#: Where Python finds this file. Processes inherit it with our folder; os.environ, which the script reads, hides that.
 PATH = "PYTHONPATH"
 
-#: Variables of ours: an environment without them was not made from this one, and gets nothing of us.
+#: The hook's variables: an environment without them was not made from this one, and the hook leaves it as it is.
 OURS = ("SEATRIAL_MEASURE_STEPS", "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_STAND_INS", "SEATRIAL_TUNE")
 
-#: Audit events that are looked at.
+#: Audit events that the hook handles.
 EVENTS = ("sys.excepthook", "os.putenv", "os.unsetenv", "subprocess.Popen", "os.exec", "os.system")
 
-#: ``set``: the script has set PYTHONPATH, so what is inherited lacks our folder. ``shown``: os.environ has it, as a
-#: process is being started with that very object.
+#: ``set``: the script has set PYTHONPATH, so processes would inherit it without our folder. ``shown``: os.environ has
+#: our folder, because a process is being started with that very object.
 STATE = {"set": False, "shown": False}
 
 
 def show_folder(shown: bool) -> None:
-    """Put our folder into the PYTHONPATH of os.environ, or take it out; what processes inherit stays."""
+    """Add our folder to PYTHONPATH in os.environ, or remove it; the inherited environment stays the same."""
     variables: Any = os.environ
     folders = [each for each in variables.get(PATH, "").split(os.pathsep) if each not in ("", HERE)]
     variables._data.pop(variables.encodekey(PATH), None)
@@ -154,7 +154,7 @@ def with_folder(path: Any) -> str:
 
 
 def before_start(event: str, args: Any) -> None:
-    """Give a new process our folder, where its sitecustomize hides it again."""
+    """Pass our folder to a new process, whose sitecustomize hides it again."""
     env = None if event == "os.system" else args[3 if event == "subprocess.Popen" else 2]
     if not any(name in (os.environ if env is None else env) for name in OURS):
         return
@@ -163,7 +163,7 @@ def before_start(event: str, args: Any) -> None:
             os.putenv(PATH, with_folder(os.environ.get(PATH)))
             STATE["set"] = False
     elif HERE not in env.get(PATH, ""):
-        if event == "os.exec":  # its environment has been read: the same again, in place of it
+        if event == "os.exec":  # its environment has already been read: make the call again
             os.execve(args[0], args[1], {**env, PATH: with_folder(env.get(PATH))})
         elif env is os.environ:
             show_folder(True)
@@ -172,7 +172,7 @@ def before_start(event: str, args: Any) -> None:
 
 
 def on_audit_event(event: str, args: Any) -> None:
-    """Pass the hook on to new processes, and take its frames out of an exception that nobody caught.
+    """Pass the hook on to new processes, and remove its frames from an uncaught exception.
 
     Python announces an exception before it calls sys.excepthook, which stays. Source: PyErr_PrintEx, 3.8 to 3.14.
     """
@@ -187,12 +187,12 @@ def on_audit_event(event: str, args: Any) -> None:
             STATE["set"] |= os.fsdecode(args[0]) == PATH
         elif event in EVENTS:
             before_start(event, args)
-    except Exception:  # noqa: BLE001  then without the hook, or with its frames
+    except Exception:  # noqa: BLE001  the process then lacks the hook, or shows its frames
         pass
 
 
 def without_frames(error: Any) -> None:
-    """Take the hook's frames out of an exception and of what caused it."""
+    """Remove the hook's frames from an exception and from its causes."""
     seen: Set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -126,7 +126,7 @@ class Measuring:
             # Called by torch.save alone, which itself stays as it is.
             (sys.modules["torch.serialization"], "_save", self._saves),
             (sys.modules["torch.serialization"], "_legacy_save", self._saves),
-            *((writer, "__exit__", self._saves) for writer in writers),  # of what lies in buffers
+            *((writer, "__exit__", self._saves) for writer in writers),  # flushes buffers
             *((kind, "__enter__", self._gradients_end) for kind in (no_grad, inference)),
             *((kind, "__exit__", self._gradients_begin) for kind in (no_grad, inference)),
             (torch.nn.Module, "train", self._mode),
@@ -139,7 +139,7 @@ class Measuring:
         self.windows.also.append(self.steps.window)
 
     def becomes_plain(self, batches: int) -> bool:
-        """Take away what plain steps of so many batches do without; return False if theirs have to be looked at."""
+        """Remove what plain steps do without; return False if the batches of each step must be observed."""
         if not self.loaders.becomes_plain(batches):
             return False
         if not self.compiled:

@@ -117,7 +117,7 @@ def _put(owner: Any, name: str, own: Any) -> None:
 
 #: Most events of one line in a step. Then the line is silent, and its time counts for the last line that still reports.
 _MOST_EVENTS = 64
-#: A function that spends such a share of its time at the line that calls the next has its steps made there.
+#: A function that spends this share of its time on the line that calls the next one leaves the steps to that one.
 _NEARLY_ALL = 0.9
 #: An identifier that no kind of tool has for itself. Source: docs.python.org, sys.monitoring.
 _TOOL = 4
@@ -125,12 +125,12 @@ _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<")
 
 
 class ScriptLines:
-    """Time by the line of the script that runs or has called what runs, in the function that makes the steps; from
-    Python 3.12 on and where no other tool monitors.
+    """Time by line of the script, calls included, in the function that makes the steps; from Python 3.12 on, if no
+    other tool monitors.
 
     Args:
         clock: seconds of what is to be divided; None for now.
-        passed_by: prefixes of names of files that are not the script's.
+        passed_by: prefixes of the names of files that are not part of the script.
 
     Attributes:
         spent: a file and a line → seconds.
@@ -140,11 +140,11 @@ class ScriptLines:
         self._clock, self._passed_by = clock, (*passed_by, *_LIBRARIES)
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self.spent: Dict[Tuple[str, int], float] = {}
-        self._functions: Dict[Any, SimpleNamespace] = {}  # that run now, by their code, the outermost first
+        self._functions: Dict[Any, SimpleNamespace] = {}  # those running now, by their code, outermost first
         self._at_s, self._steps, self._thread, self._open = 0.0, 0, 0, False
 
     def open(self) -> None:
-        """Begin, in the thread that calls this, with the functions that run."""
+        """Begin in the calling thread, with the functions that run there."""
         monitoring = self._monitoring
         self.spent = {}
         if monitoring is None or any(monitoring.get_tool(each) is not None for each in range(6)):
@@ -154,7 +154,7 @@ class ScriptLines:
         frame: Any = sys._getframe(1)
         while frame is not None:
             if self._is_scripts(frame.f_code):
-                line = frame.f_lineno  # at which it makes steps, and of now; ``steps``: in which it went on to another
+                line = frame.f_lineno  # of the step, and of now; ``steps``: those in which it reached another line
                 function = SimpleNamespace(steps_at=line, now=line, spent={}, events={}, steps=0)
                 self._functions = {frame.f_code: function, **self._functions}
             frame = frame.f_back
@@ -174,7 +174,7 @@ class ScriptLines:
             self._look(self._monitoring.events.LINE)
 
     def close(self) -> None:
-        """End, and find the function that makes the steps: the outermost that goes on to other lines in most."""
+        """End, and find the function that makes the steps: the outermost that reaches other lines in most steps."""
         if not self._open:
             return
         self._passes()
@@ -205,7 +205,7 @@ class ScriptLines:
         return self._monitoring.DISABLE if events >= _MOST_EVENTS else None
 
     def _passes(self) -> bool:
-        """Count the time since the last event for the line of each function; return False while the clock has none."""
+        """Add the time since the last event to each function's line; return False while the clock has no time."""
         now_s = self._clock()
         if now_s is not None:
             for each in self._functions.values():

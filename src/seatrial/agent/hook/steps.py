@@ -21,7 +21,7 @@ from .timeline import StepTimeline
 #: Shortest time that a line covers. All its numbers count from the first step, so a lost line loses nothing.
 LINE_EVERY_S = 1.0
 
-#: Steps whose durations a line's median is of, at most; and the last ones.
+#: Most durations in a line's median, and the number of recent ones.
 _MOST_DURATIONS, _RECENT = 4096, 64
 
 #: A stretch without gradients counts as evaluation if it takes this long, and this many average steps. The average
@@ -39,7 +39,7 @@ _PENDING_STEPS = 32
 #: Steps kept until it is known whether they are steps of their own.
 _MOST_PENDING = 4096
 
-#: Steps are plain once so many in a row were alike, and for so long before one is looked at.
+#: Similar steps in a row after which steps are plain, and seconds until one is observed again.
 _ALIKE, _PLAIN_S = 8, 0.2
 
 #: Stands for: no context without gradients was entered.
@@ -57,8 +57,8 @@ class Recorder:
         on: False once anything in here went wrong, and in children of a process that had made steps.
         batches: taken from loaders. unused: those with no backward pass before the loader's next.
         passes: backward passes begun, in the thread that trains once it has stepped.
-        becomes_plain: called before plain steps with the batches of each; returns False if those have to be looked at.
-        looks_closely: called behind plain steps. drawn: returns the examples of so many of their batches.
+        becomes_plain: called before plain steps with the batches of each; returns False if those must be observed.
+        looks_closely: called after plain steps. drawn: returns the examples in a number of their batches.
         elsewhere: steps of threads other than the one that trains. taken: that one has stepped.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
@@ -76,7 +76,7 @@ class Recorder:
         self.thread = get_ident()
         self.timeline = StepTimeline()
         self.steps = self.next_look = 0
-        self._alike = self._each = 0  # steps in a row that took so many batches each
+        self._alike = self._each = 0  # similar steps in a row, and the batches that each took
         self.becomes_plain: Callable[[int], bool] = lambda batches: False
         self.looks_closely: Callable[[], None] = lambda: None
         self.drawn: Callable[[int], float] = lambda batches: 0.0
@@ -266,7 +266,7 @@ class Recorder:
         """Record a step of an optimizer: a training step is complete if this optimizer bounds it.
 
         Args:
-            plainly: the next ones may be plain, if the last ones were alike.
+            plainly: allow the next steps to be plain if the last ones were alike.
         """
         was_plain = self._caught_up()
         if id(optimizer) == self._boundary_id or self._bounds(optimizer):
@@ -289,13 +289,13 @@ class Recorder:
             self.looks_closely()
 
     def look_closely(self) -> None:
-        """End plain steps, as something else begins."""
+        """End plain steps because something else begins."""
         if self._caught_up():
             self.looks_closely()
             self._alike = 0
 
     def _caught_up(self) -> bool:
-        """Count plain steps and their batches; return False if there were none. A batch more is of the next step."""
+        """Count plain steps and their batches; return False if there are none. An extra batch is the next step's."""
         if not self.timeline.plain:
             return False
         stamps, batches = self.timeline.take_plain()
@@ -340,7 +340,7 @@ class Recorder:
             self.report_line()
 
     def recent_step_s(self) -> Optional[float]:
-        """Return the median of the last steps' durations; None of few."""
+        """Return the median duration of the last steps; None if there are few."""
         recent = self._durations[-_RECENT:]
         return median(recent) if len(recent) > _ALIKE else None
 

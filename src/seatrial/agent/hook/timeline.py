@@ -20,10 +20,10 @@ class StepTimeline:
     Attributes:
         spent: region → seconds so far, up to the last change.
         current: the region of now.
-        plain: the id of an optimizer whose steps are all alike, each after one batch or after none; 0 while steps are
-            looked at. They are noted in as little code and memory as can be, as nothing of ours stays in the CPU's
-            caches during a training step. plain_until_s: then one is looked at.
-        stamps: when such steps ended. waits: seconds of their batches, which ``totals`` counts as ``data``.
+        plain: the id of an optimizer whose steps are all alike, each after one batch or none; 0 while steps are
+            observed. Plain steps are noted with as little code and memory as possible, because a training step evicts
+            the hook from the CPU's caches. plain_until_s: when a step is observed again.
+        stamps: when plain steps ended. waits: seconds that their batches took, which ``totals`` counts as ``data``.
     """
 
     __slots__ = ("_clock", "_in_optimizer", "_outer", "_shifted", "current", "plain", "plain_until_s", "since_s",
@@ -37,7 +37,7 @@ class StepTimeline:
         self.plain, self.plain_until_s = 0, 0.0
         self.stamps: List[float] = []
         self.waits: List[float] = []
-        self._shifted = 0  # so many of them are counted
+        self._shifted = 0  # how many of them are counted
         self.current = "other"
         self.since_s = clock()
 

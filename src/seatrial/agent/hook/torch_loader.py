@@ -21,7 +21,7 @@ class LoaderWatch:
 
     Attributes:
         settings: of the loader in use, as it is. passed: batches of its pass so far, and in all; [] where unknown.
-        starts_s: spent since the first step on starting workers that live for one pass.
+        starts_s: seconds spent since the first step on starting workers that live for one pass.
     """
 
     def __init__(self, torch: Any, recorder: Recorder, windows: Windows) -> None:
@@ -31,7 +31,7 @@ class LoaderWatch:
         self.given = windows.given = GivenBatches(torch, recorder, windows)
         self.settings: Dict[str, Any] = {}
         self.passed: List[int] = []
-        self._plain: Any = (deque(), [0, 0.0])  # of the iterator of plain steps: sizes, and what its pass gave
+        self._plain: Any = (deque(), [0, 0.0])  # of the iterator of plain steps: sizes, and totals of its pass
         recorder.stepped_elsewhere, recorder.drawn = self.trained_on, self.drawn
         self.starts_s = 0.0
 
@@ -51,7 +51,7 @@ class LoaderWatch:
     def _begins(self, original: Any) -> Any:
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             if self.recorder.mine():
-                self.recorder.doubt()  # workers start in here, maybe for an evaluation
+                self.recorder.doubt()  # workers start here, perhaps for an evaluation
                 self.recorder.timeline.enter("data")
                 began_s = perf_counter()
                 try:
@@ -139,7 +139,7 @@ class LoaderWatch:
         return __next__
 
     def becomes_plain(self, batches: int) -> bool:
-        """Let batches of the loader in use only be noted, if the sampler alone decides how many examples they have."""
+        """Note batches of the loader in use without observing them, if the sampler alone decides their sizes."""
         iterator = self.latest()
         if batches and (iterator is None or iterator._dataset_kind != _MAP):
             return False
@@ -154,7 +154,7 @@ class LoaderWatch:
             iterator._seatrial_waits = None
 
     def drawn(self, batches: int) -> float:
-        """Count batches of plain steps. Returns their examples."""
+        """Count batches of plain steps; return their examples."""
         sizes, of_pass = self._plain
         examples = sum(sizes.popleft() or math.nan for _ in range(batches))
         of_pass[0] += batches

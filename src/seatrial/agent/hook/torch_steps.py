@@ -43,7 +43,7 @@ class HandSteps:
         self._functions = theirs, getattr(self._torch.autograd, self._name)
 
     def watch(self, watches: bool) -> None:
-        """Put the wrapper of backward passes there, or torch's own function while no pass is counted."""
+        """Install the wrapper of backward passes, or torch's own function while no pass is counted."""
         there, instead = self._functions if watches else reversed(self._functions)
         if getattr(self._torch.autograd, self._name) is there:
             setattr(self._torch.autograd, self._name, instead)

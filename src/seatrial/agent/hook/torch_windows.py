@@ -76,8 +76,8 @@ _FIRST_STEP, _STEPS = 3, 10
 #: Least steps and seconds between two windows, which also doubles the time since the first. Each window changes
 #: torch.Tensor, which Python's specialised bytecode has to learn anew.
 _BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
-#: The budget: all windows and one more that costs what the last one did stay below so many seconds and such a share of
-#: the time since the first one.
+#: The budget in seconds, and in addition as a share of the time since the first window. It covers all windows and one
+#: more at the cost of the last.
 _AHEAD_S, _SHARE = 0.02, 0.002
 
 #: No window opens within this many steps of a change that compiles: the code would be compiled with the window's hooks,
@@ -122,7 +122,7 @@ class Windows:
         self._opened_s = self._due_s = self._first_s = 0.0
         self._stamps: List[float] = []
         self._paid_s = self._cost_s = 0.0  # for all windows, and for the last one
-        self._usual_s = 0.0  # a step outside of windows
+        self._usual_s = 0.0  # of a step outside windows
         self._stream: Any = None
         self._closed, self._length = 0, _STEPS
         self.also: List[Callable[[bool], None]] = []
@@ -178,7 +178,7 @@ class Windows:
 
     def _pay(self, began_s: float) -> None:
         """Count the window's cost: its opening, its closing since ``began_s``, and how much longer its steps took than
-        the usual one. The median leaves out what the script itself did for longer."""
+        the usual one. The median leaves out delays of the script itself."""
         opened_s, *stamps = self._stamps
         steps = [later - earlier for earlier, later in zip(stamps, stamps[1:])]  # noqa: RUF007
         longer_s = median(steps) - self._usual_s if steps and self._usual_s else 0.0

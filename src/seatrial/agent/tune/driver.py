@@ -73,7 +73,7 @@ def usual_s(trials: List[TuneTrial]) -> float:
 
 EXIT_CANNOT = 1
 
-#: Verdicts of changes that another bound may have kept from being faster.
+#: Verdicts of changes that another bottleneck may have kept from being faster.
 NOT_FASTER = ("slower", "no-faster", "unclear")
 
 #: The first trial may take this share of the budget: more would not be tuning.
@@ -85,7 +85,7 @@ _MOVES_THE_BOUND = 1.3
 #: Keys that are not tried again once they were refused.
 _ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
 
-#: Trials after which the reference is measured again: machines drift.
+#: Trials after which their reference is measured again: machines drift, and pairs need neighbours.
 _REFERENCE_EVERY = 3
 
 
@@ -293,14 +293,14 @@ class TuneDriver:
         self.since_reference = 0
 
     def _measure_kept(self, seed_offset: int) -> List[TuneTrial]:
-        """Measure what is kept once more; return the trial, or none if it was not measured."""
+        """Measure the kept changes once more; return the trial, or None if it was not measured."""
         words = in_words(self.standing.kept) + ", again"
         made = self.trial(self.standing.kept, words, self.budget.limit_s(), seed_offset)
         self.standing.reference += [made] if made.measured else []
         return [made] if made.measured else []
 
     def _judged(self, candidate: TuneCandidate, made: List[TuneTrial]) -> TuneRow:
-        """Return the row of a change after one pair of trials or more; verdict ``again`` requests another."""
+        """Return the row of a change after one or more pairs of trials; the verdict ``again`` requests another."""
         newest, standing = made[-1], self.standing
         faster = statistics.faster(standing.warm(standing.reference), made, standing.repeats())
         row = TuneRow.of(newest, candidate.name, candidate.changes, statistics.rates([t for t in made if t.measured]))
@@ -342,7 +342,7 @@ class TuneDriver:
     # the combination
 
     def _finally(self) -> None:
-        """Measure the script as it is and the result in turn, each pair under a seed of its own; where that fails,
+        """Measure the script as it is and the result in turn, each pair under its own seed; if that fails,
         remove the change that came last."""
         standing = self.standing
         bases: List[TuneTrial] = []

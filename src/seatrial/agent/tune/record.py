@@ -81,9 +81,9 @@ class TuneRow(NamedTuple):
     """One change that was tried, or the baseline, or the combination.
 
     Attributes:
-        faster: how many times as fast as what it was compared with, from pairs of trials.
+        faster: its speed relative to its reference, from pairs of trials.
         verdict: kept, no-faster, unclear, slower, different, failed, refused, removed; or "" without a change.
-        why: the verdict in words. loss_off: by how much its losses are higher under the same seeds.
+        why: the verdict in words. loss_off: how much higher its losses are under the same seeds.
     """
 
     name: str

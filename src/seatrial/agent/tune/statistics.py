@@ -8,17 +8,17 @@ from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common import paired
 from seatrial.common.contract.tunables import NEUTRAL
 
-#: Pairs of trials that a change gets at most, and that the result and the script as it is get at the end: fixed before.
+#: Most pairs of trials for a change, and pairs that compare the result with the original at the end. Fixed before.
 PAIRS, LAST_PAIRS = 4, 2
 
-#: A change that makes a script so many times as fast or less is not worth its line, however steady the trials are.
+#: Ratio of speeds below which a change is not worth its line, however steady the trials are.
 WORTH = 1.03
 
-#: A change that seems to be at most so many times as fast gets a second pair before it is kept; "no faster" is one that
-#: can be at most so many times as fast.
+#: Measured ratio up to which a change gets a second pair before it is kept. A change whose interval ends below this
+#: ratio is "no faster".
 SURE = 1.10
 
-#: While a change may be so many times as fast or more, it gets further pairs.
+#: A change gets further pairs while its interval reaches this ratio.
 _ANYTHING = 1.25
 
 #: Losses are compared by their mean over this many steps, as one batch differs from the next by more than two seeds do.
@@ -64,9 +64,9 @@ def _spread_of_parts(trial: TuneTrial) -> float:
 def faster(
     reference: Sequence[TuneTrial], made: Sequence[TuneTrial], repeats: paired.Deviation
 ) -> Optional[paired.Interval]:
-    """Return how many times as fast these trials are as the reference's; None if a side was not measured.
+    """Return the speed of these trials relative to the reference's; None if a side was not measured.
 
-    Each is compared with the one nearest to it in time, and each of the reference's is in one pair at most.
+    Each trial is paired with the reference's trial nearest in time, and each of those is in at most one pair.
     """
     left, pairs = [trial for trial in reference if trial.steps_per_s], []
     for trial in (trial for trial in made if trial.measured and trial.steps_per_s and left):
@@ -77,14 +77,14 @@ def faster(
 
 
 def is_open(found: paired.Interval, sure: float) -> bool:
-    """Return whether another pair could change the verdict: it seems worth it but is not sure, or may be anything."""
+    """Return whether another pair could change the verdict: the change may be worthwhile, but is not sure."""
     if found.low > 1:
         return WORTH <= found.middle < sure
     return found.middle >= WORTH or found.high >= _ANYTHING
 
 
 def windows(losses: Sequence[Optional[float]], less: Optional[Sequence[Optional[float]]] = None) -> List[float]:
-    """Return means over windows of steps, of losses or of what they are more than others; steps without one are left
+    """Return means over windows of steps, of losses or of their excess over others; steps without a loss are left
     out."""
     pairs = zip(losses, [0.0] * len(losses) if less is None else less)
     known = [one - other for one, other in pairs if one is not None and other is not None]
@@ -93,7 +93,7 @@ def windows(losses: Sequence[Optional[float]], less: Optional[Sequence[Optional[
 
 
 class Band:
-    """The losses of the script as it is by seed: the first seeds set the margin, each is compared with its own.
+    """The losses of the original by seed. The first seeds set the margin; trials are compared under the same seed.
 
     Attributes:
         curves: losses by seed offset.
@@ -108,7 +108,7 @@ class Band:
 
     @property
     def width(self) -> float:
-        """Return the largest difference of the first seeds, at least the one that rounding makes: margin / BAND."""
+        """Return the largest difference between the first seeds, and at least the rounding error: margin / BAND."""
         first = list(self.curves.values())[:SEEDS]
         apart = windows(first[0], first[-1]) if first else []
         levels = [_ROUNDING * value for curve in first for value in windows(curve)]
@@ -127,9 +127,9 @@ class Band:
         return max(map(abs, self._differences(trial)), default=None)
 
     def off(self, trials: Sequence[TuneTrial]) -> Optional[paired.Interval]:
-        """Return by how much losses are higher than the baseline's under the same seeds; None without losses.
+        """Return how much higher losses are than the baseline's under the same seeds; None without losses.
 
-        The second half of the steps is compared, as all begin alike.
+        Only the second half of the steps is compared, because all begin alike.
         """
         found = [self._differences(trial) for trial in trials]
         late = [difference for differences in found for difference in differences[len(differences) // 2 :]]
@@ -184,7 +184,7 @@ class TuneState:
         return trials
 
     def repeats(self) -> paired.Deviation:
-        """Return how much trials of the same differed up to the last kept change."""
+        """Return how much repeated trials differed up to the last kept change."""
         groups = [self.warm(self.baselines), *(made for _, _, made in self.kept_order)]
         return paired.deviation([[trial.steps_per_s for trial in group if trial.steps_per_s] for group in groups])
 

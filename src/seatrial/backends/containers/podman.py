@@ -69,9 +69,9 @@ class Podman(ContainerEngine):
         return options.plus(tmpfs=bare) if bare else options
 
     def open_log(self, handle: Handle) -> OpenLog:
-        """Open the file that conmon writes; if it is unreadable (``sudo podman``), the output once all has ended.
+        """Open the file that conmon writes; if it is unreadable (``sudo podman``), the output after the end.
 
-        With ``keep-id`` it is in a folder of the container's root: then what conmon has open is read.
+        With ``keep-id`` the file lies in a folder of the container's root; then conmon's open file is read.
         """
         try:
             about = self._inspect(handle.id)
@@ -96,7 +96,7 @@ class Podman(ContainerEngine):
 
 
 def _open_file(pid: int, path: Path) -> Path | None:
-    """Return the descriptor, below /proc, of a file that a process has open; None if it has not, or hides it."""
+    """Return the path below /proc of a file that a process has open; None if it is not open, or hidden."""
     try:
         return next((each for each in Path(f"/proc/{pid}/fd").iterdir() if each.readlink() == path), None)
     except OSError:

@@ -64,8 +64,8 @@ def _is_standard_module(line: str) -> bool:
     return requirement is not None and not requirement.marker and requirement.name in STANDARD_MODULES
 
 
-#: Packages that are empty by now, or have wheels for other systems or GPUs alone, and names that the index does not
-#: have, or for a package that fails by intent → what has the same on Linux. Where a list pins several, the first of
+#: Packages that are empty by now or have wheels only for other systems or GPUs, and names that the index lacks or whose
+#: package fails on purpose → the package with the same modules on Linux. Where a list pins several, the first of
 #: these decides.
 #: Source: their pages on pypi.org.
 _OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]

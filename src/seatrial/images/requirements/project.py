@@ -297,7 +297,7 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if "numpy.int" in script.modules and not _has_an_upper_bound(found, "numpy"):
-        lines.append("numpy<1.24")  # which removed np.int, np.float and np.object
+        lines.append("numpy<1.24")  # 1.24 removed np.int, np.float and np.object
     elif any(_needs_numpy_1(found, *row) for row in _FOR_NUMPY_2.items()) and not _has_an_upper_bound(found, "numpy"):
         lines.append("numpy<2")
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
@@ -305,13 +305,13 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
     return lines
 
 
-#: Package → its first release whose wheels work with NumPy 2, "" for none. The metadata of older ones admit it, and
-#: their import ends with "numpy.dtype size changed" or "np.sctypes was removed". Source: their release notes.
+#: Package → its first release whose wheels work with NumPy 2, "" for none. The metadata of older ones admits it, and
+#: their import fails with "numpy.dtype size changed" or "np.sctypes was removed". Source: their release notes.
 _FOR_NUMPY_2: dict[str, str] = table("import_names")["for_numpy_2"]
 
 
 def _needs_numpy_1(found: Requirements, package: str, first: str) -> bool:
-    """Return True if a line names a package that never worked with NumPy 2, or releases alone that do not."""
+    """Return True if a line names a package that never worked with NumPy 2, or only releases that do not."""
     return any(not first or is_below(each.specifier, first) for each in found.of(package))
 
 

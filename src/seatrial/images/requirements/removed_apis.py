@@ -33,7 +33,7 @@ _PORT = "port it to TensorFlow 2: no image with TensorFlow 1 has code for these 
 
 
 def check_lists(needs: Needs, machine: TargetMachine | None) -> None:
-    """Refuse a list that admits TensorFlow 1 alone, which has wheels for Python 3.7 and older. Raises ConfigError."""
+    """Refuse a list that admits only TensorFlow 1, which has wheels for Python 3.7 and older. Raises ConfigError."""
     for each in needs.requirements.of("tensorflow"):
         admitted = filter(each.specifier.contains, (wheel.version for wheel in wheels("tensorflow")))
         if each.specifier and next(admitted, None) is None and is_below(each.specifier, "2"):
@@ -45,7 +45,7 @@ def check_lists(needs: Needs, machine: TargetMachine | None) -> None:
 
 
 def _with_tensorflow_1(machine: TargetMachine | None, other: str) -> str:
-    """Return ways to train code of TensorFlow 1: another one and, if there is one for these GPUs, an image."""
+    """Return ways to train TensorFlow 1 code: the other one and, if one exists for these GPUs, an image."""
     newest = max(map(Version, machine.capabilities), default=Version("0")) if machine else Version("0")
     images = (image for most, image in _IMAGES_WITH_TENSORFLOW_1.items() if newest <= Version(most))
     image = next(images, None)

@@ -246,7 +246,7 @@ class _PackageChoice:
         )
 
     def _newest(self, request: ResolveRequest, line: str) -> str | None:
-        """Return the newest release that the line admits, without a look at what it requires."""
+        """Return the newest release that the line admits, without its requirements."""
         answer = self.resolver.resolve(replace(request, lines=(line,), constraints=(), dependencies=False))
         return answer.packages[0].version if isinstance(answer, Lock) and answer.packages else None
 

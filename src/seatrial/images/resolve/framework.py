@@ -275,7 +275,7 @@ def _command(found: Conflict, constraints: Constraints) -> str:
 
 
 def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]:
-    """Yield the line of the framework, and of each package that the project pins and that goes with one release."""
+    """Yield the line of the framework, and of each package that the project pins and that belongs to one release."""
     assert stack.requirement is not None and stack.wheel is not None
     yield stack.requirement if "build" in way else stack.requirement.partition("+")[0]
     for package in constraints.partners if "version" in way else ():

@@ -86,7 +86,7 @@ class ProjectReader:
     Args:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with. folder: the working directory; the project by default.
-        before: files that run before the script, as a module's packages do.
+        before: files that run before the script, such as a module's packages.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ def render(receipt: Receipt, console: Console) -> None:
 
 
 def render_verdict(receipt: Receipt, console: Console, shown: Sequence[str] = ()) -> None:
-    """Print the end of a run: problems and their fixes, and as the last lines the verdict and three numbers.
+    """Print the end of a run: problems and their fixes, then the verdict and three numbers.
 
     Warnings that were ``shown`` above the output of a failed run are not repeated between the output and the cause.
     """

@@ -266,7 +266,7 @@ def _cells(row: TriedChange, words: str, verdict: str) -> tuple[str, ...]:
 
 
 def _verdict(row: TriedChange) -> str:
-    """Return the verdict with the ends of its interval, and with the reason where the change had another fault."""
+    """Return the verdict with its interval, and the reason if the change failed in another way."""
     ends = row.faster_low is not None and row.faster_high is not None
     between = f" ({row.faster_low:.2f}–{row.faster_high:.2f})" if ends else ""
     if not row.verdict or row.name == "combination":

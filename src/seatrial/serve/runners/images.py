@@ -104,7 +104,7 @@ class ImageModel:
 
 
 def require_normalisation(examples: Examples, file: str, examples_file: str, recipe: str) -> Examples:
-    """Return the examples. Raises ModelFileError if none are saved, or not how images are normalised."""
+    """Return the examples. Raises ModelFileError if none are saved, or if they lack the normalisation."""
     if examples.normalise is None:
         raise ModelFileError(
             f"{file} has no {examples_file} in its folder, which holds how its images are normalised",

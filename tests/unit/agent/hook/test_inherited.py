@@ -1,4 +1,4 @@
-"""PYTHONPATH is the user's wherever the target looks, and processes that it starts have the hook all the same."""
+"""The target sees the user's own PYTHONPATH, and the processes that it starts still have the hook."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from seatrial.agent.hook import install
 
 pythons = pytest.mark.parametrize("python", [p for p in (sys.executable, FLOOR) if p])
 
-#: Prints its own PYTHONPATH and whether it is hooked; ``start`` runs one more of it.
+#: Prints its own PYTHONPATH and whether it is hooked; ``start`` runs it once more.
 PROGRAM = """
 import json, multiprocessing, os, subprocess, sys
 SEEN = '''

@@ -166,7 +166,7 @@ def test_what_goes_out_of_the_combination_reports_what_it_made(tuned):
 
 
 class Wild(World):
-    """A script whose compiled steps take 59 ± 84 % of the time, by the parts of each trial."""
+    """A script whose compiled steps take 59 ± 84 % of the time, measured from the parts of each trial."""
 
     def run(self, spec, number, changes, *rest, **more):
         made = super().run(spec, number, changes, *rest, **more)

@@ -70,7 +70,7 @@ def test_it_can_be_ended_while_nobody_reads_and_while_it_waits(tmp_path: Path) -
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user to whom a folder is closed")
 def test_a_log_in_a_closed_folder_is_read_where_its_writer_has_it_open(tmp_path: Path) -> None:
-    """Rootless, with keep-id, the folder belongs to the container's root: output came at the end of a run alone."""
+    """Rootless, with keep-id, the folder belongs to the container's root: output came only at the end of a run."""
     path = tmp_path / "userdata" / "ctr.log"
     path.parent.mkdir(mode=0o700)
     path.write_bytes(line(b"while it runs"))

@@ -15,7 +15,7 @@ set_variables()
 for _name in ("mpi_ops", "functions", "compression"):
     sys.modules["%s.%s" % (__name__, _name)] = sys.modules[__name__]
 
-#: Way without them → missing functions. Scripts may name them; a call is refused.
+#: Replacement → missing functions. Scripts may name them; a call is refused.
 _MISSING = {
     "torch.distributed.new_group for a part of the ranks": "ProcessSet add_process_set remove_process_set",
     "torch.distributed.all_to_all_single": "alltoall alltoall_async",

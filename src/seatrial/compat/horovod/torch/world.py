@@ -143,7 +143,7 @@ def _answering(built: bool) -> Callable[[], bool]:
     return lambda: built
 
 
-#: torchrun starts equally many ranks on each node.
+#: torchrun starts the same number of ranks on each node.
 is_homogeneous = _answering(True)
 mpi_built = mpi_enabled = mpi_threads_supported = ddl_built = ccl_built = _answering(False)
 gloo_built = gloo_enabled = _answering(bool(getattr(dist, "is_gloo_available", lambda: True)()))
