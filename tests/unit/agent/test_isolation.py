@@ -108,7 +108,8 @@ def test_keyrings_are_closed_to_it_and_to_its_children():
         "import ctypes, os, sys; from seatrial.agent import isolation; libc = ctypes.CDLL(None, use_errno=True)\n"
         "number = {'x86_64': 248, 'aarch64': 217}[os.uname().machine]; libc.prctl(38, 1, 0, 0, 0)\n"
         "ask = lambda at: (libc.syscall(number + at, 0, 0, 0, 0, 0), ctypes.get_errno())\n"
-        "isolation._close_keyrings(libc); os.fork(); print([ask(at) for at in range(3)], ask(3) == (-1, 1))"
+        "isolation._close_keyrings(libc); os.fork() and os.wait()\n"
+        "print([ask(at) for at in range(3)], ask(3) == (-1, 1), flush=True)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[(-1, 1), (-1, 1), (-1, 1)] False\n" * 2
