@@ -96,7 +96,7 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
-    if is_python(words[0]) and words[1:]:
+    if is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
         command = read_command(["python", *words[script:]])
         raise TargetError(
