@@ -86,7 +86,8 @@ def _answer(argv: list[str]) -> int:
         verbs = "\n".join(f"{group:<9}{verb:<11}{line}" for verb, (_, group, line) in VERBS.items())
         for line in _HELP.format(verbs=verbs).splitlines():
             hanging = " " * (20 if line in verbs else 2)
-            print(textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent=hanging))
+            width = shutil.get_terminal_size().columns
+            print(textwrap.fill(line, width, subsequent_indent=hanging, break_on_hyphens=False))
     elif argv[0] in ("-V", "--version", "version"):
         from seatrial import __version__
 

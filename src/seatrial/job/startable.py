@@ -50,11 +50,16 @@ _HARMLESS = (
 )
 _OUTPUT = re.compile(r"\s(?:\d|&)?>>?\s*(?:&\d|[^\s;&|]+)|\|\s*tee\b[^;&|]*|&\s*$")
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*"|[^'"]+|['"]""")
+#: Text outside of quotes in whose place the shell puts names that exist, the home, or words of its own.
+_MADE_BY_SHELL = re.compile(r"\*|(?:^|(?<=[\s=:]))~|(?<!\$)\{[^{}\s]*(?:,|\.\.)")
 _EXPANDED = re.compile(r"`|\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+|[@#])|)")
 #: Stands for "$@", whose words stay as they are.
 _ALL = "_all_arguments"
 #: Marks variables that the shell would fill in and this script does not set.
 _UNKNOWN = "\0"
+
+#: Letters after which a quote is taken to have no end, and a command with its variables filled in to be too long.
+_LONGEST_QUOTE, _LONGEST_COMMAND = 2_000, 20_000
 
 _MAX_LOOKED_AT = 2000
 
@@ -181,12 +186,12 @@ def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCo
 
     Raises UnreadCommand.
     """
-    rest, options, devices = [*words], list[str](), ""
+    rest, options, devices = [*words], list[str](), list[str]()
     while rest and _ASSIGNMENT.fullmatch(rest[0]):
         exported = (*exported, rest.pop(0))
     for name, _, value in (each.partition("=") for each in exported):
         if name == "CUDA_VISIBLE_DEVICES":
-            devices = value
+            devices = ["--gpus", str(len(value.split(","))) if value not in ("", "-1") else "none"]
         elif not name.startswith(("MASTER_", "SLURM_", "CUDA_HOME")):
             options += ["--env", f"{name}={value}"]
     while rest and rest[0] in ("nohup", "exec", "time", "srun"):
@@ -205,8 +210,8 @@ def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCo
         return None
     if program:
         options += _launched(program, rest)
-    elif devices:
-        options += ["--gpus", str(len(devices.split(",")))]
+    else:
+        options += devices
     if rest[:1] in (["-m"], ["--module"]) and len(rest) > 1:
         return PythonCommand(tuple(options), ("-m", rest[1]), tuple(rest[2:]))
     if not rest or rest[0].startswith("-"):
@@ -248,10 +253,13 @@ def read_shell(text: str, arguments: Sequence[str]) -> list[PythonCommand]:
     values = {str(at): word for at, word in enumerate(arguments, 1)}
     values |= {"@": " ".join(arguments), "#": str(len(arguments)), _ALL: shlex.join(arguments)}
     exported: dict[str, str] = {}
-    found, line = list[PythonCommand](), ""
+    found, line, is_open = list[PythonCommand](), "", False
     for each in re.sub(r"\\\n", " ", text).splitlines():
-        line = f"{line} {each}" if _is_open(line) else each
-        if _is_open(line) or line.lstrip().startswith("#"):
+        line = f"{line} {each}" if is_open else each
+        is_open = _is_open(line)
+        if is_open and len(line) > _LONGEST_QUOTE:
+            break
+        if is_open or line.lstrip().startswith("#"):
             continue
         for words in _commands(line, values):
             exports = words[0] == "export"
@@ -260,12 +268,14 @@ def read_shell(text: str, arguments: Sequence[str]) -> list[PythonCommand]:
                 for name, value in (pair.groups() for pair in pairs if pair):
                     values[name] = re.sub(rf"{_UNKNOWN}\$\{{?{name}\b\}}?", "", value)  # of PATH=$PATH:x
                     exported |= {name: values[name]} if exports else {}
+            elif words[:2] == ["set", "--"]:  # other arguments
+                raise UnreadCommand(line.strip()[:80])
             elif not exports and words[0] not in _HARMLESS:
                 command = read_command(words, [f"{name}={value}" for name, value in exported.items()])
                 if command is None or _UNKNOWN in "".join(command.words()):
                     raise UnreadCommand(line.strip()[:80])
                 found.append(command)
-    if _is_open(line):
+    if is_open:
         raise UnreadCommand(line.strip()[:80])
     return found
 
@@ -288,6 +298,12 @@ def _value(match: re.Match[str], values: dict[str, str]) -> str:
     return value
 
 
+def _marked(part: str) -> Iterator[str]:
+    """Yield quoted and other text, with a mark before text in whose place the shell would put another."""
+    for each in _QUOTED.findall(part):
+        yield each if each[0] in "'\"" else _MADE_BY_SHELL.sub(rf"{_UNKNOWN}\g<0>", each)
+
+
 def _commands(line: str, values: dict[str, str]) -> Iterator[list[str]]:
     """Yield the commands of a line, one by one: each may set variables of the next."""
     written = _OUTPUT.sub(" ", line.replace('"$@"', f"${_ALL}"))
@@ -297,8 +313,10 @@ def _commands(line: str, values: dict[str, str]) -> Iterator[list[str]]:
     for part in re.split(";|&&", written):
         filled = [
             each if each[0] == "'" else _EXPANDED.sub(lambda match: _value(match, values), each)
-            for each in _QUOTED.findall(part)
+            for each in _marked(part)
         ]
+        if sum(map(len, filled)) > _LONGEST_COMMAND:
+            raise UnreadCommand(line.strip()[:80])
         try:
             words = shlex.split("".join(filled), comments=True)
         except ValueError:  # its ; is in quotes

@@ -96,6 +96,13 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
+    if is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
+        script = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
+        command = read_command(["python", *words[script:]])
+        raise TargetError(
+            "seatrial starts Python itself: name the script alone",
+            run=f"seatrial run {shlex.join(command.words())}" if command else None,
+        )
     if is_file(here / words[0]) or not (called := console_script(words[0], here)):
         return None
     module, function, is_main, folder = called
@@ -117,7 +124,7 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
     name = words[at]
     if not is_file(here / name):
         folder = (here / name).parent
-        similar = _similar(name, [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh"))])
+        similar = _similar(name, [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh")) if is_file(each)])
         hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
         retyped = [*words[:at], *similar[:1], *words[at + 1 :]]
         raise TargetError(

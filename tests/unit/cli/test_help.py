@@ -67,6 +67,14 @@ def test_help_uses_the_width_of_the_terminal_and_cuts_no_sentence(width: int, mo
     assert "its own exit code" not in "".join(lines) and "their curves." in " ".join(" ".join(lines).split())
 
 
+@pytest.mark.parametrize("width", [60, 70])
+def test_the_first_help_breaks_no_option(width: int, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert cli._main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width and not [line for line in lines if re.search(r"\w-$", line)]
+
+
 @pytest.mark.parametrize("verb", ["run", "plan", "shell", "build", "tune", "sweep", "export", "serve"])
 def test_command_lacks_options_it_cannot_use(verb: str) -> None:
     own = {option.name for option in COMMANDS[verb].params}

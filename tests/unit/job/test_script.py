@@ -40,6 +40,12 @@ def test_a_file_that_the_script_starts_is_read(tmp_path: Path, line: str) -> Non
     assert facts_of(tmp_path, f"import os, subprocess, sys\n{line}\n", net="import torch\n").imports == ("torch",)
 
 
+@pytest.mark.parametrize("line", ["os.system('python loop.py')", f"[0x{'f' * 5000}]"], ids=["loop", "long number"])
+def test_what_cannot_be_started_is_no_file(tmp_path: Path, line: str) -> None:
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    assert facts_of(tmp_path, f"import os, torch\n{line}\n").imports == ("torch",)
+
+
 def test_names_that_numpy_1_24_removed_are_seen(tmp_path: Path) -> None:
     source = "import numpy as np\nx = np.bool, np.int64\n"
     assert "numpy.int" not in facts_of(tmp_path, source).modules

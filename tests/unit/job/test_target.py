@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
-from seatrial.job.startable import read_shell
+from seatrial.job.startable import UnreadCommand, read_shell
 from seatrial.job.target import in_our_words, resolve_target
 from tables import cases
 
@@ -126,6 +127,20 @@ def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> N
     subprocess.run(["bash", "t.sh", *arguments], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
     [command] = read_shell(text, arguments)
     assert ["t.py", *command.arguments] == (tmp_path / "out").read_text().splitlines()
+
+
+def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").mkdir()
+    with pytest.raises(TargetError, match=r"Shell script job\.sh not found in [^;]*$"):
+        in_our_words(["bash", "job.sh"], tmp_path)
+
+
+@pytest.mark.parametrize("text", ["A=xx\n" + "A=$A$A\n" * 60, "echo it's\n" + "ls\n" * 6000], ids=["doubled", "open"])
+def test_a_shell_script_without_bounds_is_refused_at_once(text: str) -> None:
+    began_s = time.process_time()
+    with pytest.raises(UnreadCommand):
+        read_shell(text + "python train.py $A\n", [])
+    assert time.process_time() - began_s < 5
 
 
 def test_a_command_of_the_project_that_its_module_does_not_call_gets_a_script(tmp_path: Path) -> None:

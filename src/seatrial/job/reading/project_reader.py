@@ -194,8 +194,9 @@ class ProjectReader:
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         for name in started_files(node):
-            file = (self.roots.folder / name).resolve()
-            if is_file(file) and file.is_relative_to(self.project):
+            if is_file(started := self.roots.folder / name) and (file := started.resolve()).is_relative_to(
+                self.project
+            ):
                 (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
         if isinstance(node, TELLING):
             for sign, shown in signs(node):

@@ -252,8 +252,12 @@ def _names_ranks(call: ast.Call) -> bool:
 def started_files(node: ast.AST) -> list[str]:
     """Return Python files that a text or a list starts: ``python train.py --lr``, ``[sys.executable, "train.py"]``."""
     parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-    words = ["python" if dotted(each) == "sys.executable" else str(getattr(each, "value", "")) for each in parts]
-    found = _STARTED.search(" ".join(words)) if isinstance(node, ast.List | ast.Tuple | ast.Constant) else None
+    values = ["python" if dotted(each) == "sys.executable" else getattr(each, "value", "") for each in parts]
+    found = (
+        _STARTED.search(" ".join(each for each in values if isinstance(each, str)))
+        if isinstance(node, ast.List | ast.Tuple | ast.Constant)
+        else None
+    )
     return [found[1]] if found else []
 
 
