@@ -56,6 +56,7 @@ find_links = "https://wheels.example.org/"
 [kubernetes]
 models = "emptydir"
 queue = "team-a"
+namespace = "team"  # matters on a cluster alone
 [watch]
 hang_after = "10m"
 [criteria]
