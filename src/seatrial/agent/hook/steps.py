@@ -158,6 +158,7 @@ class Recorder:
     def doubt(self) -> None:
         """Note that a loader without training so far is iterated: it is evaluation, unless a step follows."""
         if self.doubtful is None:
+            self.look_closely()
             self.doubtful = self.timeline.totals()
             self._doubtful_examples, self._doubtful_unused = self.examples, self.unused
 
