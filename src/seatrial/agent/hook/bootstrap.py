@@ -132,12 +132,12 @@ PATH = "PYTHONPATH"
 #: Variables of ours: an environment without them was not made from this one, and gets nothing of us.
 OURS = ("SEATRIAL_MEASURE_STEPS", "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_STAND_INS", "SEATRIAL_TUNE")
 
-#: Audit events that are looked at: of starts with an environment, and of others.
-STARTS = ("subprocess.Popen", "os.exec")
+#: Audit events that are looked at: of starts, and of others.
+STARTS = ("subprocess.Popen", "os.exec", "os.system")
 EVENTS = (*STARTS, "sys.excepthook", "os.putenv", "os.unsetenv")
 
-#: ``set``: the script has set PYTHONPATH, so what is inherited lacks our folder. ``shown``: os.environ has it, as this
-#: thread starts a process with that very object.
+#: The thread that did so. ``set``: it has set PYTHONPATH, so what is inherited lacks our folder. ``shown``: os.environ
+#: has it, as a process is being started with that very object.
 STATE = {"set": 0, "shown": 0}
 
 
@@ -176,7 +176,7 @@ def inherit_folder() -> None:
 
 def before_start(event: str, args: Any) -> None:
     """Give a new process our folder, where its sitecustomize hides it again."""
-    env = args[3 if event == "subprocess.Popen" else 2]
+    env = None if event == "os.system" else args[3 if event == "subprocess.Popen" else 2]
     if env is None or not is_ours(env) or HERE in env.get(PATH, ""):
         return
     if event == "os.exec":  # its environment has been read: the same again, in place of it
@@ -198,8 +198,8 @@ def on_audit_event(event: str, args: Any) -> None:
         if STATE["shown"] == get_ident():
             show_folder(False)
         if event in ("os.putenv", "os.unsetenv"):
-            STATE["set"] |= os.fsdecode(args[0]) == PATH
-        elif STATE["set"]:
+            STATE["set"] = get_ident() if os.fsdecode(args[0]) == PATH else STATE["set"]
+        elif STATE["set"] == get_ident() or (STATE["set"] and event in STARTS):
             inherit_folder()
         if event == "sys.excepthook":
             without_frames(args[2])
