@@ -312,6 +312,7 @@ class Recorder:
         self.steps += steps
         self._run += steps
         self._without_data += steps - used
+        self.unused += max(0, batches - used - 1)
         self._batches_then, self.batches = self.batches + used, self.batches + batches
         self._passes_then, self.passes = self.passes + steps, self.passes + steps + 1
         return True
