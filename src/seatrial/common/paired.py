@@ -31,8 +31,8 @@ class Interval(NamedTuple):
         return "%.2f (%.2f to %.2f)" % (self.middle, self.low, self.high)
 
     def within(self, margin: float) -> bool:
-        """Return whether a difference is not inferior: its upper end is below a margin that was fixed before."""
-        return self.high < margin
+        """Return whether a difference is not inferior: its upper end is not above a margin that was fixed before."""
+        return self.high <= margin
 
 
 class Sampled(NamedTuple):

@@ -129,14 +129,19 @@ def source_facts(job: Job) -> ScriptFacts:
     """Return the facts of a job's source; of a served class also of what the server calls. Raises TargetError."""
     calls = () if job.serve is None else job.serve.calls
     ready = job.image.ready is not None
+    path = _own_path(job)
+    return script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
+
+
+def _own_path(job: Job) -> tuple[str, ...]:
+    """Return the folders of the project that the job's PYTHONPATH has, relative to the project."""
     folders = []
     for entry in filter(None, job.env.get("PYTHONPATH", "").split(":")):
         seen = posixpath.relpath(entry, CONTAINER_PROJECT) if entry.startswith("/") else ".."
         folder = Path(os.path.normpath(job.folder / entry if seen.startswith("..") else job.project / seen))
         if folder.is_relative_to(job.project) and is_folder(folder):
             folders.append(str(folder.relative_to(job.project)))
-    path = tuple(dict.fromkeys(folders))
-    return script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
+    return tuple(dict.fromkeys(folders))
 
 
 def script_facts(
@@ -195,7 +200,8 @@ def source_digest(job: Job) -> str | None:
     """
     if job.target.kind not in ("script", "module"):
         return None
-    start = _source(job.target, job.project, [job.folder, job.project, job.project / "src"])
+    named = [job.project / each for each in _own_path(job)]
+    start = _source(job.target, job.project, [job.folder, *named, job.project, job.project / "src"])
     if start is None or not start.is_relative_to(job.project):
         return None
     return hashlib.sha256(read_bytes(start, inside=job.project, refusal=TargetError)).hexdigest()

@@ -54,14 +54,13 @@ def main(argv: Sequence[str]) -> int:
 
 def _row(reader: Reader, text: str) -> Row:
     """Read a text, or the image in a file. Raises DataError for one that cannot be read."""
-    if reader.description.kind == "text":
-        return reader.rows(text)[0][0]
+    is_text = reader.description.kind == "text"
     try:
-        return reader.row_of_file(Path(text).read_bytes(), "")
+        return reader.rows(text)[0][0] if is_text else reader.row_of_file(Path(text).read_bytes(), "")
     except OSError as error:
         raise DataError(f"cannot read the image {text}: {error.strerror}") from error
     except BadInputError as error:
-        raise DataError(f"cannot read the image {text}: {error}") from error
+        raise DataError(f"cannot read the {'text' if is_text else 'image'} {text}: {error}") from error
 
 
 if __name__ == "__main__":

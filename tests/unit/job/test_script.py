@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,7 @@ from seatrial.errors import ConfigError, TargetError, UsageError
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES
-from seatrial.job.script import ScriptFacts, script_facts, source_facts, with_keras_backend
+from seatrial.job.script import ScriptFacts, script_facts, source_digest, source_facts, with_keras_backend
 from seatrial.job.tables import CALLED, Serving
 from tables import cases, constant
 
@@ -156,7 +157,9 @@ def test_folders_of_the_jobs_python_path_are_the_projects_own(tmp_path: Path) ->
     for variable in ("lib", "/workspace/lib", f"/elsewhere:{tmp_path}/lib"):
         job = Job(project=tmp_path, target=script, env={"PYTHONPATH": variable})
         assert source_facts(job).imports == ("tabulate",)
-        assert source_facts(job.model_copy(update={"target": module})).imports == ("humanize", "tabulate")
+        started = job.model_copy(update={"target": module})
+        assert source_facts(started).imports == ("humanize", "tabulate")
+        assert source_digest(started) == hashlib.sha256(b"import humanize\n").hexdigest()
     assert source_facts(Job(project=tmp_path, target=script)).imports == ("core",)
     found = source_facts(Job(project=tmp_path, target=module))
     assert (found.imports, found.where) == (("core",), {"core": "-m core"})

@@ -9,6 +9,8 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from _thread import _count as other_threads
+from _thread import get_ident
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -130,45 +132,59 @@ PATH = "PYTHONPATH"
 #: The hook's variables: an environment without them was not made from this one, and the hook leaves it as it is.
 OURS = ("SEATRIAL_MEASURE_STEPS", "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_STAND_INS", "SEATRIAL_TUNE")
 
-#: Audit events that the hook handles.
-EVENTS = ("sys.excepthook", "os.putenv", "os.unsetenv", "subprocess.Popen", "os.exec", "os.system")
+#: Audit events that the hook handles: those of starts, and others.
+STARTS = ("subprocess.Popen", "os.exec", "os.system")
+EVENTS = (*STARTS, "sys.excepthook", "os.putenv", "os.unsetenv")
 
-#: ``set``: the script has set PYTHONPATH, so processes would inherit it without our folder. ``shown``: os.environ has
-#: our folder, because a process is being started with that very object.
-STATE = {"set": False, "shown": False}
+#: The thread that did so. ``set``: it has set PYTHONPATH, so processes would inherit it without our folder. ``shown``:
+#: os.environ has our folder, because a process is being started with that very object.
+STATE = {"set": 0, "shown": 0}
 
 
 def show_folder(shown: bool) -> None:
-    """Add our folder to PYTHONPATH in os.environ, or remove it; the inherited environment stays the same."""
+    """Add our folder to PYTHONPATH in os.environ, or remove it; the inherited environment stays the same.
+
+    The variable goes away only while no other thread can be reading one after the other.
+    """
     variables: Any = os.environ
-    folders = [each for each in variables.get(PATH, "").split(os.pathsep) if each not in ("", HERE)]
-    variables._data.pop(variables.encodekey(PATH), None)
-    if folders or shown:
-        folders = [HERE, *folders] if shown else folders
-        variables._data[variables.encodekey(PATH)] = variables.encodevalue(os.pathsep.join(folders))
-    STATE["shown"] = shown
+    folders = variables.get(PATH, HERE).split(os.pathsep)  # an empty one is the working directory
+    path = os.pathsep.join(each for each in folders if each != HERE)
+    path = with_folder(path) if shown else path
+    if path:
+        variables._data[variables.encodekey(PATH)] = variables.encodevalue(path)
+    elif not other_threads():
+        variables._data.pop(variables.encodekey(PATH), None)
+    STATE["shown"] = get_ident() if shown else 0
 
 
 def with_folder(path: Any) -> str:
     return os.pathsep.join([HERE, *filter(None, [path])])
 
 
+def is_ours(env: Any) -> bool:
+    """Return whether an environment is this process's, or was made from it."""
+    return any(name in env for name in OURS)
+
+
+def inherit_folder() -> None:
+    """Put our folder back into what processes inherit, as the script has set the variable."""
+    STATE["set"] = 0
+    if is_ours(os.environ):
+        os.putenv(PATH, with_folder(os.environ.get(PATH)))
+        STATE["set"] = 0
+
+
 def before_start(event: str, args: Any) -> None:
     """Pass our folder to a new process, whose sitecustomize hides it again."""
     env = None if event == "os.system" else args[3 if event == "subprocess.Popen" else 2]
-    if not any(name in (os.environ if env is None else env) for name in OURS):
+    if env is None or not is_ours(env) or HERE in env.get(PATH, ""):
         return
-    if env is None:
-        if STATE["set"]:
-            os.putenv(PATH, with_folder(os.environ.get(PATH)))
-            STATE["set"] = False
-    elif HERE not in env.get(PATH, ""):
-        if event == "os.exec":  # its environment has already been read: make the call again
-            os.execve(args[0], args[1], {**env, PATH: with_folder(env.get(PATH))})
-        elif env is os.environ:
-            show_folder(True)
-        else:
-            env[PATH] = with_folder(env.get(PATH))
+    if event == "os.exec":  # its environment has already been read: make the call again
+        os.execve(args[0], args[1], {**env, PATH: with_folder(env.get(PATH))})
+    elif env is os.environ:
+        show_folder(True)
+    else:
+        env[PATH] = with_folder(env.get(PATH))
 
 
 def on_audit_event(event: str, args: Any) -> None:
@@ -176,16 +192,18 @@ def on_audit_event(event: str, args: Any) -> None:
 
     Python announces an exception before it calls sys.excepthook, which stays. Source: PyErr_PrintEx, 3.8 to 3.14.
     """
-    if event not in EVENTS and not STATE["shown"]:
+    if event not in EVENTS and not STATE["set"] and not STATE["shown"]:
         return
     try:
-        if STATE["shown"]:
+        if STATE["shown"] == get_ident():
             show_folder(False)
+        if event in ("os.putenv", "os.unsetenv"):
+            STATE["set"] = get_ident() if os.fsdecode(args[0]) == PATH else STATE["set"]
+        elif STATE["set"] == get_ident() or (STATE["set"] and event in STARTS):
+            inherit_folder()
         if event == "sys.excepthook":
             without_frames(args[2])
-        elif event in ("os.putenv", "os.unsetenv"):
-            STATE["set"] |= os.fsdecode(args[0]) == PATH
-        elif event in EVENTS:
+        elif event in STARTS:
             before_start(event, args)
     except Exception:  # noqa: BLE001  the process then lacks the hook, or shows its frames
         pass

@@ -158,6 +158,7 @@ class Recorder:
     def doubt(self) -> None:
         """Note that a loader without training so far is iterated: it is evaluation, unless a step follows."""
         if self.doubtful is None:
+            self.look_closely()
             self.doubtful = self.timeline.totals()
             self._doubtful_examples, self._doubtful_unused = self.examples, self.unused
 
@@ -311,6 +312,7 @@ class Recorder:
         self.steps += steps
         self._run += steps
         self._without_data += steps - used
+        self.unused += max(0, batches - used - 1)
         self._batches_then, self.batches = self.batches + used, self.batches + batches
         self._passes_then, self.passes = self.passes + steps, self.passes + steps + 1
         return True

@@ -1,5 +1,6 @@
 """Judge whether a change is faster beyond the noise and trains the same, from what was measured so far."""
 
+from math import inf
 from statistics import fmean, median, stdev
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -52,7 +53,7 @@ def rates(trials: Sequence[TuneTrial]) -> Optional[Rates]:
 
 def _parts(trial: TuneTrial) -> List[float]:
     parts_s = (trial.report or {}).get("parts_s")
-    return [part for part in parts_s if isinstance(part, float) and part > 0] if isinstance(parts_s, list) else []
+    return [part for part in parts_s if isinstance(part, float) and 0 < part < inf] if isinstance(parts_s, list) else []
 
 
 def _spread_of_parts(trial: TuneTrial) -> float:
@@ -200,7 +201,7 @@ class TuneState:
             neutral = all(each in NEUTRAL for each in name.split(BESIDE))
             return None if neutral else "no losses were recorded, so equal training cannot be shown"
         margin = BAND * self.band.width
-        if off.within(margin) and off.low > -margin:
+        if off.within(margin) and off.low >= -margin:
             return None
         words = "its losses differ by %.3g (%.3g to %.3g), and the margin is %.3g"
         return words % (off.middle, off.low, off.high, margin)

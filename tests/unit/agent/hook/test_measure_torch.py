@@ -140,6 +140,30 @@ for epoch in range(4):
     assert not any("hook_stopped" in line for line in lines)
 
 
+def test_examples_stay_around_an_evaluation_in_the_training_mode(tmp_path):
+    body = """
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for number, (x, y) in enumerate(DataLoader(data, batch_size=4)):
+    if number == 50:
+        for seen, _ in DataLoader(data, batch_size=64): net(seen)
+    opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()
+"""
+    reported = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert (reported["steps"], reported["examples"]) == (64, 252) and reported["regions"]["evaluation"] > 0
+
+
+def test_batches_that_plain_steps_leave_unused_are_no_examples_of_steps(tmp_path):
+    body = """
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for number, (x, y) in enumerate(DataLoader(data, batch_size=4)):
+    if number < 40: opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()
+    else:
+        with torch.no_grad(): net(x)
+"""
+    reported = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert (reported["steps"], reported["examples"]) == (40, 39 * 4)
+
+
 def test_windows_that_cost_much_are_few(tmp_path):
     body = """
 import time

@@ -29,6 +29,8 @@ def test_a_trial_whose_own_steps_vary_is_neither_slower_nor_faster():
     wild.report["parts_s"] = [0.002, 0.05, 0.001, 0.03, 0.002, 0.02]
     steadily, wildly = (statistics.faster([steady], [each], paired.deviation([])) for each in (trials(0.017)[0], wild))
     assert wildly.middle == pytest.approx(0.01 / 0.017) and steadily.high < 1 < wildly.high
+    steady.report["parts_s"] = [float("inf"), float("nan")]  # of a clock that jumped: as none
+    assert statistics.faster([steady], trials(0.017), paired.deviation([])).high < 1
 
 
 def test_each_trial_is_compared_with_the_reference_that_is_nearest_in_time():
@@ -59,6 +61,13 @@ def test_curves_that_never_differ_by_seed_may_differ_by_rounding():
     band = band_of(*trials(0.01, 0.01))
     close, far = (band.off(trials(0.01, shift=shift)) for shift in (0.005, 0.05))
     assert close.within(statistics.BAND * band.width) and not far.within(statistics.BAND * band.width)
+
+
+def test_losses_that_are_all_zero_are_the_same():
+    made, standing = trials(0.01)[0], statistics.TuneState()
+    made.report["losses"] = [0.0] * 60
+    standing.add_baseline(made)
+    assert standing.why_different("precision", [made]) is None
 
 
 def test_losses_are_compared_with_the_baseline_of_the_same_seed_and_without_one_not_at_all():
