@@ -96,10 +96,10 @@ def load_job(
     target, start = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
     if start != project and "workdir" not in config:
         config["workdir"] = str(start.relative_to(project))
-    asked = _not_replaced(from_file, from_flags)
+    wishes = _not_replaced(from_file, from_flags)
     if config.get("backend") != "k8s":  # which auto never chooses: the rest of the file does not reach a cluster
-        asked.pop("kubernetes", None)
-    asks = project_asks(asked, project, without_container)
+        wishes.pop("kubernetes", None)
+    asks = project_asks(wishes, project, without_container)
     nodes = config.pop("nodes", 1)
     hosts = nodes if isinstance(nodes, tuple) else ()
     rest = {key: value for key, value in config.items() if key not in ("target", "module", "args")}
