@@ -140,7 +140,7 @@ class Measuring:
 
     def becomes_plain(self, batches: int) -> bool:
         """Remove what plain steps do without; return False if the batches of each step must be observed."""
-        if not self.loaders.becomes_plain(batches):
+        if self.windows.must_look() or not self.loaders.becomes_plain(batches):
             return False
         if not self.compiled:
             self.by_hand.watch(False)

@@ -96,6 +96,10 @@ class Placed:
             else:
                 self._originals[id(wrapper)] = wrapper, own
 
+    def were_replaced(self) -> bool:
+        """Return whether a script has replaced a wrapper, which it may put back at any time."""
+        return bool(self._originals)
+
     def take_out(self, owners: Iterable[Any]) -> None:
         """Restore the attributes in whose place a script has put a wrapper of ours since the last ``restore``."""
         for owner in owners if self._originals else ():

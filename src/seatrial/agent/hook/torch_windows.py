@@ -173,6 +173,10 @@ class Windows:
             self._placed.take_out((self._torch.Tensor, self._torch.nn.Module))
             recorder.next_look = max(step + 8, self._next)
 
+    def must_look(self) -> bool:
+        """Return whether wrappers of an earlier window may come back, which ``at_step`` takes out."""
+        return self._placed.were_replaced()
+
     def _is_affordable(self, now_s: float) -> bool:
         return self._paid_s + self._cost_s <= _AHEAD_S + _SHARE * (now_s - (self._first_s or now_s))
 
