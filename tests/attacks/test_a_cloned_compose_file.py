@@ -38,6 +38,7 @@ SERVICES = {
     "interpolated-default": ("environment: {A: '${TOKEN_OF_MINE:-x}'}", "TOKEN_OF_MINE"),
     "interpolated-if-set": ("environment: {A: '${TOKEN_OF_MINE:+it is set}'}", "TOKEN_OF_MINE"),
     "passed-on": ("environment: [TOKEN_OF_MINE]", "TOKEN_OF_MINE"),
+    "path-of-a-mount": ("volumes: ['./${TOKEN_OF_MINE}:/x']", "TOKEN_OF_MINE"),
     "home-variable": ("command: ['echo', '$HOME']", "HOME"),
     "env-file-outside": ("env_file: ['/etc/os-release']", "/etc/os-release"),
     "env-file-interpolates": ("env_file: [inner.env]", "TOKEN_OF_MINE"),

@@ -6,6 +6,7 @@ A key stays inside where ``_INSIDE`` has it. Any other key becomes a line, so th
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -78,8 +79,9 @@ def _variables(file: ComposeFile) -> Iterator[Ask]:
         return
     without, into = dict(_leaves(json.loads(ended.stdout))), dict[str, list[str]]()
     for path, value in sorted(_leaves(json.loads(file.rendered))):
-        if without.get(path) != value and not path.endswith((".source", ".file", ".context")):
-            held = {name for name, text in env.items() if text and text in value and name not in bare}
+        held = {name for name, text in env.items() if text and text in value and name not in bare}
+        is_path = path.endswith((".source", ".file", ".context")) and all(env[name].startswith(os.sep) for name in held)
+        if without.get(path) != value and not is_path:
             into.setdefault(", ".join(sorted((held & written) or held or written)), []).append(path)
     yield from (Ask(words=f"puts your variable {plain(name)} into {plain(', '.join(into[name]))}") for name in into)
 
