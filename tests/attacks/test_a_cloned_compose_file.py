@@ -209,6 +209,11 @@ def test_an_ordinary_file_asks_for_nothing(lines: Lines) -> None:
     assert lines(ORDINARY, PWD="/") == []
 
 
+def test_a_path_in_the_path_of_a_mount_is_the_line_of_the_mount(lines: Lines) -> None:
+    asked = lines("services: {a: {image: a, volumes: ['$HOME/run1:/x:ro']}}", HOME="/srv", SHLVL="1")
+    assert len(asked) == 1 and "mounts /srv/run1 read-only" in asked[0]
+
+
 #: Whole files, with their neighbours: path → text. A word of the line.
 FILES = {
     "extends a file outside": ("services: {a: {extends: {file: /etc/hostname, service: a}}}", {}, None),

@@ -80,9 +80,10 @@ def _variables(file: ComposeFile) -> Iterator[Ask]:
     without, into = dict(_leaves(json.loads(ended.stdout))), dict[str, list[str]]()
     for path, value in sorted(_leaves(json.loads(file.rendered))):
         held = {name for name, text in env.items() if text and text in value and name not in bare}
-        is_path = path.endswith((".source", ".file", ".context")) and all(env[name].startswith(os.sep) for name in held)
-        if without.get(path) != value and not is_path:
-            into.setdefault(", ".join(sorted((held & written) or held or written)), []).append(path)
+        named = held & written or held  # a short value is in many texts by chance
+        at_path = path.endswith((".source", ".file", ".context"))
+        if without.get(path) != value and not (at_path and all(env[name].startswith(os.sep) for name in named)):
+            into.setdefault(", ".join(sorted(named or written)), []).append(path)
     yield from (Ask(words=f"puts your variable {plain(name)} into {plain(', '.join(into[name]))}") for name in into)
 
 
