@@ -5,12 +5,11 @@ import sys
 from typing import Optional
 
 from seatrial.agent import isolation, mounts, plan
-from seatrial.agent.framed_output import STALL_S
-from seatrial.agent.journal import Journal, print_to_stderr, take
+from seatrial.agent.journal import STALL_S, Journal, print_to_stderr, take
 from seatrial.agent.supervisor import refuse, supervise
 from seatrial.agent.tune import spec as tune
 from seatrial.common.contract.agent_plan import AgentPlan
-from seatrial.probe import cuda, driver_library, nvml
+from seatrial.probe import cuda, nvml
 
 EXIT_USAGE = 2
 EXIT_NO_RUN = 125  # as engines have it: what was to run the target failed, not the target
@@ -61,8 +60,8 @@ def _unproven_driver(run: AgentPlan) -> Optional[str]:
     """Choose NVML's library, and return why the image could answer for the driver, or None if it could not."""
     if run.gpu_mode != "required":
         return None
-    nvml.library, of_image = driver_library.find(nvml.library, run.filled, os.environ)
-    cuda_library, of_image_too = driver_library.find(cuda.LIBRARY, run.filled, os.environ)
+    nvml.library, of_image = cuda.find(nvml.library, run.filled, os.environ)
+    cuda_library, of_image_too = cuda.find(cuda.LIBRARY, run.filled, os.environ)
     suspect = [path for path, its in ((nvml.library, of_image), (cuda_library, of_image_too)) if its]
     return "%s can be the image's: the engine did not mount it" % " and ".join(suspect) if suspect else None
 

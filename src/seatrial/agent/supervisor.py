@@ -7,9 +7,8 @@ from typing import Dict, Optional, Tuple
 
 import seatrial
 from seatrial.agent import attempts, gpu_check, isolation, signals
-from seatrial.agent.framed_output import STALL_S
 from seatrial.agent.hook import install
-from seatrial.agent.journal import Journal, encode, print_to_stderr, take
+from seatrial.agent.journal import STALL_S, Journal, encode, print_to_stderr, take
 from seatrial.agent.plan import make_folder
 from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, TargetRun
 from seatrial.agent.target import interpreter, target_environment

@@ -23,7 +23,7 @@ from seatrial.system.files import make_folder, write_atomically
 
 #: Contents of the archive, relative to the package. The agent imports nothing else of seatrial.
 _ROOMS = ("agent", "common", "compat", "events", "probe", "findings")
-_FILES = ("__init__.py", "frames.py", "input_frames.py")
+_FILES = ("__init__.py", "frames.py")
 
 _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\n"
 

@@ -10,9 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from seatrial.events import FilesOutside, is_result
-from seatrial.findings.catalogue import by_id
+from seatrial.findings.catalogue import by_id, mount_of
 from seatrial.findings.finding import Finding, with_own_words
-from seatrial.findings.known import mount_of
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes
 from seatrial.receipt.fields import clean, items, mapping, whole
