@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Optional
 
-from seatrial.agent import isolation, mounts, plan
+from seatrial.agent import isolation, plan
 from seatrial.agent.journal import STALL_S, Journal, print_to_stderr, take
 from seatrial.agent.supervisor import refuse, supervise
 from seatrial.agent.tune import spec as tune
@@ -25,14 +25,14 @@ def main() -> int:
         print_to_stderr("usage: agent.pyz PLAN_JSON")
         return EXIT_USAGE
     if len(sys.argv) > 2:
-        print_to_stderr(mounts.stand_before(sys.argv[1], sys.argv[2:], sys.argv[0]))
+        print_to_stderr(plan.stand_before(sys.argv[1], sys.argv[2:], sys.argv[0]))
         return EXIT_NO_RUN
     try:
         run = plan.read(sys.argv[1])
     except (OSError, ValueError, KeyError, TypeError) as error:
         print_to_stderr("%s does not contain a plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
-    swapped, unverified = mounts.compare(run.mounts, sys.argv[0])
+    swapped, unverified = plan.compare_mounts(run.mounts, sys.argv[0])
     if swapped is not None:
         return refuse(run, swapped)
     journal = None

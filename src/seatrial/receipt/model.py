@@ -134,7 +134,7 @@ class Receipt(Record):
 
     def _repr_html_(self) -> str:
         """Show the page in a frame of its own: its styles are not the notebook's."""
-        page = importlib.import_module("seatrial.receipt.render.html").render(self)
+        page = importlib.import_module("seatrial.receipt.render.pages").render(self)
         style = "width:100%;height:40em;border:1px solid #8886;border-radius:6px"
         return f'<iframe srcdoc="{escape(page)}" style="{style}" title="Receipt {escape(self.header.run_id)}"></iframe>'
 

@@ -48,11 +48,11 @@ def write_receipt(run_dir: Path, receipt: Receipt) -> None:
     Raises:
         DiskError: no space or no permission; no half-written file is left.
     """
-    from seatrial.receipt.render import html, markdown  # a receipt that is only read does not need them
+    from seatrial.receipt.render import markdown, pages  # a receipt that is only read does not need them
 
     texts = {
         MARKDOWN_NAME: markdown.render(receipt),
-        HTML_NAME: html.render(receipt),
+        HTML_NAME: pages.render(receipt),
         JSON_NAME: receipt.model_dump_json(indent=2) + "\n",  # last: a reader that waits for it finds the others
     }
     for name, text in texts.items():

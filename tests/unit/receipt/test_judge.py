@@ -15,7 +15,7 @@ from seatrial.job.plan import ImagePlan, Mount
 from seatrial.receipt import summary
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.outcome import NO_GPU
-from seatrial.receipt.render import html, markdown
+from seatrial.receipt.render import markdown, pages
 from tables import cases
 
 from .conftest import H200, OTHER, SCENARIOS, START, Scenario, at, ending, prologue, rows_of, running
@@ -365,7 +365,7 @@ def test_no_list_of_objects_stops_a_receipt(events, gpu_mode):
     with TemporaryDirectory() as folder:
         receipt = Scenario(events, (H200,), gpu_mode, criteria={"metrics": {"loss": "< 1"}}).judge(Path(folder))
     assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
-    html.render(receipt)
+    pages.render(receipt)
     markdown.render(receipt)
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.render import html, markdown, terminal
+from seatrial.receipt.render import markdown, pages, terminal
 from seatrial.receipt.store import load, write_receipt
 
 
@@ -52,7 +52,7 @@ def renderings(receipt: Receipt, folder: Path) -> str:
     write_receipt(folder, receipt)
     assert load(folder) == receipt
     written = [(folder / f"receipt.{suffix}").read_text() for suffix in ("json", "md", "html")]
-    return "\n".join([console.export_text(), markdown.render(receipt), html.render(receipt), *written])
+    return "\n".join([console.export_text(), markdown.render(receipt), pages.render(receipt), *written])
 
 
 WHO = ("zebedee", "florence.example.org", "/data/zebedee")
