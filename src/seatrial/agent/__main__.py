@@ -8,7 +8,7 @@ from seatrial.agent import isolation, plan
 from seatrial.agent.journal import STALL_S, Journal, print_to_stderr, take
 from seatrial.agent.supervisor import refuse, supervise
 from seatrial.agent.tune import spec as tune
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.probe import cuda, nvml
 
 EXIT_USAGE = 2

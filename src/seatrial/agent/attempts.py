@@ -9,9 +9,9 @@ import time
 from contextlib import contextmanager
 from typing import Callable, Iterator, List, Tuple
 
-from seatrial.agent import signals
+from seatrial.agent import target
 from seatrial.agent.journal import Journal
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 
 #: Before torchrun is started again: the store of an attempt that is ending should be gone by then.
 PAUSE_S = 3.0
@@ -99,7 +99,7 @@ def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, b
         if failed >= allowed(plan):
             return code
         journal.note("torchrun ended here, a peer was lost or failed: attempt %d of %d" % (failed + 1, allowed(plan)))
-        signals.raise_stopped()  # nothing runs that a request to stop could be passed on to
+        target.raise_stopped()  # nothing runs that a request to stop could be passed on to
         time.sleep(PAUSE_S)
 
 

@@ -18,7 +18,7 @@ from seatrial.agent import target
 from seatrial.agent.isolation import PR_SET_DUMPABLE, archive_descriptor, own_python
 from seatrial.agent.journal import Journal, print_to_stderr
 from seatrial.agent.plan import Gpu
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import GpuCheck, GpuKernel
 from seatrial.findings.finding import Finding, in_one_line
 from seatrial.findings.gpu_missing import ARCHITECTURES, cut_down, explain_missing

@@ -1,4 +1,4 @@
-"""Read the agent's plan, with this node's rank and folder. ``common.contract.agent_plan`` documents its keys.
+"""Read the agent's plan, with this node's rank and folder. ``common.agent_plan`` documents its keys.
 
 Compare the container's mounts with what the host opened: engines mount by path, which may have changed by then.
 """
@@ -9,7 +9,7 @@ import signal
 import stat
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from seatrial.common.contract.agent_plan import AgentPlan, Terminal, known
+from seatrial.common.agent_plan import AgentPlan, Terminal, known
 
 Identities = Dict[str, Optional[List[int]]]
 

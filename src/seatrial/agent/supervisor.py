@@ -6,13 +6,13 @@ import socket
 from typing import Dict, Optional, Tuple
 
 import seatrial
-from seatrial.agent import attempts, gpu_check, isolation, signals
+from seatrial.agent import attempts, gpu_check, isolation, target
 from seatrial.agent.hook import install
 from seatrial.agent.journal import STALL_S, Journal, encode, print_to_stderr, take
 from seatrial.agent.plan import make_folder
 from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, TargetRun
 from seatrial.agent.target import interpreter, target_environment
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import in_one_line
@@ -45,7 +45,7 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
 
     Raises OSError when a secret cannot be read or the run folder cannot be written.
     """
-    signals.raise_stopped()
+    target.raise_stopped()
     os.umask(0o022)
     cgroup = Cgroup()
     _write_started(journal, cgroup, alterable, unverified)
@@ -74,9 +74,9 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
             return run.run(), run.not_again
 
         return attempts.run_again(plan, journal, once)
-    except signals.StoppedEarly as stopped:
-        print_to_stderr("stopped by %s before the target was started" % signals.name(stopped.number))
-        name = signals.name(stopped.number)
+    except target.StoppedEarly as stopped:
+        print_to_stderr("stopped by %s before the target was started" % target.signal_name(stopped.number))
+        name = target.signal_name(stopped.number)
         journal.write(Signal(signal=stopped.number, name=name, origin="engine", forwarded_to=[]))
         code = attempts.exit_code(plan, 128 + stopped.number, stopped=True)
         journal.write(AgentFinished(exit_code=code, energy_j={}))

@@ -7,7 +7,7 @@ import struct
 import subprocess
 from typing import Callable, List, Optional, Set, Tuple
 
-from seatrial.common.contract.agent_plan import AgentPlan, Terminal
+from seatrial.common.agent_plan import AgentPlan, Terminal
 from seatrial.frames import InputDecoder, NotOursError
 
 #: The byte that ends a terminal's input, Ctrl-D.

@@ -333,7 +333,7 @@ def tune(
 
 def _names(only: str | None) -> tuple[str, ...]:
     """Return the names in ``--only``. Raises UsageError for an unknown one."""
-    from seatrial.common.contract.tunables import GROUPS
+    from seatrial.common.tunables import GROUPS
 
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
     for name in names:

@@ -1,18 +1,40 @@
-"""Diagnosis: one primary cause, tags, the evidence and what would help; and the peaks of GPUs."""
+"""Diagnosis: one primary cause, tags, the evidence and what would help; its thresholds, and the peaks of GPUs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
 
 from seatrial.common.gpu_peaks import peak_tflops
-from seatrial.diagnosis.thresholds import table
+from seatrial.system.toml_file import parse_toml
+
+
+def _table(name: str) -> dict[str, Any]:
+    path = Path(f"{name}.toml")
+    return parse_toml(resources.files("seatrial.diagnosis").joinpath(path.name).read_text("utf-8"), path)
+
+
+THRESHOLDS, CAUSES = _table("thresholds"), _table("causes")
+
+
+class _Thresholds:
+    """Every number of thresholds.toml by its name; the file has the measurement it comes from."""
+
+    def __getattr__(self, name: str) -> float:
+        value: float = THRESHOLDS[name]
+        return value
+
+
+AT = _Thresholds()
 
 #: A key of MEANING.
 Cause = str
 
 #: Cause → its meaning for people, and the evidence that would confirm it.
-MEANING: dict[Cause, str] = {cause: each["meaning"] for cause, each in table("causes").items()}
-SHOWN_BY: dict[Cause, str] = {cause: each["shown_by"] for cause, each in table("causes").items() if "shown_by" in each}
+MEANING: dict[Cause, str] = {cause: each["meaning"] for cause, each in CAUSES.items()}
+SHOWN_BY: dict[Cause, str] = {cause: each["shown_by"] for cause, each in CAUSES.items() if "shown_by" in each}
 
 
 @dataclass(frozen=True)

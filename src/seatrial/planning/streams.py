@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seatrial.common.contract.agent_plan import Terminal
+from seatrial.common.agent_plan import Terminal
 from seatrial.errors import UsageError
 from seatrial.frames import PIPE
 from seatrial.job.in_container import CONTAINER_INPUT

@@ -7,7 +7,7 @@ import pytest
 
 from seatrial.agent import attempts
 from seatrial.agent.journal import Journal
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.job.in_container import EXIT_POD_STOPPED
 
 PEERS = {"nodes": 2, "restarts": 1}

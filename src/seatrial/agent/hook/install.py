@@ -85,7 +85,7 @@ def install(
     for part in ("__init__", *(found.name for found in pkgutil.iter_modules(hook.__path__))):
         if part not in _OTHERS:
             _copy(part, os.path.join(package, part + ".py"))
-    _copy("tunables", os.path.join(package, "tunables.py"), "seatrial.common.contract")
+    _copy("tunables", os.path.join(package, "tunables.py"), "seatrial.common")
     if limit_bytes is not None:
         env[LIMIT_VARIABLE] = str(limit_bytes)
     if changes:

@@ -15,8 +15,8 @@ from seatrial.agent.tune.record import TuneLog, TuneRow, append_report, last_lin
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import TuneState
 from seatrial.agent.tune.trial import TuneTrial
-from seatrial.common.contract.tunables import GROUPS, in_words
 from seatrial.common.paired import Interval
+from seatrial.common.tunables import GROUPS, in_words
 from seatrial.probe.container import Cgroup
 
 #: Additional time for a trial that compiles, as a share of the budget; and the seconds assumed for it until one was

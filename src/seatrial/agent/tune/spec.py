@@ -6,7 +6,7 @@ import sys
 from typing import List, NamedTuple, Optional
 
 from seatrial.agent.isolation import own_python
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 
 #: Argument of the agent's archive that makes it the driver.
 WORD = "--tune"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from seatrial.common.contract.tunables import TUNABLES, in_words
+from seatrial.common.tunables import TUNABLES, in_words
 from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import items, mapping, number, text, whole
