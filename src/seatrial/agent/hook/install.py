@@ -15,7 +15,7 @@ VARIABLE, FIRST_VARIABLE = "SEATRIAL_STAND_INS", "SEATRIAL_STAND_INS_FIRST"
 #: A folder inside the hook's, where Python does not look.
 FOLDER = "stand_ins"
 
-_TORCH = ("__init__", "joining", "operations", "optimizer", "world")
+_TORCH = ("__init__", "operations", "optimizer", "world")
 FILES = {"horovod": ("__init__", *("torch/" + name for name in _TORCH))}
 
 _IS_THERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(%r) is None)"
