@@ -36,9 +36,8 @@ from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
 from seatrial.receipt.evidence import RunEvidence, gather
 from seatrial.receipt.exit_cause import ended_unfinished, exit_cause, interrupted_by_user, stopped_by_user
-from seatrial.receipt.formatting import count
 from seatrial.receipt.logs import Output, read_log_end, read_output
-from seatrial.receipt.model import SECTIONS, Receipt
+from seatrial.receipt.model import SECTIONS, Receipt, without_names
 from seatrial.receipt.outcome import DOUBTFUL
 from seatrial.receipt.section import Criteria, FindingRecord
 from seatrial.receipt.sections.criteria import GPU_CONTRACT
@@ -55,7 +54,7 @@ from seatrial.receipt.sections.trust import (
     unverified_mounts,
 )
 from seatrial.receipt.sections.tune import with_result
-from seatrial.receipt.store import without_names
+from seatrial.receipt.values import count
 
 
 # Nine parameters: the facts of a run come from as many places, and seven of them are named at the call.

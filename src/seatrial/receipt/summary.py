@@ -6,12 +6,12 @@ from collections.abc import Callable
 from statistics import fmean
 
 from seatrial.job.units import format_seconds
-from seatrial.receipt.formatting import energy_short, figure, percent, rate
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.section import Row
 from seatrial.receipt.sections.trust import ALTERABLE
 from seatrial.receipt.sections.what_ran import device_in_words
+from seatrial.receipt.values import energy_short, figure, percent, rate
 
 _Tile = tuple[str, float | None, Callable[[float], str]]
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from seatrial.receipt.model import Receipt
+from seatrial.receipt.model import Receipt, load, write_receipt
 from seatrial.receipt.render import markdown, pages, terminal
-from seatrial.receipt.store import load, write_receipt
 
 
 @pytest.fixture

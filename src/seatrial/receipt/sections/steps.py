@@ -12,9 +12,8 @@ from seatrial.common.signals import REGIONS, Anatomy, compiles_since_s, read_fac
 from seatrial.events import GpuKernel, Sample, Step
 from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes
-from seatrial.receipt.fields import number
-from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.section import STEPS_PLOT, Block, Plot, Record, Row, Rows, Section, Share, Shares
+from seatrial.receipt.values import count, figure, number, percent
 
 if TYPE_CHECKING:
     from seatrial.diagnosis.diagnosis import Diagnosis

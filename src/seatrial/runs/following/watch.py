@@ -24,7 +24,7 @@ from seatrial.probe import processes
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.processes import Attribution
 from seatrial.probe.sampler import Sampler
-from seatrial.receipt.fields import clean
+from seatrial.receipt.values import clean
 from seatrial.runs.following.streams import OfRank, OutputReader, Stream
 from seatrial.runs.leases import backend_of, handle_of
 from seatrial.runs.run import Run
