@@ -4,10 +4,9 @@ import os
 import sys
 from typing import Optional
 
-from seatrial.agent import isolation, plan
+from seatrial.agent import isolation, plan, tune
 from seatrial.agent.journal import STALL_S, Journal, print_to_stderr, take
 from seatrial.agent.supervisor import refuse, supervise
-from seatrial.agent.tune import spec as tune
 from seatrial.common.agent_plan import AgentPlan
 from seatrial.probe import cuda, nvml
 

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import attempts, gpu_check, isolation, journal, output, saved_files, target
+from seatrial.agent import attempts, gpu_check, isolation, journal, output, saved_files, target, tune
 from seatrial.agent.gpu_check import FrameworkCheck
 from seatrial.agent.journal import Journal, Redactor, print_to_stderr
 from seatrial.agent.observer import Observer
@@ -14,7 +14,6 @@ from seatrial.agent.output import Activity, TargetReports
 from seatrial.agent.plan import events_file
 from seatrial.agent.target import TargetProcess, become_subreaper
 from seatrial.agent.terminal import Input, Standard, open_streams
-from seatrial.agent.tune import spec as tune
 from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, ModelsSaved, Signal, TargetExited, TargetStarted, never_started
 from seatrial.findings.catalogue import by_id

@@ -47,7 +47,7 @@ class AgentPlan(NamedTuple):
         gpu_memory_bytes: limit that an unmodified torch, TensorFlow or JAX script is held to, or None.
         stand_ins: packages that are placed next to a Python which lacks them (seatrial.compat), by name: ``horovod``.
         measure_steps: a hook in the target's Python measures the steps of a torch script (seatrial.agent.hook).
-        tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
+        tune: of ``seatrial tune``: fields of agent.tune.Spec; the driver runs in the script's place.
         changes: made to the script from outside, as docs/decisions.md, 0037 has them.
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the

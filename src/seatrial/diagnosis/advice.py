@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib import resources
 
 from seatrial.common.gpu_peaks import peak_tflops
-from seatrial.diagnosis.diagnosis import AT, THRESHOLDS, Advice, Cause, tensor_peak
+from seatrial.diagnosis import AT, THRESHOLDS, Advice, Cause, tensor_peak
 from seatrial.diagnosis.signals import Signals, ranks_wait
 
 UNKNOWN = "no bound follows from what was measured"

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from seatrial.common.signals import FEWEST_STEPS, Anatomy
+from seatrial.diagnosis import AT, CAUSES, Advice, Cause, Diagnosis
 from seatrial.diagnosis.advice import for_idle_gpus
 from seatrial.diagnosis.cpu_only import Reason
-from seatrial.diagnosis.diagnosis import AT, CAUSES, Advice, Cause, Diagnosis
 from seatrial.diagnosis.signals import Signals
 
 #: Shares of the whole run from which on it was mostly that, and from which on it is worth a tag. Of ours.

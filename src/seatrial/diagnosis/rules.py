@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.common.signals import REGIONS
+from seatrial.diagnosis import AT, MEANING, SHOWN_BY, THRESHOLDS, Cause, Diagnosis, tensor_peak
 from seatrial.diagnosis.advice import advise
-from seatrial.diagnosis.diagnosis import AT, MEANING, SHOWN_BY, THRESHOLDS, Cause, Diagnosis, tensor_peak
 from seatrial.diagnosis.happened import SHORTEST_S, EndFacts, happened, notes, too_short
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 

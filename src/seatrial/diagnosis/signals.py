@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from seatrial.common.signals import Anatomy, is_hooks, read_anatomy
-from seatrial.diagnosis.diagnosis import AT
+from seatrial.diagnosis import AT
 
 _GPU_KEYS = (
     "utilization_pct", "graphics_activity_pct", "sm_activity_pct", "sm_occupancy_pct", "tensor_activity_pct",

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from seatrial.diagnosis.diagnosis import MEANING
+from seatrial.diagnosis import MEANING
 from seatrial.errors import DiskError, UsageError
 from seatrial.findings.catalogue import (
     LAYERS,

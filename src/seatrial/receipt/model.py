@@ -1,6 +1,6 @@
 """Receipt: a run, its work, and whether that is what was requested.
 
-Its receipt.json, receipt.md and receipt.html are written whole, read back, and shown without names.
+Its receipt.json is read back here, and made without the names that it must not show.
 
 A new section is a class in sections/, its key below, and a line in SECTIONS.
 """
@@ -198,23 +198,6 @@ def load(run_dir: Path) -> Receipt:
             cause="the run has not ended, or the file was deleted",
             run=verify,
         ) from None
-
-
-def write_receipt(run_dir: Path, receipt: Receipt) -> None:
-    """Write all three, each aside and then renamed: a reader sees a whole receipt, the old or the new.
-
-    Raises:
-        DiskError: no space or no permission; no half-written file is left.
-    """
-    from seatrial.receipt.render import markdown, pages  # a receipt that is only read does not need them
-
-    texts = {
-        MARKDOWN_NAME: markdown.render(receipt),
-        HTML_NAME: pages.render(receipt),
-        JSON_NAME: receipt.model_dump_json(indent=2) + "\n",  # last: a reader that waits for it finds the others
-    }
-    for name, text in texts.items():
-        Folder(run_dir, mode=0o644).write(name, text)
 
 
 def without_names(receipt: Receipt, job: Job) -> Receipt:

@@ -12,8 +12,8 @@ from seatrial.backends.base import State
 from seatrial.errors import DiskError
 from seatrial.events import AgentFinished, HostState, follow_chain
 from seatrial.job.plan import Gpu, Plan
-from seatrial.receipt.judge import judge
-from seatrial.receipt.model import JSON_NAME, Receipt, write_receipt
+from seatrial.receipt.judge import judge, write_receipt
+from seatrial.receipt.model import JSON_NAME, Receipt
 from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.runs import notify

@@ -59,7 +59,7 @@ def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str
             kept = tables if layer in (*IN_RUN, "running") else {}
             catalog[layer] = {id: {**table, "sources": []} for id, table in kept.items()}
     tune = {name for name in whole if name.startswith(("seatrial/agent/tune/", "seatrial/common/paired"))}
-    unused = tune - {f"seatrial/agent/tune/{name}.py" for name in ("__init__", "spec")}
+    unused = tune - {"seatrial/agent/tune/__init__.py"}
     if not stand_ins:
         unused |= {name for name in whole if name.startswith("seatrial/compat/")}
     lean = {

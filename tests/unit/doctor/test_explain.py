@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fork_server
-from seatrial.diagnosis.diagnosis import MEANING
+from seatrial.diagnosis import MEANING
 from seatrial.doctor.explain import explain_stream, explain_text
 from seatrial.findings.catalogue import Known, entries
 from seatrial.images.build.failure import explain as explain_build

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from seatrial.receipt.model import Receipt, load, write_receipt
+from seatrial.receipt.judge import write_receipt
+from seatrial.receipt.model import Receipt, load
 from seatrial.receipt.render import markdown, pages, terminal
 
 

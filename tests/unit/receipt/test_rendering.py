@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from seatrial.errors import DiskError, RunNotFoundError, UntrustedPathError
-from seatrial.receipt.model import load, write_receipt
+from seatrial.receipt.judge import write_receipt
+from seatrial.receipt.model import load
 from seatrial.receipt.render import markdown, pages, terminal
 
 from .conftest import START, at

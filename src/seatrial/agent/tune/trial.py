@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from seatrial.agent import target
-from seatrial.agent.tune.spec import Spec
+from seatrial.agent.tune import Spec
 from seatrial.probe import processes
 
 #: Longest line of a trial.

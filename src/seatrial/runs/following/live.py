@@ -10,7 +10,7 @@ from typing import Any
 
 from seatrial import events
 from seatrial.common.signals import LINE, is_hooks, rates
-from seatrial.diagnosis.diagnosis import Diagnosis
+from seatrial.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError
 from seatrial.job.units import format_seconds
