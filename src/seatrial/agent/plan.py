@@ -128,3 +128,26 @@ def make_folder(path: str) -> None:
         os.chmod(path, stat.S_IMODE(os.stat(above).st_mode))
     except FileExistsError:  # another node's agent was quicker
         pass
+
+
+#: The agent's exit code if a pod was requested to end: its run has not ended, however the target took
+#: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.in_container.EXIT_POD_STOPPED is the same).
+EXIT_STOPPED = 143
+
+#: Exit codes of 128 and above make operators recreate the pod, so a failed target exits with 1. The evidence has how it
+#: ended.
+EXIT_FAILED = 1
+_LEAST_RETRYABLE = 128
+
+
+def agent_exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
+    """Return the agent's exit code for the target's; in a pod it also shows the controller whether the run has ended.
+
+    Args:
+        stopped: the target was still going on when the request to end came.
+    """
+    if plan.pod_restarts is None:
+        return code
+    if stopped:
+        return EXIT_STOPPED
+    return EXIT_FAILED if code >= _LEAST_RETRYABLE else code

@@ -6,12 +6,12 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import attempts, gpu_check, isolation, journal, output, saved_files, target, tune
+from seatrial.agent import gpu_check, isolation, journal, output, saved_files, target, tune
 from seatrial.agent.gpu_check import FrameworkCheck
 from seatrial.agent.journal import Journal, Redactor, print_to_stderr
 from seatrial.agent.observer import Observer
 from seatrial.agent.output import Activity, TargetReports
-from seatrial.agent.plan import events_file
+from seatrial.agent.plan import agent_exit_code, events_file
 from seatrial.agent.target import TargetProcess, become_subreaper
 from seatrial.agent.terminal import Input, Standard, open_streams
 from seatrial.common.agent_plan import AgentPlan
@@ -392,7 +392,7 @@ class TargetRun:
         if self._timed_out:
             return EXIT_TIMEOUT
         code = 128 + killed_by if killed_by else os.WEXITSTATUS(status)
-        return attempts.exit_code(self._plan, code, self._interrupted)
+        return agent_exit_code(self._plan, code, self._interrupted)
 
 
 def _pause_s(*moments_s: Optional[float]) -> Optional[float]:

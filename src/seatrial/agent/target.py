@@ -98,7 +98,7 @@ def command(plan: AgentPlan) -> List[str]:
 def _meeting(plan: AgentPlan) -> List[str]:
     """Return torchrun's options for ranks to meet. c10d at node 0: a lost node may come back, unlike static ranks.
 
-    Several nodes start torchrun again (attempts.py) where one would let it restart its ranks: its rendezvous takes a
+    Several nodes start torchrun again (supervisor.py) where one would let it restart its ranks: its rendezvous takes a
     node that comes back within the 15 s in which the lost one counts as alive, and then waits for ever (torch 2.13).
     """
     if plan.nodes == 1:

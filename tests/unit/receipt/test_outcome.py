@@ -12,8 +12,8 @@ from seatrial.backends.base import State
 from seatrial.job.model import Criteria
 from seatrial.job.tables import Serving, Tuning
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.model import ending as sentence
 from seatrial.receipt.render import markdown, pages
-from seatrial.receipt.summary import ending as sentence
 from tables import constant
 
 from .conftest import ALTERABLE, H200, SCENARIOS, START, Scenario, at, ending, prologue, run_of, running, stopped_by

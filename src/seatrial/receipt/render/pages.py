@@ -15,10 +15,9 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from seatrial.findings.finding import CAUSE, FIX
-from seatrial.receipt.model import Receipt
+from seatrial.receipt.model import Receipt, exit_words, headline, tiles, warnings
 from seatrial.receipt.render.svg import draw, draw_bars, draw_stack, legend
 from seatrial.receipt.section import Bars, Block, Criterion, Log, Plot, Rows, Table, Times, Verdicts
-from seatrial.receipt.summary import exit_words, headline, tiles, warnings
 from seatrial.system.text import visible
 
 #: The package of this module: its templates are part of every other package's pages.
