@@ -25,8 +25,7 @@ from seatrial.agent.observer import GPM_FIRST_S, GPM_LATER_S
 from seatrial.probe import container, nvml, processes
 from seatrial.probe.container import Cgroup
 from seatrial.probe.gpu import Gpm, Gpu
-from seatrial.probe.machine import Attribution
-from seatrial.probe.processes import Tree
+from seatrial.probe.processes import Attribution, Tree
 from seatrial.probe.sampler import GPM_INTERVAL_S, Sampler
 
 #: Between two calls of a part: caches go cold as they do between samples. GPM wants more than 0.1 s.

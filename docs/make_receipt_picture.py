@@ -17,8 +17,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from seatrial.receipt.model import load
 from seatrial.receipt.render import terminal
-from seatrial.receipt.store import load
 
 #: What colours a line.
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")

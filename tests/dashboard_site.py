@@ -15,7 +15,7 @@ from seatrial.monitor.prometheus import Exposition
 from seatrial.monitor.reading import ContainerNames, MachineReader
 from seatrial.monitor.run_list import Projects
 from seatrial.monitor.run_view import provisional
-from seatrial.receipt.store import write_receipt
+from seatrial.receipt.judge import write_receipt
 from seatrial.runs.run import Run
 from seatrial.system import names
 from seatrial.system.host import Host

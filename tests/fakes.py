@@ -15,7 +15,7 @@ from typing import Any
 
 from seatrial.backends import table
 from seatrial.backends.base import OF_CONTAINERS, Backend, EngineFacts, Handle, ImageFacts, State
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.errors import EngineUnavailableError, GpuContractError, ImageError, SeatrialError
 from seatrial.job import loading
 from seatrial.job.model import Job, Target

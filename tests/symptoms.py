@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from seatrial.findings.known import GAP, WORD_END
+from seatrial.findings.catalogue import GAP, WORD_END
 
 
 def shown(symptom: str) -> str:

@@ -24,8 +24,7 @@ from seatrial.cli.options import command_of
 from seatrial.doctor.examine import CHAIN
 from seatrial.errors import SeatrialError
 from seatrial.events import schema
-from seatrial.findings.catalogue import LAYERS, entries
-from seatrial.findings.known import Known
+from seatrial.findings.catalogue import LAYERS, Known, entries
 from seatrial.job.model import json_schema
 from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
 

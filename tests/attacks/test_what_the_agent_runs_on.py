@@ -246,7 +246,7 @@ def test_an_image_that_leads_our_folder_into_the_project_is_reported(
 
 
 FIND = (
-    "import os, sys; sys.path.insert(0, '/seatrial/agent.pyz'); from seatrial.probe import driver_library as d; "
+    "import os, sys; sys.path.insert(0, '/seatrial/agent.pyz'); from seatrial.probe import cuda as d; "
     "print(d.find('libnvidia-ml.so.1', ['/workspace'], os.environ))"
 )
 OF_IMAGE = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"

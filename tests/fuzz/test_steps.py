@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fuzz.attack import attack, one_case
 from fuzz.hostile import ODD_VALUES, changed_values
 from seatrial.receipt.evidence import gather
-from seatrial.receipt.fields import MAX_TEXT, clean, items, mapping, number, text, whole
 from seatrial.receipt.reported import MAX_SERIES, read_steps
+from seatrial.receipt.values import MAX_TEXT, clean, items, mapping, number, text, whole
 
 STEP = {"t": 1.0, "type": "step", "step": 1, "epoch": 1, "loss": 0.5, "phase": "train", "images": 64, "rank": 0}
 SAMPLE = {

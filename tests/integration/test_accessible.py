@@ -14,7 +14,7 @@ for needed in ("starlette", "uvicorn", "playwright"):
 
 from dashboard_site import a_run, serving  # noqa: E402
 from seatrial.monitor.compare import compare, to_html  # noqa: E402
-from seatrial.receipt.store import load  # noqa: E402
+from seatrial.receipt.model import load  # noqa: E402
 from seatrial.runs.store import RunStore  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dashboard")]

@@ -12,7 +12,7 @@ import pytest
 
 from agent_process import FLOOR, Agent
 from seatrial import frames
-from seatrial.input_frames import encode_input, encode_size
+from seatrial.frames import encode_input, encode_size
 
 TERMINAL = {"columns": 101, "lines": 33, "streams": [0, 1, 2], "term": "xterm"}
 

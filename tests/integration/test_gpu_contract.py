@@ -12,7 +12,7 @@ from agent_process import FLOOR, Agent
 from seatrial import events
 from seatrial.agent import gpu_check, isolation
 from seatrial.agent.plan import Gpu
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.probe import nvml
 
 HERE, OTHER = "de421f490f0c00000000000000000001", "de421f490f0c00000000000000000002"

@@ -12,7 +12,7 @@ import pytest
 
 from here import free_ports
 from seatrial.monitor.reading import ContainerNames, MachineReader
-from seatrial.probe import machine
+from seatrial.probe import processes
 from seatrial.system.host import Host
 
 IMAGE = "python:3.11-slim-bookworm"
@@ -49,7 +49,7 @@ def test_a_container_is_found_named_and_measured(engine):
         assert row["shm_used_bytes"] == 5_001_216 or 5e6 <= row["shm_used_bytes"] < 6e6
         assert row["shm_total_bytes"] == 16 * 2**20
         pid = int(subprocess.check_output([*call, "inspect", "-f", "{{.State.Pid}}", identity]))
-        assert machine.owner(pid).container_id == identity
+        assert processes.owner(pid).container_id == identity
     finally:
         subprocess.run([*call, "kill", name], capture_output=True)
 

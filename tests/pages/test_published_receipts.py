@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.events import follow_chain
-from seatrial.receipt.store import load
+from seatrial.receipt.model import load
 
 RECEIPTS = Path(__file__).parents[2] / "docs" / "receipts"
 FOLDERS = sorted(path for path in RECEIPTS.iterdir() if path.is_dir())

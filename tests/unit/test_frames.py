@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import frames
-from seatrial.input_frames import MOST_BYTES, InputDecoder, Message, NotOursError, encode_input, encode_size
+from seatrial.frames import MOST_BYTES, InputDecoder, Message, NotOursError, encode_input, encode_size
 
 _LINE = st.binary(max_size=200).map(lambda data: data.replace(b"\n", b" "))
 _LONG = st.integers(0, 3 * frames.PIECE_BYTES).map(lambda size: b"x" * size)

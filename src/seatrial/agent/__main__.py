@@ -4,13 +4,11 @@ import os
 import sys
 from typing import Optional
 
-from seatrial.agent import isolation, mounts, plan
-from seatrial.agent.framed_output import STALL_S
-from seatrial.agent.journal import Journal, print_to_stderr, take
+from seatrial.agent import isolation, plan, tune
+from seatrial.agent.journal import STALL_S, Journal, print_to_stderr, take
 from seatrial.agent.supervisor import refuse, supervise
-from seatrial.agent.tune import spec as tune
-from seatrial.common.contract.agent_plan import AgentPlan
-from seatrial.probe import cuda, driver_library, nvml
+from seatrial.common.agent_plan import AgentPlan
+from seatrial.probe import cuda, nvml
 
 EXIT_USAGE = 2
 EXIT_NO_RUN = 125  # as engines have it: what was to run the target failed, not the target
@@ -26,14 +24,14 @@ def main() -> int:
         print_to_stderr("usage: agent.pyz PLAN_JSON")
         return EXIT_USAGE
     if len(sys.argv) > 2:
-        print_to_stderr(mounts.stand_before(sys.argv[1], sys.argv[2:], sys.argv[0]))
+        print_to_stderr(plan.stand_before(sys.argv[1], sys.argv[2:], sys.argv[0]))
         return EXIT_NO_RUN
     try:
         run = plan.read(sys.argv[1])
     except (OSError, ValueError, KeyError, TypeError) as error:
         print_to_stderr("%s does not contain a plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
-    swapped, unverified = mounts.compare(run.mounts, sys.argv[0])
+    swapped, unverified = plan.compare_mounts(run.mounts, sys.argv[0])
     if swapped is not None:
         return refuse(run, swapped)
     journal = None
@@ -61,8 +59,8 @@ def _unproven_driver(run: AgentPlan) -> Optional[str]:
     """Choose NVML's library, and return why the image could answer for the driver, or None if it could not."""
     if run.gpu_mode != "required":
         return None
-    nvml.library, of_image = driver_library.find(nvml.library, run.filled, os.environ)
-    cuda_library, of_image_too = driver_library.find(cuda.LIBRARY, run.filled, os.environ)
+    nvml.library, of_image = cuda.find(nvml.library, run.filled, os.environ)
+    cuda_library, of_image_too = cuda.find(cuda.LIBRARY, run.filled, os.environ)
     suspect = [path for path, its in ((nvml.library, of_image), (cuda_library, of_image_too)) if its]
     return "%s can be the image's: the engine did not mount it" % " and ".join(suspect) if suspect else None
 

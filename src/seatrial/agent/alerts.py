@@ -13,7 +13,7 @@ import threading
 from typing import Any, Callable, Dict, Optional
 
 from seatrial.agent.journal import Journal
-from seatrial.agent.signals import FORWARDED
+from seatrial.agent.target import FORWARDED
 from seatrial.findings.finding import Finding
 
 ALERT_TIMEOUT_S = 20.0

@@ -18,12 +18,12 @@ from seatrial.agent import target
 from seatrial.agent.isolation import PR_SET_DUMPABLE, archive_descriptor, own_python
 from seatrial.agent.journal import Journal, print_to_stderr
 from seatrial.agent.plan import Gpu
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import GpuCheck, GpuKernel
 from seatrial.findings.finding import Finding, in_one_line
 from seatrial.findings.gpu_missing import ARCHITECTURES, cut_down, explain_missing
 from seatrial.findings.match import match_text
-from seatrial.probe import cuda, driver_library, nvml
+from seatrial.probe import cuda, nvml
 from seatrial.probe.nvml import Inventory
 from seatrial.probe.programs import read_program
 
@@ -363,7 +363,7 @@ def _see(plan: AgentPlan, env: Dict[str, str]) -> Dict[str, Any]:
     # The archive, or the folder of the package. -I: modules of the user's folder must not stand in for Python's own.
     root = os.path.dirname(os.path.dirname(os.path.abspath(seatrial.__file__)))
     archive = archive_descriptor(root)
-    library, _ = driver_library.find(cuda.LIBRARY, plan.filled, env)
+    library, _ = cuda.find(cuda.LIBRARY, plan.filled, env)
     program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main(%r)" % (root, library)
     try:
         done = subprocess.run(

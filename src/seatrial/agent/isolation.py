@@ -15,7 +15,7 @@ import time
 import types
 from typing import Any, Dict, List, Optional
 
-from seatrial.agent import signals
+from seatrial.agent import target
 from seatrial.agent.target import RUN_VARIABLE
 from seatrial.probe import processes
 
@@ -162,7 +162,7 @@ def kill_run(run_id: str) -> None:
         marked = find_run(run_id)
         if not marked:
             return
-        signals.send(marked, signal.SIGKILL)
+        target.send_signal(marked, signal.SIGKILL)
         time.sleep(0.02)
 
 

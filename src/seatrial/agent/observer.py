@@ -8,7 +8,7 @@ from seatrial.agent.alerts import AlertSender
 from seatrial.agent.journal import Journal
 from seatrial.agent.output import Activity, TargetReports
 from seatrial.agent.plan import Gpu
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import GpuContext, Sample
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding

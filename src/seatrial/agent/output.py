@@ -5,8 +5,7 @@ import os
 import time
 from typing import Optional
 
-from seatrial.agent.framed_output import STALL_S
-from seatrial.agent.journal import Journal, Redactor
+from seatrial.agent.journal import STALL_S, Journal, Redactor
 from seatrial.events import Lines
 
 

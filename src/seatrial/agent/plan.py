@@ -1,11 +1,72 @@
-"""Read the agent's plan, with this node's rank and folder. ``common.contract.agent_plan`` documents its keys."""
+"""Read the agent's plan, with this node's rank and folder. ``common.agent_plan`` documents its keys.
+
+Compare the container's mounts with what the host opened: engines mount by path, which may have changed by then.
+"""
 
 import json
 import os
+import signal
 import stat
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from seatrial.common.contract.agent_plan import AgentPlan, Terminal, known
+from seatrial.common.agent_plan import AgentPlan, Terminal, known
+
+Identities = Dict[str, Optional[List[int]]]
+
+
+def stand_before(orders: str, argv: List[str], archive: str) -> str:
+    """Compare the mounts of a service that becomes no run, and become its own command; return why it cannot start."""
+    with open(orders, encoding="utf-8") as file:
+        whole = json.load(file)
+    swapped, _ = compare_mounts(whole["mounts"], archive)
+    if swapped is not None:
+        return "%s shows another file or folder than the one that was checked: nothing was started" % swapped
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, which what is executed would inherit
+    with open("/proc/self/environ", "rb") as file:  # as the engine set it: Python adds LC_CTYPE
+        env = dict(each.split(b"=", 1) for each in file.read().split(b"\0") if b"=" in each)
+    env.update((name.encode(), value.encode()) for name, value in whole["env"].items())
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        return "%s cannot be run: %s" % (argv[0], error.strerror)
+
+
+def compare_mounts(mounts: Identities, archive: str) -> Tuple[Optional[str], Optional[str]]:
+    """Return (target that shows something else, why others could not be compared), each None if there is none.
+
+    Args:
+        archive: the agent's own, which no container can replace: it differs where the engine has another kernel.
+    """
+    if mounts.get(archive) and _seen(archive, mounts) != mounts[archive]:
+        return None, "the engine runs in a virtual machine"
+    unseen = []
+    for target in mounts:
+        try:
+            if not _is_as_opened(target, mounts):
+                return target, None
+        except PermissionError:  # no process of this user gets there
+            unseen.append(target)
+        except OSError:
+            return target, None
+    return None, "the container's user cannot reach %s" % ", ".join(unseen) if unseen else None
+
+
+def _is_as_opened(target: str, mounts: Identities) -> bool:
+    seen, wanted = _seen(target, mounts), mounts[target]
+    if wanted is None:
+        return bool(seen) and seen[0] != os.stat(os.path.dirname(target)).st_dev
+    return seen == wanted
+
+
+def _seen(target: str, mounts: Identities) -> List[int]:
+    """Return device and inode at a path that no link leads away from: an image may have links above it, a mount not."""
+    around = [other for other in mounts if target.startswith(other.rstrip("/") + "/")]
+    trusted = max(around, key=len) if around else os.path.dirname(target)
+    place = os.path.join(os.path.realpath(trusted), os.path.relpath(target, trusted))
+    if os.path.realpath(place) != place:
+        return []
+    found = os.stat(place, follow_symlinks=False)
+    return [found.st_dev, found.st_ino]
 
 
 class Gpu(NamedTuple):
@@ -67,3 +128,26 @@ def make_folder(path: str) -> None:
         os.chmod(path, stat.S_IMODE(os.stat(above).st_mode))
     except FileExistsError:  # another node's agent was quicker
         pass
+
+
+#: The agent's exit code if a pod was requested to end: its run has not ended, however the target took
+#: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.in_container.EXIT_POD_STOPPED is the same).
+EXIT_STOPPED = 143
+
+#: Exit codes of 128 and above make operators recreate the pod, so a failed target exits with 1. The evidence has how it
+#: ended.
+EXIT_FAILED = 1
+_LEAST_RETRYABLE = 128
+
+
+def agent_exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
+    """Return the agent's exit code for the target's; in a pod it also shows the controller whether the run has ended.
+
+    Args:
+        stopped: the target was still going on when the request to end came.
+    """
+    if plan.pod_restarts is None:
+        return code
+    if stopped:
+        return EXIT_STOPPED
+    return EXIT_FAILED if code >= _LEAST_RETRYABLE else code

@@ -6,16 +6,15 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import attempts, gpu_check, isolation, journal, output, saved_files, signals, target
+from seatrial.agent import gpu_check, isolation, journal, output, saved_files, target, tune
 from seatrial.agent.gpu_check import FrameworkCheck
 from seatrial.agent.journal import Journal, Redactor, print_to_stderr
 from seatrial.agent.observer import Observer
 from seatrial.agent.output import Activity, TargetReports
-from seatrial.agent.plan import events_file
+from seatrial.agent.plan import agent_exit_code, events_file
 from seatrial.agent.target import TargetProcess, become_subreaper
 from seatrial.agent.terminal import Input, Standard, open_streams
-from seatrial.agent.tune import spec as tune
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, ModelsSaved, Signal, TargetExited, TargetStarted, never_started
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
@@ -113,7 +112,7 @@ class TargetRun:
         oom_kills_before = self._cgroup.oom_kills()
         if os.getpid() != 1:
             self._guard = isolation.start(self._plan.run_id)
-        wakeup = signals.collect()
+        wakeup = target.collect_signals()
         self._selector.register(wakeup, selectors.EVENT_READ)
         started_s = time.monotonic()
         argv = target.command(self._plan)
@@ -265,8 +264,8 @@ class TargetRun:
         """Handle the signals since the last look, each kind once: the kernel merges signals that pile up, too."""
         self._reap()  # a target that has ended by itself meanwhile was not interrupted
         for number in dict.fromkeys(numbers):
-            if number in signals.STOPPING:
-                self._interrupted |= self._status is None and not signals.ignores(self._target.pid, number)
+            if number in target.STOPPING:
+                self._interrupted |= self._status is None and not target.ignores_signal(self._target.pid, number)
                 self._stop(number, "engine")
             elif number != signal.SIGCHLD and not self._plan.interactive:
                 self._forward(number, "engine")
@@ -308,9 +307,9 @@ class TargetRun:
             self._kill_at_s = time.monotonic()
 
     def _forward(self, number: int, origin: str) -> None:
-        pids = signals.recipients(number, self._target.pid, self._plan.launcher)
-        reached = signals.send(pids, number)
-        if number in signals.STOPPING:
+        pids = target.signal_recipients(number, self._target.pid, self._plan.launcher)
+        reached = target.send_signal(pids, number)
+        if number in target.STOPPING:
             self._notified.update(reached)
         self._write_signal(number, origin, reached)
 
@@ -318,12 +317,12 @@ class TargetRun:
         pids = [self._target.pid] + [pid for pid in self._leftovers() if pid != self._target.pid]
         origin = "timeout" if self._timed_out else "agent"
         self._interrupted |= self._stops > 0 and self._status is None
-        self._write_signal(signal.SIGKILL, origin, signals.send(pids, signal.SIGKILL))
+        self._write_signal(signal.SIGKILL, origin, target.send_signal(pids, signal.SIGKILL))
 
     def _write_signal(self, number: int, origin: str, pids: List[int]) -> None:
         self._signals += 1
         if self._signals <= _MOST_RECORDED_SIGNALS:
-            name = signals.name(number)
+            name = target.signal_name(number)
             self._journal.write(Signal(signal=int(number), name=name, origin=origin, forwarded_to=pids))
         elif self._signals == _MOST_RECORDED_SIGNALS + 1:
             self._journal.note("signals beyond the first %d are forwarded but not recorded" % _MOST_RECORDED_SIGNALS)
@@ -342,7 +341,7 @@ class TargetRun:
             left = self._leftovers()
         unnotified = [pid for pid in left if pid not in self._notified]
         if unnotified:
-            self._write_signal(signal.SIGTERM, "end", signals.send(unnotified, signal.SIGTERM))
+            self._write_signal(signal.SIGTERM, "end", target.send_signal(unnotified, signal.SIGTERM))
         # A shell that ends at once must not cost the script under it the grace period that is running.
         kill_at_s = self._kill_at_s or time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)
         while left and time.monotonic() < kill_at_s:
@@ -361,7 +360,7 @@ class TargetRun:
     def _kill_leftovers(self, pids: List[int]) -> None:
         """Kill these; in a container all but ourselves at once: no process forks fast enough to escape (kill(2))."""
         if os.getpid() != 1:
-            signals.send(pids, signal.SIGKILL)
+            target.send_signal(pids, signal.SIGKILL)
             return
         try:
             os.kill(-1, signal.SIGKILL)
@@ -393,7 +392,7 @@ class TargetRun:
         if self._timed_out:
             return EXIT_TIMEOUT
         code = 128 + killed_by if killed_by else os.WEXITSTATUS(status)
-        return attempts.exit_code(self._plan, code, self._interrupted)
+        return agent_exit_code(self._plan, code, self._interrupted)
 
 
 def _pause_s(*moments_s: Optional[float]) -> Optional[float]:

@@ -1,19 +1,25 @@
-"""One run, from the first line of evidence to the last: check, start, watch, end."""
+"""One run, from the first line of evidence to the last: check, start, watch, end.
+
+The target is started again for lost peers, and from checkpoints if a pod takes another's place. Earlier attempts are
+counted in two files of the run's folder, which outlive the pod if a volume keeps them: one has a line for each failure,
+the other for each pod. A requested end is in neither.
+"""
 
 import os
 import platform
 import socket
-from typing import Dict, Optional, Tuple
+import time
+from contextlib import contextmanager
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import seatrial
-from seatrial.agent import attempts, gpu_check, isolation, signals
-from seatrial.agent.framed_output import STALL_S
+from seatrial.agent import gpu_check, isolation, target
 from seatrial.agent.hook import install
-from seatrial.agent.journal import Journal, encode, print_to_stderr, take
-from seatrial.agent.plan import make_folder
+from seatrial.agent.journal import STALL_S, Journal, encode, print_to_stderr, take
+from seatrial.agent.plan import EXIT_FAILED, agent_exit_code, make_folder
 from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, TargetRun
 from seatrial.agent.target import interpreter, target_environment
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import in_one_line
@@ -39,14 +45,14 @@ def refuse(plan: AgentPlan, target: str) -> int:
 def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unverified: Optional[str] = None) -> int:
     """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
-    In a pod, 143 means that its end was requested and its run has not ended (attempts.exit_code).
+    In a pod, 143 means that its end was requested and its run has not ended (plan.agent_exit_code).
 
     Args:
         alterable, unverified: why the target could alter the evidence, and why mounts were not compared, or None.
 
     Raises OSError when a secret cannot be read or the run folder cannot be written.
     """
-    signals.raise_stopped()
+    target.raise_stopped()
     os.umask(0o022)
     cgroup = Cgroup()
     _write_started(journal, cgroup, alterable, unverified)
@@ -74,12 +80,12 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
             run = TargetRun(plan, env, journal, encode(secrets), trial)
             return run.run(), run.not_again
 
-        return attempts.run_again(plan, journal, once)
-    except signals.StoppedEarly as stopped:
-        print_to_stderr("stopped by %s before the target was started" % signals.name(stopped.number))
-        name = signals.name(stopped.number)
+        return run_again(plan, journal, once)
+    except target.StoppedEarly as stopped:
+        print_to_stderr("stopped by %s before the target was started" % target.signal_name(stopped.number))
+        name = target.signal_name(stopped.number)
         journal.write(Signal(signal=stopped.number, name=name, origin="engine", forwarded_to=[]))
-        code = attempts.exit_code(plan, 128 + stopped.number, stopped=True)
+        code = agent_exit_code(plan, 128 + stopped.number, stopped=True)
         journal.write(AgentFinished(exit_code=code, energy_j={}))
         return code
     finally:
@@ -134,3 +140,100 @@ def _check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Optional[g
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in outcome.gpus or plan.gpus)
         journal.note("GPUs beyond the plan are visible here and were hidden: %s" % ", ".join(outcome.extra))
     return outcome
+
+
+#: Before torchrun is started again: the store of an attempt that is ending should be gone by then.
+PAUSE_S = 3.0
+
+_FILE = ".failures"
+_PODS = ".pods"
+_BEGUN, _ENDED = b"1", b"0"
+_MOST_BYTES = 4096
+
+
+def failures(run_dir: str) -> List[int]:
+    """Exit codes with which the target has failed by itself in this run, also in pods before this one.
+
+    The target could write here, too: it can give itself more attempts or none, as it can by its exit code.
+    """
+    return [int(word) for word in _words(run_dir, _FILE) if word.isdigit() and 0 < int(word) < 256]
+
+
+def lost_pods(run_dir: str) -> int:
+    """Count the pods before this one that began and recorded no end: killed for memory, or lost with their node."""
+    words = _words(run_dir, _PODS)
+    return max(0, words.count(_BEGUN) - words.count(_ENDED))
+
+
+def allowed(plan: AgentPlan) -> int:
+    """Return the number of failures that end the attempts; 1 on a single node, which has no peer to lose."""
+    return 1 + plan.restarts if plan.nodes > 1 else 1
+
+
+def run_again(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, bool]]) -> int:
+    """Run the target until it ends well, is requested to end, or has failed too often; its exit code.
+
+    Args:
+        once: runs it; its exit code, and whether that is final: its end was requested, or it broke the GPU contract.
+    """
+    if plan.nodes == 1 and plan.pod_restarts is None:
+        return once()[0]
+    before = failures(plan.run_dir)
+    if len(before) >= allowed(plan):
+        journal.note("the target failed %d times before: it is not restarted" % len(before))
+        return before[-1]
+    lost = lost_pods(plan.run_dir)
+    if plan.pod_restarts is not None and lost > plan.pod_restarts:
+        journal.note(
+            "%d pods of this node were killed or lost without a word, and %d may be: the target is not restarted"
+            % (lost, plan.pod_restarts)
+        )
+        return EXIT_FAILED
+    _append(plan, _PODS, _BEGUN)
+    try:
+        return _attempts(plan, journal, once, len(before))
+    finally:
+        _append(plan, _PODS, _ENDED)
+
+
+def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, bool]], failed: int) -> int:
+    while True:
+        code, final = once()
+        if code == 0 or final:
+            return code
+        _append(plan, _FILE, b"%d" % code)
+        failed += 1
+        if failed >= allowed(plan):
+            return code
+        journal.note("torchrun ended here, a peer was lost or failed: attempt %d of %d" % (failed + 1, allowed(plan)))
+        target.raise_stopped()  # nothing runs that a request to stop could be passed on to
+        time.sleep(PAUSE_S)
+
+
+def _words(run_dir: str, name: str) -> List[bytes]:
+    """Return the words of a file that the target can write, too; none if it is not a regular file."""
+    with _open(os.path.join(run_dir, name), os.O_RDONLY) as descriptor:
+        return os.read(descriptor, _MOST_BYTES).split() if descriptor >= 0 else []
+    return []
+
+
+def _append(plan: AgentPlan, name: str, word: bytes) -> None:
+    with _open(os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
+        if descriptor >= 0:
+            os.write(descriptor, word + b"\n")
+
+
+@contextmanager
+def _open(path: str, flags: int) -> Iterator[int]:
+    """Open the file for the block, which an OSError ends: of a full disk, one attempt more. -1 if that fails."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError:
+        yield -1
+        return
+    try:
+        yield descriptor
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

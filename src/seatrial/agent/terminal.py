@@ -7,8 +7,8 @@ import struct
 import subprocess
 from typing import Callable, List, Optional, Set, Tuple
 
-from seatrial.common.contract.agent_plan import AgentPlan, Terminal
-from seatrial.input_frames import InputDecoder, NotOursError
+from seatrial.common.agent_plan import AgentPlan, Terminal
+from seatrial.frames import InputDecoder, NotOursError
 
 #: The byte that ends a terminal's input, Ctrl-D.
 END_OF_INPUT = b"\x04"

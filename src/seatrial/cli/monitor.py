@@ -109,7 +109,7 @@ def dashboard(
             run="pip install 'seatrial[dashboard]'",
         ) from error
     from seatrial.monitor.reading import ContainerNames, MachineReader
-    from seatrial.receipt.store import FIXED
+    from seatrial.receipt.model import FIXED
     from seatrial.runs.following.live import live_runs
     from seatrial.runs.store import store_of
     from seatrial.system import names

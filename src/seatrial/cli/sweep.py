@@ -305,7 +305,7 @@ def tune(
         from seatrial.job.plan import gpu_models
         from seatrial.job.script import source_digest
         from seatrial.job.tables import Tuning
-        from seatrial.receipt.store import load
+        from seatrial.receipt.model import load
         from seatrial.runs.tuning import save_changes, tuning_job
 
     tuning = Tuning(only=_names(only), fit=fit, **limits)
@@ -333,7 +333,7 @@ def tune(
 
 def _names(only: str | None) -> tuple[str, ...]:
     """Return the names in ``--only``. Raises UsageError for an unknown one."""
-    from seatrial.common.contract.tunables import GROUPS
+    from seatrial.common.tunables import GROUPS
 
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
     for name in names:

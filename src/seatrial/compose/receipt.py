@@ -171,7 +171,7 @@ def _link(group: Group, member: Member, store: RunStore) -> Link:
 
 def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[str, ...]]:
     """Return (words, level, findings) of a member's own receipt, or of its state."""
-    from seatrial.receipt.store import load
+    from seatrial.receipt.model import load
 
     if run is None or member.state in ("skipped", "waiting"):
         return member.why or member.state, None, ()

@@ -14,8 +14,7 @@ from functools import lru_cache
 from importlib import resources
 
 from seatrial.common.gpu_peaks import peak_tflops
-from seatrial.diagnosis import thresholds as at
-from seatrial.diagnosis.diagnosis import Advice, Cause, tensor_peak
+from seatrial.diagnosis import AT, THRESHOLDS, Advice, Cause, tensor_peak
 from seatrial.diagnosis.signals import Signals, ranks_wait
 
 UNKNOWN = "no bound follows from what was measured"
@@ -29,8 +28,8 @@ def advise(cause: Cause, tags: tuple[str, ...], seen: Signals) -> tuple[Advice, 
 def _times(share: float) -> str:
     """Return the gain of taking away a share of the time."""
     factor = 1 / max(1e-3, 1 - share)
-    if factor >= at.MAX_GAIN:
-        return f"{at.MAX_GAIN:.0f}× or more"
+    if factor >= AT.MAX_GAIN:
+        return f"{AT.MAX_GAIN:.0f}× or more"
     return f"{factor:.2g}×" if factor >= 1.05 else "a few percent"
 
 
@@ -68,11 +67,11 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if not isinstance(workers, int):
         workers = 0 if "no-workers" in tags else max(1, round(seen.host.get("workers", 1)))
     busy = seen.host.get("worker_cpu_cores", 0.0) / workers if workers else seen.host.get("main_cpu_cores", 1.0)
-    most = int(at.MOST_WORKERS) if cores else max(4, 2 * workers)
-    if busy >= at.MAKER_BUSY_CORES and cores:
+    most = int(AT.MOST_WORKERS) if cores else max(4, 2 * workers)
+    if busy >= AT.MAKER_BUSY_CORES and cores:
         most = min(most, max(1, cores // max(1, seen.gpus) - 1))
     found = []
-    if first.starts_s / (first.seconds or 1.0) >= max(at.ADVISED_SHARE, waited / 3):  # their first batch follows
+    if first.starts_s / (first.seconds or 1.0) >= max(AT.ADVISED_SHARE, waited / 3):  # their first batch follows
         found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
     if cores and seen.host.get("cpu_cores", 0.0) >= 0.9 * cores:
         wanted = max(2 * cores, workers + 1)
@@ -81,12 +80,12 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     elif workers < most:
         change = f"more loader workers: num_workers={most} instead of {workers}{within}"
         change = change if workers else f"DataLoader(num_workers={most}, persistent_workers=True){within}"
-        whole, more = (1.0, 0.0) if workers else (waited, at.FROM_WORKER_S * (first.steps_per_s or 0.0))
+        whole, more = (1.0, 0.0) if workers else (waited, AT.FROM_WORKER_S * (first.steps_per_s or 0.0))
         by_workers = _sped_up(waited, "waiting for data", most / max(1, workers), whole, min(more, waited))
         found.append(Advice(change, by_workers if waited else gain))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
     copied = seen.share("copy")
-    if copied >= at.ADVISED_SHARE:
+    if copied >= AT.ADVISED_SHARE:
         found.append(Advice("pin_memory=True and .to(device, non_blocking=True)", _without(copied, "copying")))
     return found
 
@@ -96,7 +95,7 @@ def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = [
         Advice(f"{site}: take it out of the step, or let workers do it ahead", _without(share, "this line"))
         for site, share in seen.first.lines[:2]
-        if share >= at.ADVISED_SHARE
+        if share >= AT.ADVISED_SHARE
     ]
     if not found:
         found.append(Advice("find the line: py-spy record, or Python 3.12 or later, which names it here", gain))
@@ -111,8 +110,8 @@ def _larger(busy_pct: float | None) -> str:
     """Return the bound on the gain of a batch BATCHES times as large, from the share of the GPU at work."""
     if busy_pct is None:
         return UNKNOWN
-    most = _times(1 - max(busy_pct / 100, 1 / at.BATCHES))
-    return f"at most {most}, in examples a second, with {at.BATCHES:.0f} times the batch: it works {busy_pct:.0f} % now"
+    most = _times(1 - max(busy_pct / 100, 1 / AT.BATCHES))
+    return f"at most {most}, in examples a second, with {AT.BATCHES:.0f} times the batch: it works {busy_pct:.0f} % now"
 
 
 def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -121,20 +120,20 @@ def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         Advice('torch.compile(model, mode="reduce-overhead"), which puts the step into a CUDA graph', _rest(seen)),
     ]
     for site, share in seen.first.lines[:1]:
-        if share >= at.WAIT_SHARE:
+        if share >= AT.WAIT_SHARE:
             change = f"{site}: torch._foreach_ functions for all tensors at once, or torch.compile around it"
             found.insert(0, Advice(change, _without(share, "this line")))
     calls = seen.first.calls_per_step
-    if calls >= at.MANY_CALLS:
+    if calls >= AT.MANY_CALLS:
         change = f"one call of the model in place of {calls:.0f} a step: the whole batch, or a layer such as nn.LSTM"
         share = sum(map(seen.share, ("forward", "backward", "other"))) * (1 - 1 / calls)
         found.insert(0, Advice(change, _without(share, "what the others take")))
     optimizer = seen.share("optimizer")
-    if optimizer >= at.ADVISED_SHARE:
+    if optimizer >= AT.ADVISED_SHARE:
         change = "fused=True for the optimizer: one kernel in place of one or more for each parameter"
-        found.insert(0 if optimizer >= at.WAIT_SHARE else 1, Advice(change, _without(optimizer, "the optimizer")))
+        found.insert(0 if optimizer >= AT.WAIT_SHARE else 1, Advice(change, _without(optimizer, "the optimizer")))
     synced = seen.lost_in_waits
-    if synced >= at.ADVISED_SHARE:
+    if synced >= AT.ADVISED_SHARE:
         found.append(Advice("no .item(), print or .cpu() in every step", _without(synced, "waiting for the GPU")))
     return found
 
@@ -155,7 +154,7 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
                 f"{kind} has {times or 0:.0f}× the peak of fp32, and the SMs are at work {100 * busy:.0f} % of the time"
             )
             found.append(Advice(change, f"at most {1 / (1 - busy + busy / times):.2g}×: {peaks}" if times else UNKNOWN))
-    elif not found and busy < at.COMPUTE_BOUND_SM_PCT / 100:
+    elif not found and busy < AT.COMPUTE_BOUND_SM_PCT / 100:
         found.append(Advice("a larger batch: more work in each kernel", _full(100 * busy, "the SMs are at work")))
     elif not found:
         found.append(
@@ -189,7 +188,7 @@ def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = [Advice("torch.compile(model): fuses element-wise operations, so data is read once",
                     f"at most {_times(dram)}: {moved}")]  # fmt: skip
     spent = max(seen.share("optimizer"), seen.first.gpu.get("optimizer", 0.0))
-    if spent >= at.WAIT_SHARE:
+    if spent >= AT.WAIT_SHARE:
         change = "sparse gradients for large embeddings (sparse=True with SparseAdam), or fused=True"
         found.insert(0, Advice(change, _without(spent, "the optimizer")))
     if "autocast" not in seen.first.facts:
@@ -218,7 +217,7 @@ def _waited(seen: Signals) -> float:
     """Return the share of the time that ranks wait for each other, by any measurement."""
     exposed = max((rank.exposed_communication or 0.0 for rank in seen.ranks), default=0.0) * seen.share("backward")
     shares = [rank.share("communication") for rank in seen.ranks]
-    link = seen.gpu.get("nvlink_tx_bytes_per_s", 0.0) / at.NVLINK_PEAK_BYTES_PER_S
+    link = seen.gpu.get("nvlink_tx_bytes_per_s", 0.0) / AT.NVLINK_PEAK_BYTES_PER_S
     return float(min(0.99, max(seen.communication_wait or 0.0, exposed, *shares, link)))
 
 
@@ -234,7 +233,7 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
         ]
     copied, first = seen.share("copy"), seen.first
-    stands = copied >= at.COPY_SHARE  # the script waits while it copies
+    stands = copied >= AT.COPY_SHARE  # the script waits while it copies
     gain = _without(copied, "copying") if stands else _rest(seen)
     share = copied if stands else _link_share(seen)
     bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32" if share else UNKNOWN
@@ -246,9 +245,9 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         return found[::-1]
     if not seen.ranks or first.pageable >= 0.5:
         rate = first.copied_bytes_per_s
-        pinned = _sped_up(copied, "copying", at.PCIE_PEAK_BYTES_PER_S / rate) if rate else gain
+        pinned = _sped_up(copied, "copying", AT.PCIE_PEAK_BYTES_PER_S / rate) if rate else gain
         found.insert(0, Advice("pin_memory=True and .to(device, non_blocking=True)", pinned))
-    if first.copies_per_step >= at.MANY_COPIES:
+    if first.copies_per_step >= AT.MANY_COPIES:
         change = f"one copy in place of {first.copies_per_step:.0f}: stack the batch's fields on the host first"
         found.insert(0, Advice(change, gain))
     return found
@@ -257,7 +256,7 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 def _link_share(seen: Signals) -> float:
     """Return the share of the time that copies of pinned memory would take at the link's full speed."""
     moved = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
-    return float(min(0.99, moved / at.PCIE_PEAK_BYTES_PER_S))
+    return float(min(0.99, moved / AT.PCIE_PEAK_BYTES_PER_S))
 
 
 def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -302,8 +301,8 @@ def for_idle_gpus(gpus: int, working: int) -> tuple[Advice, Advice]:
 
 
 def _imbalance(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    if seen.utilization and min(seen.utilization) < at.IDLE_UTILIZATION_PCT:
-        working = sum(each >= at.IDLE_UTILIZATION_PCT for each in seen.utilization) or 1
+    if seen.utilization and min(seen.utilization) < AT.IDLE_UTILIZATION_PCT:
+        working = sum(each >= AT.IDLE_UTILIZATION_PCT for each in seen.utilization) or 1
         return [*for_idle_gpus(len(seen.utilization), working)]
     waits = max((rank.share("communication") for rank in seen.ranks), default=0.0)
     apart = (max(seen.utilization) - min(seen.utilization)) / 100 if seen.utilization else 0.0
@@ -325,7 +324,7 @@ def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice(f"no more workers and threads than cores: num_workers={math.floor(quota)}", "less switching")
         )
     if "slowdown" in tags:
-        slowed = max((seen.throttled.get(reason, 0.0) for reason in at.table("thresholds")["SLOWDOWNS"]), default=0.0)
+        slowed = max((seen.throttled.get(reason, 0.0) for reason in THRESHOLDS["SLOWDOWNS"]), default=0.0)
         gain = f"full clocks in {100 * slowed:.0f} % of the time"
         found.append(Advice("cooling and power of the host: nvidia-smi -q -d PERFORMANCE,TEMPERATURE", gain))
     return found

@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from seatrial.common.signals import FEWEST_STEPS, Anatomy
-from seatrial.diagnosis import thresholds as at
+from seatrial.diagnosis import AT, CAUSES, Advice, Cause, Diagnosis
 from seatrial.diagnosis.advice import for_idle_gpus
 from seatrial.diagnosis.cpu_only import Reason
-from seatrial.diagnosis.diagnosis import Advice, Cause, Diagnosis
 from seatrial.diagnosis.signals import Signals
 
 #: Shares of the whole run from which on it was mostly that, and from which on it is worth a tag. Of ours.
@@ -82,13 +81,13 @@ def _cut(seen: Signals, ended: EndFacts, words: str) -> Diagnosis | None:
         return _diagnosis("compiling", f"torch.compile had begun after {since_s:.1f} s of {wall_s:.1f} s", none)
     if ended.used == 0:
         return _diagnosis("too-short", f"It never came to {_gpus(ended)}", none) if wall_s < CUT_EARLY_S else None
-    works = seen.host.get("cpu_cores", 0.0) >= at.WORKERS_ACTIVE_CORES
+    works = seen.host.get("cpu_cores", 0.0) >= AT.WORKERS_ACTIVE_CORES
     return _diagnosis("start-up", none) if ended.measured and ended.used and _gpu_rests(seen) and works else None
 
 
 def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
     """Judge a run that was mostly compilation or preparation before the first step."""
-    if first.recompile_s > at.WAIT_SHARE * first.seconds:
+    if first.recompile_s > AT.WAIT_SHARE * first.seconds:
         return None  # if steps compile again and again
     compiled = notes(first, wall_s).get("compiling")
     start_s, import_s = (_seconds(first, key) for key in ("first_step_after_s", "imported_after_s"))
@@ -137,14 +136,14 @@ def _short(first: Anatomy) -> bool:
 
 
 def _gpu_rests(seen: Signals) -> bool:
-    return seen.gpu.get("utilization_pct", 0.0) < at.IDLE_UTILIZATION_PCT
+    return seen.gpu.get("utilization_pct", 0.0) < AT.IDLE_UTILIZATION_PCT
 
 
 def _nothing_done(seen: Signals, ended: EndFacts) -> bool:
     """Return whether a failed script without steps computed nothing: its GPU would have been busy."""
     if ended.used == 0:
         return True
-    rested = seen.gpu.get("utilization_pct", 0.0) < at.BUSY_WHILE_OTHERS_IDLE_PCT or seen.samples < at.MIN_SAMPLES
+    rested = seen.gpu.get("utilization_pct", 0.0) < AT.BUSY_WHILE_OTHERS_IDLE_PCT or seen.samples < AT.MIN_SAMPLES
     return ended.measured and rested
 
 
@@ -183,7 +182,7 @@ def _unused(ended: EndFacts) -> Diagnosis:
 
 
 def _diagnosis(cause: Cause, *evidence: str) -> Diagnosis:
-    return Diagnosis(cause, (), evidence, tuple(Advice(*words) for words in at.table("causes")[cause].get("then", ())))
+    return Diagnosis(cause, (), evidence, tuple(Advice(*words) for words in CAUSES[cause].get("then", ())))
 
 
 def _steps(first: Anatomy) -> str:

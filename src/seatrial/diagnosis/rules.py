@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.common.signals import REGIONS
-from seatrial.diagnosis import thresholds as at
+from seatrial.diagnosis import AT, MEANING, SHOWN_BY, THRESHOLDS, Cause, Diagnosis, tensor_peak
 from seatrial.diagnosis.advice import advise
-from seatrial.diagnosis.diagnosis import MEANING, SHOWN_BY, Cause, Diagnosis, tensor_peak
 from seatrial.diagnosis.happened import SHORTEST_S, EndFacts, happened, notes, too_short
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 
@@ -41,7 +40,7 @@ def diagnose(
 
 def diagnose_signals(seen: Signals) -> Diagnosis | None:
     """Return the same from signals."""
-    if seen.samples < at.MIN_SAMPLES or not ("utilization_pct" in seen.gpu or "sm_activity_pct" in seen.gpu):
+    if seen.samples < AT.MIN_SAMPLES or not ("utilization_pct" in seen.gpu or "sm_activity_pct" in seen.gpu):
         return None
     if seen.ranks and seen.first.seconds < SHORTEST_S:
         return None
@@ -57,7 +56,7 @@ def _runner_up(cause: Cause, seen: Signals) -> str:
     shares = sorted(((share(seen), other) for other, share in SHARES), reverse=True)
     others = [*(other for share, other in shares if share > 0), *(other for other, holds in RULES if holds(seen))]
     regions = sorted(((seen.share(region), other) for region, other in _OF_REGION.items()), reverse=True)
-    others += [other for share, other in regions if share >= at.ADVISED_SHARE]
+    others += [other for share, other in regions if share >= AT.ADVISED_SHARE]
     found = next((other for other in others if other != cause and other in SHOWN_BY), None)
     return f"{found}: {MEANING[found]}; if so, {SHOWN_BY[found]}" if found else ""
 
@@ -72,42 +71,42 @@ _OF_REGION: Mapping[str, Cause] = {
 
 def _throttled_by(kind: str) -> Callable[[Signals], bool]:
     """Return the rule for a GPU's clock that was lowered for a reason of this kind for much of the time."""
-    return lambda seen: any(seen.throttled.get(each, 0) >= at.THROTTLED_SHARE for each in at.table("thresholds")[kind])
+    return lambda seen: any(seen.throttled.get(each, 0) >= AT.THROTTLED_SHARE for each in THRESHOLDS[kind])
 
 
 def _cpu_throttled(seen: Signals) -> bool:
-    return seen.host.get("cpu_throttled_pct", 0.0) >= at.CPU_THROTTLED_PCT
+    return seen.host.get("cpu_throttled_pct", 0.0) >= AT.CPU_THROTTLED_PCT
 
 
 def _starved(seen: Signals) -> bool:
     """Return whether the SMs have spare capacity; without GPM (before Hopper), by utilisation."""
-    return seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 0.0)) < at.STARVED_SM_PCT
+    return seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 0.0)) < AT.STARVED_SM_PCT
 
 
 def _idle(seen: Signals) -> bool:
     nothing = (
-        seen.gpu.get("utilization_pct", 0.0) < at.IDLE_UTILIZATION_PCT
-        and seen.gpu.get("sm_activity_pct", 0.0) < at.IDLE_SM_PCT
+        seen.gpu.get("utilization_pct", 0.0) < AT.IDLE_UTILIZATION_PCT
+        and seen.gpu.get("sm_activity_pct", 0.0) < AT.IDLE_SM_PCT
     )
-    return nothing and seen.host.get("cpu_cores", 0.0) < at.WORKERS_ACTIVE_CORES
+    return nothing and seen.host.get("cpu_cores", 0.0) < AT.WORKERS_ACTIVE_CORES
 
 
 def _communication(seen: Signals) -> bool:
     exposed = max((rank.exposed_communication or 0.0 for rank in seen.ranks), default=0.0)
     measured = min((rank.share("communication") for rank in seen.ranks), default=0.0)
-    if max(seen.communication_wait or 0.0, exposed, measured) >= at.WAIT_SHARE:
+    if max(seen.communication_wait or 0.0, exposed, measured) >= AT.WAIT_SHARE:
         return True
-    if seen.gpus < 2 or seen.gpu.get("tensor_activity_pct", 0.0) >= at.COMMUNICATION_SM_PCT:
+    if seen.gpus < 2 or seen.gpu.get("tensor_activity_pct", 0.0) >= AT.COMMUNICATION_SM_PCT:
         return False
     over_pcie = (
         max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
-        >= at.PCIE_EXCHANGE_BYTES_PER_S
-        and seen.gpu.get("utilization_pct", 0.0) >= at.COMMUNICATION_UTILIZATION_PCT
-        and seen.gpu.get("sm_activity_pct", 100.0) < at.COMMUNICATION_SM_PCT
-        and seen.gpu.get("tensor_activity_pct", 0.0) < at.TENSOR_USED_PCT
+        >= AT.PCIE_EXCHANGE_BYTES_PER_S
+        and seen.gpu.get("utilization_pct", 0.0) >= AT.COMMUNICATION_UTILIZATION_PCT
+        and seen.gpu.get("sm_activity_pct", 100.0) < AT.COMMUNICATION_SM_PCT
+        and seen.gpu.get("tensor_activity_pct", 0.0) < AT.TENSOR_USED_PCT
     )
-    loads = max((rank.share("data") for rank in seen.ranks), default=0.0) >= at.WAIT_SHARE
-    return _nvlink(seen) >= at.NVLINK_BUSY_BYTES_PER_S or over_pcie or (not loads and ranks_wait(seen))
+    loads = max((rank.share("data") for rank in seen.ranks), default=0.0) >= AT.WAIT_SHARE
+    return _nvlink(seen) >= AT.NVLINK_BUSY_BYTES_PER_S or over_pcie or (not loads and ranks_wait(seen))
 
 
 def _nvlink(seen: Signals) -> float:
@@ -118,20 +117,20 @@ def _memory_bandwidth(seen: Signals) -> bool:
     tensor = seen.gpu.get("tensor_activity_pct", 0.0)
     dram = seen.gpu.get("dram_activity_pct", 0.0)
     arithmetic = max(tensor, seen.gpu.get("fp32_activity_pct", tensor))
-    return dram > tensor and (dram >= at.DRAM_BOUND_PCT or (dram >= at.DRAM_LEADS_PCT and dram > 2 * arithmetic))
+    return dram > tensor and (dram >= AT.DRAM_BOUND_PCT or (dram >= AT.DRAM_LEADS_PCT and dram > 2 * arithmetic))
 
 
 def _compute(seen: Signals) -> bool:
     activity = seen.gpu.get("sm_activity_pct")
     if activity is None:
-        return seen.gpu.get("utilization_pct", 0.0) >= at.BUSY_UTILIZATION_PCT
-    return activity >= at.COMPUTE_BOUND_SM_PCT
+        return seen.gpu.get("utilization_pct", 0.0) >= AT.BUSY_UTILIZATION_PCT
+    return activity >= AT.COMPUTE_BOUND_SM_PCT
 
 
 def _half_at_work(seen: Signals) -> bool:
     """Return whether kernels run all the time, or arithmetic is as busy as where it is the limit."""
     arithmetic = max(seen.gpu.get(key, 0.0) for key in ("tensor_activity_pct", "fp32_activity_pct"))
-    return seen.gpu.get("utilization_pct", 0.0) >= at.BUSY_UTILIZATION_PCT or arithmetic >= at.ARITHMETIC_PCT
+    return seen.gpu.get("utilization_pct", 0.0) >= AT.BUSY_UTILIZATION_PCT or arithmetic >= AT.ARITHMETIC_PCT
 
 
 def _latency(seen: Signals) -> bool:
@@ -141,40 +140,40 @@ def _latency(seen: Signals) -> bool:
     """
     keys = ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")
     gpu = seen.gpu
-    if "sm_activity_pct" not in gpu or gpu.get("utilization_pct", 0.0) < at.LATENCY_UTILIZATION_PCT:
+    if "sm_activity_pct" not in gpu or gpu.get("utilization_pct", 0.0) < AT.LATENCY_UTILIZATION_PCT:
         return False
-    if any(gpu.get(key, 100.0) >= at.LATENCY_ACTIVITY_PCT for key in keys):
+    if any(gpu.get(key, 100.0) >= AT.LATENCY_ACTIVITY_PCT for key in keys):
         return False
     caught_up = seen.first.caught_up
-    behind = caught_up is not None and caught_up <= at.LATENCY_CAUGHT_UP
-    return behind or gpu["sm_activity_pct"] >= at.COMPUTE_BOUND_SM_PCT
+    behind = caught_up is not None and caught_up <= AT.LATENCY_CAUGHT_UP
+    return behind or gpu["sm_activity_pct"] >= AT.COMPUTE_BOUND_SM_PCT
 
 
 def _host_memory(seen: Signals) -> bool:
     copies = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
     # If the copies that the script waits for were measured, and are few, the limit must be the whole link.
-    most = at.PCIE_FULL_BYTES_PER_S if seen.ranks else at.PCIE_BUSY_BYTES_PER_S
-    rests = seen.gpu.get("utilization_pct", 100.0) < at.LAUNCH_UTILIZATION_PCT
-    loads = seen.host.get("worker_cpu_cores", 0.0) >= at.WORKERS_ACTIVE_CORES
-    slowly = not seen.ranks and rests and not loads and copies >= at.PCIE_SLOW_BYTES_PER_S
+    most = AT.PCIE_FULL_BYTES_PER_S if seen.ranks else AT.PCIE_BUSY_BYTES_PER_S
+    rests = seen.gpu.get("utilization_pct", 100.0) < AT.LAUNCH_UTILIZATION_PCT
+    loads = seen.host.get("worker_cpu_cores", 0.0) >= AT.WORKERS_ACTIVE_CORES
+    slowly = not seen.ranks and rests and not loads and copies >= AT.PCIE_SLOW_BYTES_PER_S
     copied = (copies >= most or slowly) and seen.gpus < 2
-    return _starved(seen) and (copied or (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL)
+    return _starved(seen) and (copied or (seen.host_memory_share or 0.0) >= AT.HOST_MEMORY_FULL)
 
 
 def _waits_for_data(seen: Signals) -> float:
     """Return the share spent waiting for batches while the GPU, if its clock was read, waits too."""
     share = seen.share("data")
-    return share if share >= at.WAIT_SHARE and seen.first.gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE else 0.0
+    return share if share >= AT.WAIT_SHARE and seen.first.gpu.get("data", 1.0) >= AT.GPU_WAITS_SHARE else 0.0
 
 
 def _between_the_steps(seen: Signals) -> float:
     """Return the share of Python between the steps while the GPU rests."""
     share = seen.share("other") - seen.python_for_waits
-    if share < at.OWN_PYTHON_SHARE or not seen.share("forward") or not _starved(seen):
+    if share < AT.OWN_PYTHON_SHARE or not seen.share("forward") or not _starved(seen):
         return 0.0
     utilization = seen.gpu.get("utilization_pct", 100.0)
-    between = seen.first.gpu.get("data", 0.0) >= at.WAIT_SHARE and utilization < at.RESTLESS_UTILIZATION_PCT
-    return share if between or utilization < at.OWN_PYTHON_UTILIZATION_PCT else 0.0
+    between = seen.first.gpu.get("data", 0.0) >= AT.WAIT_SHARE and utilization < AT.RESTLESS_UTILIZATION_PCT
+    return share if between or utilization < AT.OWN_PYTHON_UTILIZATION_PCT else 0.0
 
 
 def _at_least(region: str, least: float, *, starved: bool = False) -> Callable[[Signals], float]:
@@ -193,21 +192,21 @@ def _synchronises(seen: Signals) -> float:
     A GPU that works meanwhile is the limit itself.
     """
     lost = seen.lost_in_waits
-    if lost < at.SYNC_SHARE:
+    if lost < AT.SYNC_SHARE:
         return 0.0
-    often = seen.first.waits_per_step >= at.SYNCS_PER_STEP
-    return lost if often or seen.share("sync") >= at.LONG_SYNC_SHARE else 0.0
+    often = seen.first.waits_per_step >= AT.SYNCS_PER_STEP
+    return lost if often or seen.share("sync") >= AT.LONG_SYNC_SHARE else 0.0
 
 
 #: Measured parts of the host's time, each with the share of it that removing the part would save. The largest leads.
 SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
     ("data-bound", _waits_for_data),
     ("python-bound", _between_the_steps),
-    ("evaluation-bound", _at_least("evaluation", at.WAIT_SHARE)),
-    ("checkpoint-bound", _at_least("checkpoint", at.WAIT_SHARE)),
-    ("host-memory-bound", _at_least("copy", at.COPY_SHARE, starved=True)),
+    ("evaluation-bound", _at_least("evaluation", AT.WAIT_SHARE)),
+    ("checkpoint-bound", _at_least("checkpoint", AT.WAIT_SHARE)),
+    ("host-memory-bound", _at_least("copy", AT.COPY_SHARE, starved=True)),
     ("synchronisation-bound", _synchronises),
-    ("compiling", lambda seen: seen.recompiled if seen.recompiled >= at.WAIT_SHARE else 0.0),
+    ("compiling", lambda seen: seen.recompiled if seen.recompiled >= AT.WAIT_SHARE else 0.0),
 )
 
 
@@ -219,35 +218,35 @@ def _leads(share: Callable[[Signals], float]) -> Callable[[Signals], bool]:
 def _imbalanced(seen: Signals) -> bool:
     """Return whether one rank waits in collectives for another, or one GPU is busy and another is not."""
     waits = [rank.share("communication") for rank in seen.ranks]
-    if len(waits) > 1 and max(waits) >= at.WAIT_SHARE and min(waits) <= max(waits) / 4:
+    if len(waits) > 1 and max(waits) >= AT.WAIT_SHARE and min(waits) <= max(waits) / 4:
         return True
     busy = seen.utilization
-    return len(busy) > 1 and max(busy) >= at.BUSY_WHILE_OTHERS_IDLE_PCT and min(busy) <= max(busy) / 4
+    return len(busy) > 1 and max(busy) >= AT.BUSY_WHILE_OTHERS_IDLE_PCT and min(busy) <= max(busy) / 4
 
 
 def _workers_busy(seen: Signals) -> bool:
     """Return whether loader processes work and the process that drives the GPU waits for them."""
     workers = seen.host.get("worker_cpu_cores", 0.0) / max(1, seen.gpus)
     main = seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus)
-    return workers >= at.WORKERS_ACTIVE_CORES and main < at.MAIN_BUSY_CORES and _starved(seen)
+    return workers >= AT.WORKERS_ACTIVE_CORES and main < AT.MAIN_BUSY_CORES and _starved(seen)
 
 
 def _main_launches(seen: Signals) -> bool:
     """Return whether the process that drives the GPU is busy, and its kernels run but do not fill the chip."""
     main = seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus)
     utilization = seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct", 0.0))
-    if main < at.MAIN_BUSY_CORES or utilization < at.MAIN_LAUNCH_UTILIZATION_PCT:
+    if main < AT.MAIN_BUSY_CORES or utilization < AT.MAIN_LAUNCH_UTILIZATION_PCT:
         return False
-    return seen.gpu.get("sm_activity_pct", 0.0) < at.LAUNCH_SM_OF_UTILIZATION * utilization or _starved(seen)
+    return seen.gpu.get("sm_activity_pct", 0.0) < AT.LAUNCH_SM_OF_UTILIZATION * utilization or _starved(seen)
 
 
 def _kernels_too_small(seen: Signals) -> bool:
     """Return whether there is utilisation without SM activity, which nothing else explains."""
     utilization = seen.gpu.get("utilization_pct", 0.0)
-    if "sm_activity_pct" not in seen.gpu or utilization < at.LAUNCH_UTILIZATION_PCT:
+    if "sm_activity_pct" not in seen.gpu or utilization < AT.LAUNCH_UTILIZATION_PCT:
         return False
-    restless = utilization >= at.RESTLESS_UTILIZATION_PCT and _starved(seen)
-    return restless or seen.gpu["sm_activity_pct"] < at.LAUNCH_SM_OF_UTILIZATION * utilization
+    restless = utilization >= AT.RESTLESS_UTILIZATION_PCT and _starved(seen)
+    return restless or seen.gpu["sm_activity_pct"] < AT.LAUNCH_SM_OF_UTILIZATION * utilization
 
 
 #: Cause → rule. Measurements and reports come before inferences, and causes that stop everything come first.
@@ -256,7 +255,7 @@ RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("throttled", lambda seen: _cpu_throttled(seen) and _starved(seen)),
     ("imbalanced", _imbalanced),
     *((cause, _leads(share)) for cause, share in SHARES),
-    ("data-bound", lambda seen: (seen.data_wait or 0.0) >= at.WAIT_SHARE),
+    ("data-bound", lambda seen: (seen.data_wait or 0.0) >= AT.WAIT_SHARE),
     ("idle", _idle),
     ("communication-bound", _communication),
     ("memory-bandwidth-bound", _memory_bandwidth),
@@ -274,7 +273,7 @@ RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
 
 def _without_tensor_cores(seen: Signals) -> bool:
     tensor, fp32 = seen.gpu.get("tensor_activity_pct", 100.0), seen.gpu.get("fp32_activity_pct", 0.0)
-    return tensor < min(at.TENSOR_USED_PCT, fp32)
+    return tensor < min(AT.TENSOR_USED_PCT, fp32)
 
 
 #: Tag → its condition. Tags do not exclude one another.
@@ -283,10 +282,10 @@ TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
     ("slowdown", _throttled_by("SLOWDOWNS")),
     ("cpu-quota", _cpu_throttled),
     ("fp32", _without_tensor_cores),
-    ("no-workers", lambda seen: seen.host.get("worker_cpu_cores", 0.0) < at.WORKERS_ACTIVE_CORES),
-    ("main-process-busy", lambda seen: seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus) >= at.MAIN_BUSY_CORES),
-    ("communication", lambda seen: seen.gpus > 1 and _nvlink(seen) >= at.NVLINK_TAG_BYTES_PER_S),
-    ("host-memory-full", lambda seen: (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL),
+    ("no-workers", lambda seen: seen.host.get("worker_cpu_cores", 0.0) < AT.WORKERS_ACTIVE_CORES),
+    ("main-process-busy", lambda seen: seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus) >= AT.MAIN_BUSY_CORES),
+    ("communication", lambda seen: seen.gpus > 1 and _nvlink(seen) >= AT.NVLINK_TAG_BYTES_PER_S),
+    ("host-memory-full", lambda seen: (seen.host_memory_share or 0.0) >= AT.HOST_MEMORY_FULL),
 )
 
 

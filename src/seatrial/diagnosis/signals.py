@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from seatrial.common.signals import Anatomy, is_hooks, read_anatomy
-from seatrial.diagnosis import thresholds as at
+from seatrial.diagnosis import AT
 
 _GPU_KEYS = (
     "utilization_pct", "graphics_activity_pct", "sm_activity_pct", "sm_occupancy_pct", "tensor_activity_pct",
@@ -120,12 +120,12 @@ def signals(
 def ranks_wait(seen: Signals) -> bool:
     """Return whether several GPUs run kernels that neither compute nor touch memory: ranks that wait for another."""
     keys = ("tensor_activity_pct", "dram_activity_pct")
-    loaders = seen.host.get("worker_cpu_cores", 0.0) / max(1, seen.gpus) >= at.WORKERS_ACTIVE_CORES
+    loaders = seen.host.get("worker_cpu_cores", 0.0) / max(1, seen.gpus) >= AT.WORKERS_ACTIVE_CORES
     return (
         seen.gpus > 1
         and not loaders
-        and seen.gpu.get("utilization_pct", 0.0) >= at.WAITING_UTILIZATION_PCT
-        and all(seen.gpu.get(key, 100.0) < at.WAITING_ACTIVITY_PCT for key in keys)
+        and seen.gpu.get("utilization_pct", 0.0) >= AT.WAITING_UTILIZATION_PCT
+        and all(seen.gpu.get(key, 100.0) < AT.WAITING_ACTIVITY_PCT for key in keys)
     )
 
 

@@ -10,11 +10,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from seatrial.diagnosis.diagnosis import MEANING
+from seatrial.diagnosis import MEANING
 from seatrial.errors import DiskError, UsageError
-from seatrial.findings.catalogue import LAYERS, OF_A_BUILD, by_id, entries, without_consequences
+from seatrial.findings.catalogue import (
+    LAYERS,
+    OF_A_BUILD,
+    Known,
+    beginning,
+    by_id,
+    cut_behind_a_gap,
+    ending,
+    entries,
+    plain,
+    without_consequences,
+)
 from seatrial.findings.finding import SEVERITIES, Finding
-from seatrial.findings.known import Known, beginning, cut_behind_a_gap, ending, plain
 from seatrial.findings.match import Matches, Seams, match_text, one_byte_letters
 
 #: A longer line is read in pieces, so that memory stays bounded. Symptoms are below 150 characters.

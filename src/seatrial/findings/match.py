@@ -5,9 +5,8 @@ import re
 from functools import lru_cache
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from seatrial.findings.catalogue import IN_RUN, by_id, entries
+from seatrial.findings.catalogue import IN_RUN, QUOTE, Known, beginning, by_id, entries, plain
 from seatrial.findings.finding import Finding
-from seatrial.findings.known import QUOTE, Known, beginning, plain
 
 #: Colours, cursor movements and titles of a terminal (ECMA-48: CSI and OSC), and their escape as JSON writes it.
 STEERS = re.compile(rb"(?:\x1b|\\u001b|\\x1b|\\033)(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")

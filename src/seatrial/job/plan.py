@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
-from seatrial.common.contract.agent_plan import AgentPlan, Terminal, known
+from seatrial.common.agent_plan import AgentPlan, Terminal, known
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.in_container import IMAGE_UNKNOWN
 from seatrial.job.keys import Mount as Mount  # part of a plan for its readers

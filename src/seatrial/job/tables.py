@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, StrictBool, ValidationInfo, create_model, model_validator
 from pydantic import WithJsonSchema as Schema
 
-from seatrial.common.contract.tunables import TUNABLES, Tunable, in_words
+from seatrial.common.tunables import TUNABLES, Tunable, in_words
 from seatrial.errors import UsageError
 from seatrial.job.flags import KEYS
 from seatrial.job.keys import Duration, KeyTable, Line, Listed, Typed, one_or_more, text
@@ -88,7 +88,7 @@ class Serving(KeyTable):
 
 
 class ScriptChanges(KeyTable):
-    """Changes that are made to a torch script from outside. Source: common/contract/tunables.py."""
+    """Changes that are made to a torch script from outside. Source: common/tunables.py."""
 
     script: str | None = Field(default=None, description="The one script that the changes are for; default: any.")
     digest: str | None = Field(default=None, description="SHA-256 of the measured script; default: any.")

@@ -22,10 +22,9 @@ from seatrial.monitor.feed import Feed
 from seatrial.monitor.prometheus import CONTENT_TYPE, Exposition
 from seatrial.monitor.run_list import Listing, Projects, Wanted
 from seatrial.monitor.run_view import Receipts, read_log, run_view
-from seatrial.receipt.model import Receipt
-from seatrial.receipt.render import html
+from seatrial.receipt.model import FIXED, Receipt, scrubbed
+from seatrial.receipt.render import pages
 from seatrial.receipt.render.pages import style_sheet
-from seatrial.receipt.store import FIXED, scrubbed
 from seatrial.runs.finish import finalise
 from seatrial.runs.following.live import look
 from seatrial.runs.run import Run
@@ -187,7 +186,7 @@ class Api:
 
         def render() -> str:
             _, run = self._projects.find(request.path_params["id"])
-            return html.render(self._receipt_of(run), embedded=request.query_params.get("embedded") == "1")
+            return pages.render(self._receipt_of(run), embedded=request.query_params.get("embedded") == "1")
 
         try:
             page = await run_in_threadpool(render)

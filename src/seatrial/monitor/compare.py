@@ -16,13 +16,13 @@ from rich.text import Text
 
 from seatrial.errors import UsageError
 from seatrial.monitor.compare_numbers import ComparedNumber, readings, stem
-from seatrial.receipt.formatting import count
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.outcome import NOT_FINISHED
 from seatrial.receipt.render.pages import render_page
 from seatrial.receipt.render.svg import COLOURS
 from seatrial.receipt.section import STEPS_PLOT, Line, Plot
 from seatrial.receipt.sections.what_ran import device_in_words
+from seatrial.receipt.values import count
 from seatrial.system.files import write_atomically
 
 #: Most runs of a comparison: one for each colour.

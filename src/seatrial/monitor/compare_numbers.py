@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.formatting import energy_short, percent, rate
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.sections.measured import GpuUse, Metric, direction
 from seatrial.receipt.sections.steps import StepAnatomy
+from seatrial.receipt.values import energy_short, percent, rate
 
 Read = Callable[[Receipt], float | None]
 Words = Callable[[float], str]

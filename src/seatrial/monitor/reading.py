@@ -12,9 +12,9 @@ from typing import Any
 
 from seatrial.errors import SeatrialError
 from seatrial.job.in_container import NAME_LABEL, RUN_LABEL
-from seatrial.probe import container, machine, nvml, processes
+from seatrial.probe import container, nvml, processes
 from seatrial.probe.container import Cgroup
-from seatrial.probe.machine import Owner
+from seatrial.probe.processes import Owner
 from seatrial.probe.sampler import COUNTER_INTERVAL_S, Sampler
 from seatrial.system import command
 from seatrial.system.host import Host
@@ -43,12 +43,12 @@ class MachineReader:
 
     def __init__(self, names: ContainerNames, *, pynvml: Any = None, service: bool = False) -> None:
         self._names, self._pynvml, self._service = names, pynvml, service
-        self._machine = machine.MachineSampler()
+        self._machine = container.MachineSampler()
         self._cpu: dict[Owner, tuple[float, float]] = {}
         self._xids: dict[str, int] = {}
         self._slow: dict[str, dict[str, Any]] = {}
         self._service_due_s = float("-inf")
-        self._attribution = machine.Attribution()
+        self._attribution = processes.Attribution()
         self._sampler = self._open()
 
     def _open(self) -> Sampler:
@@ -170,7 +170,7 @@ def unread(reason: str) -> dict[str, Any]:
 
 
 def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dict[str, Any]:
-    owner = machine.owner(pid)
+    owner = processes.owner(pid)
     command = processes.command_line(pid).replace(b"\0", b" ").decode("utf-8", "replace").strip()
     marks = [entry for entry in processes.environment(pid) if entry.startswith(_RUN_VARIABLE)]
     return {

@@ -12,10 +12,9 @@ from typing import Any
 
 from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.job.units import format_seconds
-from seatrial.receipt.fields import number
-from seatrial.receipt.formatting import figure
 from seatrial.receipt.render.pages import LEVELS, STATES
 from seatrial.receipt.reported import headline_metrics
+from seatrial.receipt.values import figure, number
 from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, Summary, run_name

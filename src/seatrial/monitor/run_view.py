@@ -11,17 +11,15 @@ from typing import Any
 from seatrial.backends.base import State
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.job.units import format_seconds
-from seatrial.receipt.fields import clean_line
-from seatrial.receipt.formatting import figure, rate
 from seatrial.receipt.judge import judge
 from seatrial.receipt.logs import Output, read_printed
-from seatrial.receipt.model import Receipt
+from seatrial.receipt.model import Receipt, headline, tiles, warnings
 from seatrial.receipt.render.pages import LEVELS, STATES
 from seatrial.receipt.render.svg import legend
 from seatrial.receipt.section import Plot
 from seatrial.receipt.sections.curves import values_in_window, window_note
 from seatrial.receipt.sections.steps import stacked_plot
-from seatrial.receipt.summary import headline, tiles, warnings
+from seatrial.receipt.values import clean_line, figure, rate
 from seatrial.runs.finish import receipt_of
 from seatrial.runs.following.live import Live
 from seatrial.runs.following.streams import Stream

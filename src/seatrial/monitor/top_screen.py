@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seatrial.job.units import format_bytes
-from seatrial.receipt.formatting import in_words
+from seatrial.receipt.values import in_words
 
 #: Column to sort containers by → its key, and the key that cycles through them in the terminal.
 SORTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from seatrial.backends.base import Planner, Traits
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select

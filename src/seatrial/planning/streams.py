@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seatrial.common.contract.agent_plan import Terminal
+from seatrial.common.agent_plan import Terminal
 from seatrial.errors import UsageError
-from seatrial.input_frames import PIPE
+from seatrial.frames import PIPE
 from seatrial.job.in_container import CONTAINER_INPUT
 from seatrial.job.plan import ContainerPlan, Mount
 from seatrial.job.script import ScriptFacts

@@ -1,11 +1,11 @@
-"""Read what a container has and uses: its cgroup, /dev/shm and its processes."""
+"""Read what a container has and uses: its cgroup, /dev/shm and its processes; and the same of the whole machine."""
 
 import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from seatrial.probe import processes
-from seatrial.probe.processes import Tree
+from seatrial.probe.processes import TICKS_PER_S, Tree
 
 
 class SharedMemory(NamedTuple):
@@ -262,3 +262,44 @@ def _throttled(before: Optional[Tuple[int, int]], now: Optional[Tuple[int, int]]
         return None
     periods, throttled = now[0] - before[0], now[1] - before[1]
     return round(100.0 * throttled / periods, 1) if periods > 0 else 0.0
+
+
+class MachineSampler:
+    """Reads /proc/stat, /proc/meminfo and /proc/loadavg; CPU is the mean since the last reading."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._busy_s, self._read_s = self._cpu_seconds(), time.monotonic()
+
+    def read(self) -> Dict[str, Any]:
+        """Return cpu_cores in use, cpu_count, memory_used_bytes, memory_total_bytes, load_1m; None if unknown."""
+        busy_s, now_s = self._cpu_seconds(), time.monotonic()
+        cores: Optional[float] = None
+        if busy_s is not None and self._busy_s is not None and now_s > self._read_s:
+            cores = round(max(0.0, busy_s - self._busy_s) / (now_s - self._read_s), 2)
+        self._busy_s, self._read_s = busy_s, now_s
+        memory = self._memory()
+        total, free = memory.get("MemTotal"), memory.get("MemAvailable")
+        load = self._text("loadavg").split()
+        return {
+            "cpu_cores": cores,
+            "cpu_count": os.cpu_count(),
+            "memory_used_bytes": total - free if total is not None and free is not None else None,
+            "memory_total_bytes": total,
+            "load_1m": float(load[0]) if load else None,
+        }
+
+    def _cpu_seconds(self) -> Optional[float]:
+        """Return all cores' time that was neither idle nor a disk's wait; guests are in user time already."""
+        fields = self._text("stat").split("\n", 1)[0].split()
+        if len(fields) < 9 or fields[0] != "cpu":
+            return None
+        user, nice, system, _, _, irq, softirq, steal = (int(field) for field in fields[1:9])
+        return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
+
+    def _memory(self) -> Dict[str, int]:
+        lines = (line.split() for line in self._text("meminfo").splitlines())
+        return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3}
+
+    def _text(self, name: str) -> str:
+        return _text(os.path.join(self._proc, name)) or ""

@@ -165,7 +165,7 @@ class Gpu:
     """Every method raises NVMLError when the GPU is lost, and only then; what is not there is None.
 
     CPU time measured on an H200, driver 580.159.04, with pauses as between samples (in a loop it is less): 0.05 ms a
-    call, 2.4 ms for GPM (gpm.py), 3.9 ms for the energy.
+    call, 2.4 ms for GPM, 3.9 ms for the energy.
     """
 
     def __init__(self, pynvml: Any, uuid: str) -> None:

@@ -1,11 +1,11 @@
-"""Read processes from /proc: what belongs to a target, what it uses, and whether CUDA is mapped."""
+"""Read processes from /proc: what belongs to a target or a container, what it uses, and whether CUDA is mapped."""
 
 import os
 import re
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Set
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _GPU_NODE = re.compile(r"/dev/nvidia(\d+)$")
 
@@ -45,7 +45,7 @@ def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
         int(fields[1]),
         int(fields[3]),
         fields[0].decode(),
-        (int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        (int(fields[11]) + int(fields[12])) / TICKS_PER_S,
         int(fields[21]) * _PAGE_BYTES,
         int(fields[19]),
     )
@@ -143,8 +143,8 @@ def _bytes(path: str) -> bytes:
         return b""
 
 
-#: Interval between full readings of all processes. A process that is not below ours never comes there (orphans fall to
-#: an ancestor), so a full reading only finds PIDs that were reused in between.
+#: Interval between full readings of all processes, and of their cgroups. A process that is not below ours never comes
+#: there (orphans fall to an ancestor), so a full reading only finds PIDs that were reused in between.
 RESCAN_S = 30.0
 
 
@@ -190,3 +190,76 @@ class Tree:
         except OSError:
             return b""
         return newest[0] if newest and newest != [b"0"] else b""
+
+
+_ID = r"(?P<id>[0-9a-f]{64})"
+#: Engine → the prefix of its container's ID. Podman's conmon has a cgroup of its own and is not a container.
+_PATTERNS = (
+    ("podman", re.compile(r"/libpod-" + _ID)),
+    ("containerd", re.compile(r"/cri-containerd-" + _ID)),
+    ("cri-o", re.compile(r"/crio-" + _ID)),
+    ("docker", re.compile(r"/docker[-/]" + _ID)),
+    ("containerd", re.compile(r"/kubepods[^\n]*/" + _ID)),
+)
+#: systemd's driver writes the UID's dashes as underscores.
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+
+
+class Owner(NamedTuple):
+    """A container. ``pod_uid`` in Kubernetes, else None."""
+
+    engine: str
+    container_id: str
+    pod_uid: Optional[str] = None
+
+
+def parse(cgroup: str) -> Optional[Owner]:
+    """Return the container in the text of /proc/PID/cgroup, or None for a process of the host.
+
+    The innermost one, where a container runs in another (kind, Docker in Docker).
+    """
+    best: Optional[Owner] = None
+    best_at = -1
+    for line in cgroup.splitlines():
+        for engine, pattern in _PATTERNS:
+            for match in pattern.finditer(line):
+                if match.start() > best_at:
+                    best_at, pod = match.start(), _POD.search(line)
+                    best = Owner(engine, match.group("id"), pod.group(1).replace("_", "-") if pod else None)
+    return best
+
+
+def owner(pid: int, proc: str = "/proc") -> Optional[Owner]:
+    """Return the container of a process; None for the host's own, and for one that is gone."""
+    return parse(_bytes("%s/%d/cgroup" % (proc, pid)).decode("utf-8", "surrogateescape"))
+
+
+class Attribution:
+    """The containers that have processes here, read repeatedly: the cgroup of a known process is not read anew.
+
+    A process is known once two readings agree: an engine starts a container's first process in its own cgroup and
+    then moves it. Every RESCAN_S all are read: PIDs are given again, and the service manager may move processes.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._seen: Dict[str, Optional[Owner]] = {}
+        self._known: Dict[str, Optional[Owner]] = {}
+        self._rescan_at_s = 0.0
+
+    def containers(self) -> Dict[Owner, List[int]]:
+        """Return every container that has a process here, with its PIDs in order."""
+        if time.monotonic() >= self._rescan_at_s:
+            self._rescan_at_s = time.monotonic() + RESCAN_S
+            self._seen, self._known = {}, {}
+        found: Dict[Owner, List[int]] = {}
+        seen: Dict[str, Optional[Owner]] = {}
+        known: Dict[str, Optional[Owner]] = {}
+        for name in sorted((name for name in os.listdir(self._proc) if name.isdigit()), key=int):
+            its = self._known[name] if name in self._known else owner(int(name), self._proc)
+            agrees = name in self._known or (name in self._seen and self._seen[name] == its)
+            (known if agrees else seen)[name] = its
+            if its is not None:
+                found.setdefault(its, []).append(int(name))
+        self._seen, self._known = seen, known
+        return found

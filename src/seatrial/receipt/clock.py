@@ -14,7 +14,7 @@ from typing import Any
 
 from seatrial.events import EVIDENCE_TYPES, AgentFinished, AgentStarted, AgentSummary, HostLaunched, HostPod
 from seatrial.job.units import format_seconds
-from seatrial.receipt.fields import items, number, whole
+from seatrial.receipt.values import items, number, whole
 
 #: A longer gap between two lines of the agent is a sleeping machine or a clock that was set, not run time: the
 #: agent writes a sample every second, or every minute at the slowest.

@@ -22,12 +22,12 @@ from seatrial.findings.finding import Finding
 from seatrial.job.in_container import CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.plan import Gpu, Plan
 from seatrial.receipt.clock import on_one_clock, with_repeated
-from seatrial.receipt.fields import clean, items, mapping, number, text, whole
 from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause
 from seatrial.receipt.reported import Point, ReportedSteps, read_steps
 from seatrial.receipt.sections.measured import Measurements
 from seatrial.receipt.sections.serving import last_report, ready_s
+from seatrial.receipt.values import clean, items, mapping, number, text, whole
 
 #: Numbers of a sample that describe the container, in the order of events.Sample.
 HOST_KEYS = ("cpu_cores", "memory_bytes", "memory_limit_bytes", "shm_used_bytes", "shm_total_bytes", "processes")

@@ -14,10 +14,9 @@ from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Sig
 from seatrial.job.in_container import EXIT_POD_STOPPED
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.evidence import Moment, RunEvidence
-from seatrial.receipt.fields import clean
-from seatrial.receipt.formatting import count, quote, signal_name
 from seatrial.receipt.outcome import ExitCause
 from seatrial.receipt.sections.gpu_contract import unused_gpus
+from seatrial.receipt.values import clean, count, quote, signal_name
 
 Explain = Callable[[RunEvidence], str | None]
 

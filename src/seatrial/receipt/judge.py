@@ -36,9 +36,8 @@ from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
 from seatrial.receipt.evidence import RunEvidence, gather
 from seatrial.receipt.exit_cause import ended_unfinished, exit_cause, interrupted_by_user, stopped_by_user
-from seatrial.receipt.formatting import count
 from seatrial.receipt.logs import Output, read_log_end, read_output
-from seatrial.receipt.model import SECTIONS, Receipt
+from seatrial.receipt.model import HTML_NAME, JSON_NAME, MARKDOWN_NAME, SECTIONS, Receipt, without_names
 from seatrial.receipt.outcome import DOUBTFUL
 from seatrial.receipt.section import Criteria, FindingRecord
 from seatrial.receipt.sections.criteria import GPU_CONTRACT
@@ -55,7 +54,8 @@ from seatrial.receipt.sections.trust import (
     unverified_mounts,
 )
 from seatrial.receipt.sections.tune import with_result
-from seatrial.receipt.store import without_names
+from seatrial.receipt.values import count
+from seatrial.system.records import Folder
 
 
 # Nine parameters: the facts of a run come from as many places, and seven of them are named at the call.
@@ -185,3 +185,20 @@ def _warnings(run: RunEvidence) -> tuple[str, ...]:
     if evidence.steps.dropped:
         warnings.append(f"{len(evidence.steps.dropped)} of the script's metrics were skipped: too many names")
     return (*warnings, *dict.fromkeys(evidence.jumps))
+
+
+def write_receipt(run_dir: Path, receipt: Receipt) -> None:
+    """Write all three, each aside and then renamed: a reader sees a whole receipt, the old or the new.
+
+    Raises:
+        DiskError: no space or no permission; no half-written file is left.
+    """
+    from seatrial.receipt.render import markdown, pages  # a run that goes on does not need them
+
+    texts = {
+        MARKDOWN_NAME: markdown.render(receipt),
+        HTML_NAME: pages.render(receipt),
+        JSON_NAME: receipt.model_dump_json(indent=2) + "\n",  # last: a reader that waits for it finds the others
+    }
+    for name, text in texts.items():
+        Folder(run_dir, mode=0o644).write(name, text)

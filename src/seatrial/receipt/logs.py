@@ -12,10 +12,9 @@ from pathlib import Path
 from seatrial.errors import UntrustedPathError
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import STEERS, match_lines, without_steering
-from seatrial.receipt.fields import clean, clean_line
-from seatrial.receipt.formatting import signal_name
 from seatrial.receipt.outcome import LogEnd
 from seatrial.receipt.printed import Printed
+from seatrial.receipt.values import clean, clean_line, signal_name
 from seatrial.system.nofollow import open_regular
 
 #: The agent's names for the two streams, in the run folder.

@@ -1,4 +1,7 @@
-"""Receipt: a run, its work, and whether that is what was requested. Written as receipt.json.
+"""Receipt: a run, its work, and whether that is what was requested.
+
+Its receipt.json is read back here, and made without the names that it must not show. The functions at the end give it
+in a few words: its heading, its sentence, and the few numbers that a reader wants first.
 
 A new section is a class in sections/, its key below, and a line in SECTIONS.
 """
@@ -7,14 +10,20 @@ from __future__ import annotations
 
 import importlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pydantic import Field, computed_field
 
+from seatrial.errors import RunNotFoundError
+from seatrial.job.model import Job
+from seatrial.job.units import format_seconds
 from seatrial.receipt.outcome import DOUBTFUL, ExitCause, LogEnd, Outcome, make_outcome
-from seatrial.receipt.section import Block, Criteria, FindingRecord, Plot, Record, Section
+from seatrial.receipt.reported import headline_metrics
+from seatrial.receipt.section import Block, Criteria, FindingRecord, Plot, Record, Row, Section
 from seatrial.receipt.sections.criteria import CriteriaSection
 from seatrial.receipt.sections.curves import Curves
 from seatrial.receipt.sections.findings import FindingsSection, WhyItFailed
@@ -22,9 +31,21 @@ from seatrial.receipt.sections.gpu_contract import GpuContract
 from seatrial.receipt.sections.measured import MeasuredSection, Measurements
 from seatrial.receipt.sections.serving import ServingRecord, ServingSection
 from seatrial.receipt.sections.steps import Bound, DiagnosisRecord, StepAnatomy, Steps
-from seatrial.receipt.sections.trust import Seal, Trust
+from seatrial.receipt.sections.trust import ALTERABLE, Seal, Trust
 from seatrial.receipt.sections.tune import ChangesRecord, Tune, TuneRecord
-from seatrial.receipt.sections.what_ran import Entry, Header, TimelineSection, TrackerPage, TrackersSection, WhatRan
+from seatrial.receipt.sections.what_ran import (
+    Entry,
+    Header,
+    TimelineSection,
+    TrackerPage,
+    TrackersSection,
+    WhatRan,
+    device_in_words,
+)
+from seatrial.receipt.values import energy_short, figure, percent, rate
+from seatrial.system.host import Host
+from seatrial.system.names import Names, names_of
+from seatrial.system.records import Folder
 
 SCHEMA_VERSION = 1
 
@@ -134,7 +155,7 @@ class Receipt(Record):
 
     def _repr_html_(self) -> str:
         """Show the page in a frame of its own: its styles are not the notebook's."""
-        page = importlib.import_module("seatrial.receipt.render.html").render(self)
+        page = importlib.import_module("seatrial.receipt.render.pages").render(self)
         style = "width:100%;height:40em;border:1px solid #8886;border-radius:6px"
         return f'<iframe srcdoc="{escape(page)}" style="{style}" title="Receipt {escape(self.header.run_id)}"></iframe>'
 
@@ -159,3 +180,136 @@ def _array(values: Sequence[float]) -> Any:
         return importlib.import_module("numpy").asarray(values, dtype="float64")
     except ModuleNotFoundError:
         return array("d", values)
+
+
+#: Largest receipt that is read back; one of eight GPUs and a week has 2 MB. JSON takes up to forty times its size.
+MOST_BYTES = 4 << 20
+
+JSON_NAME = "receipt.json"
+MARKDOWN_NAME = "receipt.md"
+HTML_NAME = "receipt.html"
+
+#: Keys whose values are of a fixed set, or an address: none holds a name, and none may change.
+FIXED = frozenset((
+    "backend", "container_id", "device", "digest", "energy_from", "engine", "git_commit", "id", "injection",
+    "pci_bus_id", "pod_uid", "run_id", "severity", "uuid", "verdict", "x",
+))  # fmt: skip
+
+
+def load(run_dir: Path) -> Receipt:
+    """Read the receipt of a run.
+
+    Raises:
+        RunNotFoundError: the file is missing. UntrustedPathError: it is not a receipt.
+    """
+    verify = f"seatrial runs verify {run_dir.name}"
+    try:
+        return Folder(run_dir).get(JSON_NAME, Receipt, max_bytes=MOST_BYTES, run=verify)
+    except FileNotFoundError:
+        raise RunNotFoundError(
+            f"Run {run_dir.name} has no receipt: {JSON_NAME} is missing",
+            cause="the run has not ended, or the file was deleted",
+            run=verify,
+        ) from None
+
+
+def without_names(receipt: Receipt, job: Job) -> Receipt:
+    """Remove the job's secrets from every text, and host, user and home folder unless the job keeps them."""
+    hosts = [host for host in (*(receipt.header.host or "").split(", "), *job.hosts) if host]
+    names = names_of(Host(), secrets=job.secrets, hosts=hosts)
+    return scrubbed(receipt, Names(secrets=names.secrets) if job.with_names else names)
+
+
+def scrubbed(receipt: Receipt, names: Names) -> Receipt:
+    """Remove ``names``, and the host if it is one of them."""
+    content = names.scrub(receipt.model_dump(), keep=FIXED)
+    if names.hosts:
+        content["header"]["host"] = None
+    for item in (*content["criteria"], *content["findings"], *content["plots"]):
+        item["id"] = names.text(item["id"])  # it may contain a metric's name, which is the script's
+    return Receipt.model_validate(content)
+
+
+_Tile = tuple[str, float | None, Callable[[float], str]]
+
+
+def headline(receipt: Receipt) -> str:
+    """Return ``mnist · docker · 1 × NVIDIA H200``."""
+    header = receipt.header
+    tuned = " · tuned" if receipt.changes is not None and receipt.changes.applied else ""
+    return f"{header.target} · {header.backend} · {device_in_words(header)}{tuned}"
+
+
+def ending(receipt: Receipt) -> str:
+    """Return ``Passed. Finished in 33 s; 5 criteria met``."""
+    return receipt.outcome.sentence + exit_words(receipt)
+
+
+def exit_words(receipt: Receipt) -> str:
+    """Return `` (seatrial exits with 1)``; "" for an exit code of 0 that nothing would change."""
+    footnote = receipt.outcome.footnote
+    if not receipt.exit_code and not footnote:
+        return ""
+    return f" (seatrial exits with {receipt.exit_code}{f'; {footnote}' if footnote else ''})"
+
+
+def warnings(receipt: Receipt) -> list[str]:
+    """Return the warnings to show. Each local run's evidence could be altered: the row about evidence has that."""
+    usual = receipt.header.backend == "local"
+    return [warning for warning in receipt.warnings if not (usual and warning.startswith(ALTERABLE))]
+
+
+def numbers(receipt: Receipt) -> list[str]:
+    """Return three at most: how long, how well, how busy or how fast."""
+    measured = receipt.measurements
+    found = [] if measured.wall_s is None else [format_seconds(measured.wall_s)]
+    metrics = {metric.name: metric for metric in measured.metrics}
+    required = [c.id.removeprefix("metric-") for c in receipt.criteria if c.id.startswith("metric-")]
+    name = next((name for name in (*required, *reversed(headline_metrics(metrics))) if name in metrics), None)
+    if name is not None:
+        found.append(f"{name} {metrics[name].last:.4g}" + (" %" if metrics[name].unit else ""))
+    busy = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
+    steps = [each.examples_per_s for each in receipt.anatomy if each.examples_per_s]
+    if busy:
+        found.append(f"GPU {percent(sum(busy) / len(busy))} busy")
+    elif measured.images_per_s:
+        found.append(f"{measured.images_per_s:,.0f} examples/s")
+    elif steps:
+        found.append(f"{sum(steps):,.0f} examples/s")
+    return found
+
+
+def tiles(receipt: Receipt) -> list[Row]:
+    """Return the first numbers of a page; of several GPUs their mean."""
+    measured, serving = receipt.measurements, receipt.serving
+    utilization = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
+    sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
+    last = {metric.name: metric.last for metric in measured.metrics}
+    units = {metric.name: f", {metric.unit}" for metric in measured.metrics if metric.unit}
+    loss, accuracy = headline_metrics(last)
+    steps = receipt.anatomy[0] if receipt.anatomy else None
+    of_rank = ", rank 0" if len(receipt.anatomy) > 1 else ""
+    served: list[_Tile] = []
+    if serving is not None and serving.reported:
+        served = [
+            (name, value, "{:.3g} ms".format) for name, value in (("p50", serving.p50_ms), ("p99", serving.p99_ms))
+        ]
+        served = [("requests", serving.requests, figure), *served]
+        served.append(("for 1,000 requests", serving.joules_per_1000, energy_short))
+    found: list[_Tile] = [
+        (accuracy.replace("_", " ") + units.get(accuracy, ""), last.get(accuracy), _four_digits),
+        (loss.replace("_", " "), last.get(loss), _four_digits),
+        ("wall time", measured.wall_s, format_seconds),
+        ("GPU utilisation", fmean(utilization) if utilization else None, percent),
+        ("SM activity", fmean(sm_activity) if sm_activity else None, percent),
+        *served,
+        (f"steps/s{of_rank}", steps.steps_per_s if steps else None, rate),
+        (f"examples/s{of_rank}", steps.examples_per_s if steps else None, rate),
+        ("examples/s", measured.images_per_s, lambda value: figure(round(value))),
+        ("energy", measured.energy_j, energy_short),
+    ]
+    return [Row(label, words(value)) for label, value, words in found if value is not None]
+
+
+def _four_digits(value: float) -> str:
+    return figure(float(f"{value:.4g}"))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import computed_field
 
 from seatrial.errors import EXIT_CRITERIA, EXIT_DONE
-from seatrial.receipt.formatting import count
 from seatrial.receipt.section import Criterion, Record
+from seatrial.receipt.values import count
 
 if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from seatrial.receipt.fields import clean_line, number
 from seatrial.receipt.reported import MAX_POINTS, MAX_SERIES, Point, ReportedSteps, thin
+from seatrial.receipt.values import clean_line, number
 from seatrial.system.toml_file import parse_toml
 
 #: Bounds of the work: characters of one state of a line, of the words before a number, and numbers of one state.

@@ -9,7 +9,7 @@ from functools import lru_cache
 from statistics import median
 from typing import Any, Literal
 
-from seatrial.receipt.fields import clean, number, text
+from seatrial.receipt.values import clean, number, text
 
 Point = tuple[float, float]
 

@@ -12,11 +12,10 @@ from seatrial.backends.base import State
 from seatrial.errors import DiskError
 from seatrial.events import AgentFinished, HostState, follow_chain
 from seatrial.job.plan import Gpu, Plan
-from seatrial.receipt.judge import judge
-from seatrial.receipt.model import Receipt
+from seatrial.receipt.judge import judge, write_receipt
+from seatrial.receipt.model import JSON_NAME, Receipt
 from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.sections.what_ran import TrackerPage
-from seatrial.receipt.store import JSON_NAME, write_receipt
 from seatrial.runs import notify
 from seatrial.runs.leases import backend_of, give_back, handle_of, leases, state_of
 from seatrial.runs.mlflow import URI

@@ -39,7 +39,7 @@ def finalise(
 
 def receipt_of(run: Run) -> Receipt:
     """Return the receipt of an ended run. Raises SeatrialError: it is none, or not the one that was written."""
-    from seatrial.receipt.store import JSON_NAME, MOST_BYTES, load
+    from seatrial.receipt.model import JSON_NAME, MOST_BYTES, load
 
     receipt, summary = load(run.folder), run.summary()
     if summary is not None and summary.receipt not in (None, run.records.measure(JSON_NAME, max_bytes=MOST_BYTES)[1]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
-from seatrial.receipt.fields import number
+from seatrial.receipt.values import number
 from seatrial.runs.run import Run, Summary, run_name
 from seatrial.system.host import Host
 

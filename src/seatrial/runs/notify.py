@@ -16,8 +16,7 @@ from typing import Any
 
 from seatrial.errors import SeatrialError
 from seatrial.job.tables import Notify, program_of
-from seatrial.receipt.model import Receipt
-from seatrial.receipt.store import JSON_NAME
+from seatrial.receipt.model import JSON_NAME, Receipt
 from seatrial.runs.run import Run, run_name
 from seatrial.system import command
 from seatrial.system.host import Host

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from seatrial import events
 from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.events import Event, EvidenceLog
-from seatrial.input_frames import PIPE
+from seatrial.frames import PIPE
 from seatrial.system import nofollow
 from seatrial.system.records import Folder, Process
 from seatrial.system.typed_path import as_typed

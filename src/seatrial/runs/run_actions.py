@@ -152,7 +152,7 @@ def verify(run: Run) -> Verification:
 
 
 def _verify(run: Run, summary: Summary | None) -> Verification:
-    from seatrial.receipt.store import JSON_NAME, MOST_BYTES, load  # not loaded before a run has started
+    from seatrial.receipt.model import JSON_NAME, MOST_BYTES, load  # not loaded before a run has started
 
     receipt = run.folder / JSON_NAME
     if summary is not None and _digest(run, JSON_NAME, MOST_BYTES) != summary.receipt:

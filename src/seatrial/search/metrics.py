@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from seatrial import events
 from seatrial.errors import SeatrialError, TrialsFailError, UsageError
 from seatrial.events import Step
-from seatrial.receipt.fields import number, text
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.printed import Printed
 from seatrial.receipt.reported import PHASES
+from seatrial.receipt.values import number, text
 from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.search.request import Objective

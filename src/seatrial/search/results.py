@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.common.paired import mean
 from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_seconds
-from seatrial.receipt.formatting import in_words
+from seatrial.receipt.values import in_words
 from seatrial.search.request import Objective
 from seatrial.search.search import PLACE_FOLDER, Search, place_of
 from seatrial.search.trial import State, Trial
@@ -270,7 +270,7 @@ def _ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]
 
 def _tiles(best: Trial | None, objective: Objective | None) -> list[tuple[str, str]]:
     """Return the winner's value, settings and time."""
-    from seatrial.receipt.formatting import figure
+    from seatrial.receipt.values import figure
 
     if best is None or objective is None or best.value is None:
         return []

@@ -23,7 +23,7 @@ from seatrial.system.files import make_folder, write_atomically
 
 #: Contents of the archive, relative to the package. The agent imports nothing else of seatrial.
 _ROOMS = ("agent", "common", "compat", "events", "probe", "findings")
-_FILES = ("__init__.py", "frames.py", "input_frames.py")
+_FILES = ("__init__.py", "frames.py")
 
 _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\n"
 
@@ -59,7 +59,7 @@ def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str
             kept = tables if layer in (*IN_RUN, "running") else {}
             catalog[layer] = {id: {**table, "sources": []} for id, table in kept.items()}
     tune = {name for name in whole if name.startswith(("seatrial/agent/tune/", "seatrial/common/paired"))}
-    unused = tune - {f"seatrial/agent/tune/{name}.py" for name in ("__init__", "spec")}
+    unused = tune - {"seatrial/agent/tune/__init__.py"}
     if not stand_ins:
         unused |= {name for name in whole if name.startswith("seatrial/compat/")}
     lean = {

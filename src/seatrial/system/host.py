@@ -19,8 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from seatrial.errors import DiskError, UsageError
-from seatrial.probe.container import Cgroup
-from seatrial.probe.machine import MachineSampler
+from seatrial.probe.container import Cgroup, MachineSampler
 
 #: Moves the state folder, e.g. where HOME is on a file system without locks.
 STATE_VARIABLE = "SEATRIAL_STATE"

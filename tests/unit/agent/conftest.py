@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from seatrial.agent.signals import FORWARDED
+from seatrial.agent.target import FORWARDED
 
 
 @pytest.fixture(autouse=True)

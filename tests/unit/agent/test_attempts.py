@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.agent import attempts
+from seatrial.agent import supervisor
 from seatrial.agent.journal import Journal
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.agent.plan import agent_exit_code
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.job.in_container import EXIT_POD_STOPPED
 
 PEERS = {"nodes": 2, "restarts": 1}
@@ -17,12 +18,12 @@ POD = {"pod_restarts": 3}
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """run(codes, …) → (exit code, codes that were not needed) of a target that ends with these codes in turn."""
-    monkeypatch.setattr(attempts, "PAUSE_S", 0)
+    monkeypatch.setattr(supervisor, "PAUSE_S", 0)
 
     def run(codes, requested=False, folder=tmp_path, **keys):
         left = list(codes)
         plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir=str(folder), **keys)
-        return attempts.run_again(plan, Journal(str(folder)), lambda: (left.pop(0), requested)), left
+        return supervisor.run_again(plan, Journal(str(folder)), lambda: (left.pop(0), requested)), left
 
     return run
 
@@ -61,12 +62,12 @@ def test_pods_that_were_lost_without_a_word_are_counted(run, tmp_path):
 def test_records_of_the_targets_own_making_count_for_nothing(run, tmp_path, text):
     (tmp_path / ".failures").write_bytes(text)
     (tmp_path / ".pods").write_bytes(text)
-    assert attempts.failures(str(tmp_path)) == [] and run([0], pod_restarts=0) == (0, [])
+    assert supervisor.failures(str(tmp_path)) == [] and run([0], pod_restarts=0) == (0, [])
 
 
 def test_a_record_of_any_length_is_read_to_a_limit(tmp_path):
     (tmp_path / ".failures").write_bytes(b"1\n" * 10_000_000)
-    assert len(attempts.failures(str(tmp_path))) < 10_000
+    assert len(supervisor.failures(str(tmp_path))) < 10_000
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -94,4 +95,4 @@ def test_a_record_that_is_no_regular_file_is_left_alone(run, tmp_path, kind):
 )
 def test_exit_code_shows_a_controller_whether_the_run_has_ended(code, stopped, pod_restarts, reported):
     plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir="/", pod_restarts=pod_restarts)
-    assert attempts.exit_code(plan, code, stopped) == reported
+    assert agent_exit_code(plan, code, stopped) == reported

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from seatrial import events, frames
-from seatrial.agent import framed_output
+from seatrial.agent import journal as journal_module
 from seatrial.agent.journal import Journal
 
 FORGED = b'{"type":"gpu.context","source":"agent","uuid":"GPU-0","pid":7,"evidence":"nvml-process"}'
@@ -144,7 +144,7 @@ def test_a_full_disk_is_printed_once_and_is_no_end(tmp_path, capfd, monkeypatch)
 
 
 def test_evidence_is_kept_for_a_reader_that_stalls_and_output_is_not(monkeypatch):
-    monkeypatch.setattr(framed_output, "STALL_S", 0.05)
+    monkeypatch.setattr(journal_module, "STALL_S", 0.05)
     read_end, write_end = os.pipe()
     saved = os.dup(1)
     os.dup2(write_end, 1)

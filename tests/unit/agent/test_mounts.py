@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import Agent
-from seatrial.agent import mounts
+from seatrial.agent import plan
 
 
 def identity(path: Path) -> list[int]:
@@ -26,7 +26,7 @@ def archive(tmp_path: Path) -> Path:
 
 def compared(archive: Path, *targets: Path, **others: "list[int] | None") -> "tuple[str | None, str | None]":
     wanted = {str(archive): identity(archive), **{str(target): identity(target) for target in targets}}
-    return mounts.compare({**wanted, **others}, str(archive))
+    return plan.compare_mounts({**wanted, **others}, str(archive))
 
 
 def test_mounts_as_the_host_opened_them_pass_and_another_folder_is_named(tmp_path: Path, archive: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_mask_must_be_a_mount_of_its_own_and_another_kernel_is_reported(tmp_pa
     assert compared(archive, **{"/proc": None}) == (None, None)
     assert compared(archive, **{str(tmp_path / "masked"): None}) == (str(tmp_path / "masked"), None)
     elsewhere = {str(archive): [1, 2], str(tmp_path): [3, 4]}
-    assert mounts.compare(elsewhere, str(archive)) == (None, "the engine runs in a virtual machine")
+    assert plan.compare_mounts(elsewhere, str(archive)) == (None, "the engine runs in a virtual machine")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reaches every folder")

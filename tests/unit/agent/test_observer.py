@@ -13,7 +13,7 @@ from seatrial.agent.journal import Journal
 from seatrial.agent.observer import Observer
 from seatrial.agent.output import Activity, TargetReports
 from seatrial.agent.plan import Gpu
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import events
-from seatrial.agent import framed_output, output
-from seatrial.agent.framed_output import PassThrough
-from seatrial.agent.journal import Journal, Redactor
+from seatrial.agent import journal, output
+from seatrial.agent.journal import Journal, PassThrough, Redactor
 from seatrial.agent.output import Activity
 
 WRITES = st.lists(st.tuples(st.integers(1, 60_000), st.booleans()), min_size=1, max_size=40)
@@ -41,8 +40,8 @@ def through(writes, pauses_s, stall_s=0.01):
     try:
         way = PassThrough(write_end)
         patch = pytest.MonkeyPatch()
-        patch.setattr(framed_output, "STALL_S", stall_s)
-        patch.setattr(framed_output, "_BACKLOG_BYTES", 100_000)
+        patch.setattr(journal, "STALL_S", stall_s)
+        patch.setattr(journal, "_BACKLOG_BYTES", 100_000)
         reader.start()
         try:
             for number, (size, keep) in enumerate(writes):
@@ -75,8 +74,8 @@ def test_what_arrives_is_whole_writes_in_order_with_all_that_is_kept(writes, see
 
 def test_what_is_kept_has_an_end(monkeypatch):
     """A reader that never comes back does not take the container's memory."""
-    monkeypatch.setattr(framed_output, "STALL_S", 0.01)
-    monkeypatch.setattr(framed_output, "_KEPT_BYTES", 1_000_000)
+    monkeypatch.setattr(journal, "STALL_S", 0.01)
+    monkeypatch.setattr(journal, "_KEPT_BYTES", 1_000_000)
     read_end, write_end = os.pipe()
     way = PassThrough(write_end)
     for _ in range(100):
@@ -87,7 +86,7 @@ def test_what_is_kept_has_an_end(monkeypatch):
 
 
 def test_a_reader_that_stalls_is_waited_for_once_and_one_that_leaves_takes_the_rest(monkeypatch):
-    monkeypatch.setattr(framed_output, "STALL_S", 0.1)
+    monkeypatch.setattr(journal, "STALL_S", 0.1)
     read_end, write_end = os.pipe()
     way = PassThrough(write_end)
     began = time.monotonic()
@@ -115,7 +114,7 @@ def stream_of(tmp_path):
         engine_read, engine_write = os.pipe()
         activity = Activity()
         stream = output.Stream(number, read_end, folder, Redactor([b"hunter2"]), Journal(str(tmp_path)), activity)
-        stream.engine = framed_output.PassThrough(engine_write)
+        stream.engine = journal.PassThrough(engine_write)
         while stream.pump():
             pass
         os.close(engine_write)

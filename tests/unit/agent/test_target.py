@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from seatrial.agent.signals import recipients
-from seatrial.agent.target import command, interpreter, target_environment
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.agent.target import command, interpreter, signal_recipients, target_environment
+from seatrial.common.agent_plan import AgentPlan
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
 
@@ -80,6 +79,6 @@ def test_torchrun_alone_gets_sigint(number: signal.Signals, launcher: str, with_
     with subprocess.Popen([sys.executable, "-c", rank], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        found = recipients(number, process.pid, launcher)
+        found = signal_recipients(number, process.pid, launcher)
         assert process.pid in found and (len(found) > 1) is with_ranks
         process.communicate(b"\n\n")

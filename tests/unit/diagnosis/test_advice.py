@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.diagnosis import advice
+from seatrial.diagnosis import MEANING, Advice, advice
 from seatrial.diagnosis.advice import ADVICE, elsewhere, in_framework
-from seatrial.diagnosis.diagnosis import MEANING, Advice
 from seatrial.diagnosis.signals import Signals, signals
 
 PYTORCHS = re.compile(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from judged_again import judged_again, read_packed
-from seatrial.diagnosis.diagnosis import MEANING
+from seatrial.diagnosis import MEANING
 
 TESTS = Path(__file__).resolve().parents[2]
 BOUND = TESTS / "lab" / "bound"

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 import fork_server
-from seatrial.diagnosis.diagnosis import MEANING
+from seatrial.diagnosis import MEANING
 from seatrial.doctor.explain import explain_stream, explain_text
-from seatrial.findings.catalogue import entries
-from seatrial.findings.known import Known
+from seatrial.findings.catalogue import Known, entries
 from seatrial.images.build.failure import explain as explain_build
 from seatrial.images.build.failure import readable
 from seatrial.job.plan import ImagePlan

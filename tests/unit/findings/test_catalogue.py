@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import seatrial.findings
-from seatrial.findings.catalogue import OF_A_BUILD, by_id, consequences_last, entries, without_consequences
+from seatrial.findings.catalogue import GAP, OF_A_BUILD, by_id, consequences_last, entries, without_consequences
 from seatrial.findings.finding import SEVERITIES
-from seatrial.findings.known import GAP
 from seatrial.system import agent_archive
 
 CATALOGUE = entries()

@@ -21,7 +21,7 @@ from seatrial.monitor import reading as reading_module
 from seatrial.monitor.reading import ContainerNames, MachineReader, Named
 from seatrial.monitor.top import COLUMNS, ReadingLog, open_sink
 from seatrial.monitor.top_screen import SORTS, History, TopOptions, render
-from seatrial.probe.machine import Owner
+from seatrial.probe.processes import Owner
 from seatrial.system.host import Host
 
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}

@@ -14,7 +14,7 @@ import yaml
 
 from fakes import a_container, a_plan
 from planning_sites import GPUS, SCRIPT, a_host, a_site, facts_of
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import DataMount

@@ -14,7 +14,7 @@ from cluster_plans import a_cluster_plan
 from planning_sites import facts_of
 from seatrial.agent import target
 from seatrial.agent.target import command
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts

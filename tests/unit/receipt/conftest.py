@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial.backends.base import ImageFacts, State
-from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import EvidenceLog, follow_chain
 from seatrial.job.model import Criteria, DataMount, Job, Target
 from seatrial.job.plan import Gpu, ImagePlan, Plan

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from fakes import a_container
 from seatrial.backends.base import State
 from seatrial.job.plan import ImagePlan, Mount
-from seatrial.receipt import summary
+from seatrial.receipt import model
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.outcome import NO_GPU
-from seatrial.receipt.render import html, markdown
+from seatrial.receipt.render import markdown, pages
 from tables import cases
 
 from .conftest import H200, OTHER, SCENARIOS, START, Scenario, at, ending, prologue, rows_of, running
@@ -328,7 +328,7 @@ def test_findings_and_warnings_of_runs_that_finished(scenario, tmp_path):
     assert receipts["cpu-success"].findings == () and "OOM killer ended 2" in receipts["cpu-success"].warnings[0]
     assert receipts["h200-success"].findings[0].evidence[0].startswith("stdout.log line 1")
     assert receipts["cpu-fallback"].outcome.words.endswith(NO_GPU.format("ran"))
-    assert summary.warnings(receipts["cpu-fallback"]) == [] and receipts["cpu-fallback"].warnings
+    assert model.warnings(receipts["cpu-fallback"]) == [] and receipts["cpu-fallback"].warnings
     assert receipts["garbage"].warnings[0].startswith("3 lines of events.jsonl could not be read")
     assert receipts["garbage"].measurements.metrics[-1].last > 0.99
 
@@ -365,7 +365,7 @@ def test_no_list_of_objects_stops_a_receipt(events, gpu_mode):
     with TemporaryDirectory() as folder:
         receipt = Scenario(events, (H200,), gpu_mode, criteria={"metrics": {"loss": "< 1"}}).judge(Path(folder))
     assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
-    html.render(receipt)
+    pages.render(receipt)
     markdown.render(receipt)
 
 

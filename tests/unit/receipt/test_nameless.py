@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from seatrial.receipt.model import Receipt
-from seatrial.receipt.render import html, markdown, terminal
-from seatrial.receipt.store import load, write_receipt
+from seatrial.receipt.judge import write_receipt
+from seatrial.receipt.model import Receipt, load
+from seatrial.receipt.render import markdown, pages, terminal
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def renderings(receipt: Receipt, folder: Path) -> str:
     write_receipt(folder, receipt)
     assert load(folder) == receipt
     written = [(folder / f"receipt.{suffix}").read_text() for suffix in ("json", "md", "html")]
-    return "\n".join([console.export_text(), markdown.render(receipt), html.render(receipt), *written])
+    return "\n".join([console.export_text(), markdown.render(receipt), pages.render(receipt), *written])
 
 
 WHO = ("zebedee", "florence.example.org", "/data/zebedee")

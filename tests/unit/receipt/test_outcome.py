@@ -12,8 +12,8 @@ from seatrial.backends.base import State
 from seatrial.job.model import Criteria
 from seatrial.job.tables import Serving, Tuning
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.render import html, markdown
-from seatrial.receipt.summary import ending as sentence
+from seatrial.receipt.model import ending as sentence
+from seatrial.receipt.render import markdown, pages
 from tables import constant
 
 from .conftest import ALTERABLE, H200, SCENARIOS, START, Scenario, at, ending, prologue, run_of, running, stopped_by
@@ -95,7 +95,7 @@ def test_headline(case: str, tmp_path: Path) -> None:
     assert (receipt.outcome.level, sentence(receipt)) == (level, words)
     assert receipt.model_dump(mode="json")["outcome"]["sentence"] == words.rpartition(" (seatrial")[0] or words
     mark, badge = {"good": ("✅", "pass"), "warning": ("⚠️", "warning"), "bad": ("❌", "fail")}[level]
-    assert markdown.render(receipt).startswith(f"# {mark} ") and f'badge {badge}">' in html.render(receipt)
+    assert markdown.render(receipt).startswith(f"# {mark} ") and f'badge {badge}">' in pages.render(receipt)
 
 
 @pytest.mark.parametrize("made", [_gpu, _cpu])

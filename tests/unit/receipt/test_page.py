@@ -7,7 +7,7 @@ import pytest
 
 from seatrial.backends.base import State
 from seatrial.receipt.logs import MAX_FRAMES, MAX_LETTERS, MAX_LINES, read_log_end, read_output
-from seatrial.receipt.render import html
+from seatrial.receipt.render import pages
 from seatrial.receipt.render.svg import HEIGHT, draw
 from seatrial.receipt.section import Line, Plot
 from seatrial.receipt.sections.curves import values_in_window, window_note
@@ -18,7 +18,7 @@ from .conftest import at
 def test_failed_criteria_are_first_and_open_ones_folded(scenario, tmp_path):
     run = scenario("cpu-success")
     run.criteria = {"metrics": {"accuracy": ">= 2", "loss": "<= 100"}}
-    page = html.render(run.judge(tmp_path))
+    page = pages.render(run.judge(tmp_path))
     _, _, criteria = page.partition("<h2>Criteria</h2>")
     shown, _, folded = criteria.partition("<details>")
     order = re.findall(r'badge (\w+)">[✓✗!] (?:pass|fail|warning)<', shown)
@@ -37,10 +37,10 @@ def test_failed_run_shows_traceback_and_last_lines_without_secrets(scenario, tmp
     receipt = run.judge(tmp_path)
     assert receipt.ending.traceback[0].startswith("Traceback")
     assert receipt.ending.traceback[-1].startswith("ValueError: <redacted> expected 10 classes")
-    page = html.render(receipt)
+    page = pages.render(receipt)
     assert page.index("Why it failed") < page.index("<h2>Criteria</h2>") and "File &#34;/workspace/train.py" in page
     assert "opensesame" not in receipt.model_dump_json() + page
-    assert "<script" not in page and "Why it failed" not in html.render(receipt, embedded=True)
+    assert "<script" not in page and "Why it failed" not in pages.render(receipt, embedded=True)
 
 
 @pytest.mark.parametrize(("name", "has_end"), [("cpu-success", False), ("script-error", True)])
@@ -114,7 +114,7 @@ def test_numbers_of_charts_are_those_under_measured(scenario, tmp_path):
     assert busy["utilisation"] == ("mean", receipt.measurements.gpus[0].utilization_mean_pct)
     assert values_in_window(receipt, plots["cpu"]) == [("mean", receipt.measurements.cpu_cores_mean)]
     assert values_in_window(receipt, plots["steps-loss"]) is None
-    assert "Shaded: the training window, " in html.render(receipt)
+    assert "Shaded: the training window, " in pages.render(receipt)
     measured = receipt.measurements.model_copy(update={"samples": 0, "window_start_s": 1e6, "window_s": 1.0})
     empty = receipt.model_copy(update={"measurements": measured})
     ((word, _),) = values_in_window(empty, plots["cpu"])
@@ -129,7 +129,7 @@ def a_plot(*points):
 def test_no_cell_of_the_plots_is_empty(scenario, tmp_path, count):
     receipt = scenario("cpu-success").judge(tmp_path)
     plots = (a_plot((0.0, 1.0), (1.0, 2.0)),) * count
-    page = html.render(receipt.model_copy(update={"plots": plots, "anatomy": ()}))
+    page = pages.render(receipt.model_copy(update={"plots": plots, "anatomy": ()}))
     wide = page.count('<div class="broad">')  # spans both columns
     assert (count + wide) % 2 == 0 and wide <= 1
 

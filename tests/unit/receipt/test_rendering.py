@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from seatrial.errors import DiskError, RunNotFoundError, UntrustedPathError
-from seatrial.receipt.render import html, markdown, terminal
-from seatrial.receipt.store import load, write_receipt
+from seatrial.receipt.judge import write_receipt
+from seatrial.receipt.model import load
+from seatrial.receipt.render import markdown, pages, terminal
 
 from .conftest import START, at
 
@@ -56,7 +57,7 @@ def test_output_of_a_run_cannot_steer_a_terminal(scenario, tmp_path):
 
 
 def test_page_loads_nothing_and_its_tags_are_balanced(every_scenario, tmp_path):
-    page = html.render(every_scenario[1].judge(tmp_path))
+    page = pages.render(every_scenario[1].judge(tmp_path))
     assert not re.search(r"https?://|\bsrc=|\bhref=|url\(|@import|<script|<link|\bon\w+=", page)
     assert "default-src 'none'" in page
     open_tags = []
@@ -80,19 +81,19 @@ def test_output_of_a_run_is_escaped_in_a_page(scenario, tmp_path):
     run = scenario("script-error")
     run.events += [at(6.1, "note", message='"><svg onload=alert(1)>')]
     run.events += [at(6.2, "step", "target", **{'"><img src=x onerror=alert(1)>': x}) for x in (1.0, 2.0)]
-    page = html.render(run.judge(tmp_path))
+    page = pages.render(run.judge(tmp_path))
     assert "<script>" not in page and "&lt;script&gt;alert(1)" in page
     assert "&lt;img" in page and "&lt;svg onload" in page
     assert "<img" not in page and "<svg onload" not in page
 
 
 def test_plots_and_tiles_of_gpu_runs(scenario, tmp_path):
-    page = html.render(scenario("h200-success").judge(tmp_path))
+    page = pages.render(scenario("h200-success").judge(tmp_path))
     titles = re.findall(r"<h3>([^<]*)</h3><ul>", page)
     assert titles == ["loss", "accuracy", "GPU busy (%)", "GPU memory, sampled (GB)", "GPU power (W)", "CPU (cores)",
                       "Host memory, sampled (GB)"]  # fmt: skip
     (tmp_path / "other").mkdir()
-    page = html.render(scenario("gpu-not-used").judge(tmp_path / "other"))
+    page = pages.render(scenario("gpu-not-used").judge(tmp_path / "other"))
     assert "<b>44 %</b><span>GPU utilisation</span>" in page, "not of the busy GPU alone"
     assert "<b>cause:</b> The script uses 1 GPU" in page and "<b>fix:</b></p><pre><code>seatrial run" in page
 
@@ -108,14 +109,14 @@ def test_many_steps_stay_small_and_keep_their_spike(scenario, tmp_path, count):
     receipt = run.judge(tmp_path)
     loss = next(line for plot in receipt.plots for line in plot.lines if line.name == "loss")
     assert max(y for _, y in loss.points) == 77.0
-    assert len(html.render(receipt)) < 200_000 and len(receipt.model_dump_json()) < 200_000
+    assert len(pages.render(receipt)) < 200_000 and len(receipt.model_dump_json()) < 200_000
 
 
 def test_too_many_metric_names_are_cut_with_a_warning(scenario, tmp_path):
     run = scenario("cpu-success")
     run.events += [at(5, "step", "target", **{f"m{i}": i, "step": s}) for s in range(2) for i in range(3_000)]
     receipt = run.judge(tmp_path)
-    assert len(html.render(receipt)) < 2_000_000
+    assert len(pages.render(receipt)) < 2_000_000
     assert any("metrics were skipped" in warning for warning in receipt.warnings)
 
 

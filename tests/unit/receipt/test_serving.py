@@ -14,7 +14,7 @@ from rich.console import Console
 from seatrial.job.model import Target
 from seatrial.job.tables import Serving, Weights
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.render import html, markdown, terminal
+from seatrial.receipt.render import markdown, pages, terminal
 from seatrial.receipt.render.svg import MAX_BARS, draw_bars
 from seatrial.receipt.section import Bars
 from seatrial.receipt.sections.serving import MAX_SIZES, MAX_STATUSES
@@ -131,7 +131,7 @@ def test_every_rendering_shows_the_count_and_escapes_names(tmp_path: Path) -> No
     receipt = judged(tmp_path, REPORT)
     console = Console(width=200, record=True, file=(tmp_path / "out").open("w"))
     terminal.render(receipt, console)
-    page, text = html.render(receipt), markdown.render(receipt)
+    page, text = pages.render(receipt), markdown.render(receipt)
     for shown in (console.export_text(), text, page):
         for words in (
             "digits.safetensors",
@@ -147,7 +147,7 @@ def test_every_rendering_shows_the_count_and_escapes_names(tmp_path: Path) -> No
     assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
     assert receipt.serving is not None and receipt.serving.batches[2].batches == 40
     evil = receipt.serving.model_copy(update={"model": "<script>alert(1)</script>"})
-    assert "<script>alert" not in html.render(receipt.model_copy(update={"serving": evil}))
+    assert "<script>alert" not in pages.render(receipt.model_copy(update={"serving": evil}))
 
 
 def test_server_that_died_or_was_never_ready(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.render import html, markdown
+from seatrial.receipt.render import markdown, pages
 from seatrial.receipt.render.svg import draw_stack
 from seatrial.receipt.section import STEPS_PLOT, Line, Plot, Shares
 from seatrial.receipt.sections.steps import stacked_plot
@@ -61,7 +61,7 @@ def test_many_lines_are_joined_and_the_shares_stay(tmp_path: Path) -> None:
 
 def test_part_has_one_colour_and_one_time_everywhere(tmp_path: Path) -> None:
     receipt = receipt_of(tmp_path, line_at(1, data=0.5, backward=0.5), line_at(2, data=1.0, backward=1.0))
-    _, _, page = html.render(receipt).partition('<div class="stack"')
+    _, _, page = pages.render(receipt).partition('<div class="stack"')
     shares, _ = blocks_of(receipt, "Steps")
     assert isinstance(shares, Shares) and len({part.colour for part in shares.parts}) == 2
     for part in shares.parts:
@@ -82,7 +82,7 @@ def test_part_has_one_colour_and_one_time_everywhere(tmp_path: Path) -> None:
 )
 def test_unusable_lines_do_not_break_the_page(line: dict[str, Any], tmp_path: Path) -> None:
     lines = [at(5 + n, "step", "target", anatomy={"pid": 7, "steps": n, "seconds": n, **line}) for n in (1, 2, 3)]
-    page = html.render(receipt_of(tmp_path, *lines))
+    page = pages.render(receipt_of(tmp_path, *lines))
     assert "<script" not in page and not re.search(r'd="[^"]*(nan|inf)', page)
 
 
@@ -93,5 +93,5 @@ def test_steps_of_an_older_receipt_are_drawn_as_lines(tmp_path: Path) -> None:
     a, b = plot_of(receipt).lines
     lines = (a, Line(name=b.name, points=b.points[2:]))
     old = Plot(id=STEPS_PLOT, title="Where the time went", unit="%", x="seconds", lines=lines)
-    page = html.render(receipt.model_copy(update={"plots": (old,)}))
+    page = pages.render(receipt.model_copy(update={"plots": (old,)}))
     assert 'class="area' not in page and "Where the time went (%)" in page

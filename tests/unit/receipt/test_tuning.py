@@ -11,7 +11,7 @@ from rich.console import Console
 
 from seatrial.job.tables import Tuning
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.render import html, markdown, terminal
+from seatrial.receipt.render import markdown, pages, terminal
 from tables import constant
 
 from .conftest import EXITED, Scenario, at
@@ -45,14 +45,14 @@ def test_table_is_in_every_rendering(tmp_path: Path) -> None:
     receipt = judged(tmp_path, REPORT)
     assert receipt.tune is not None and receipt.tune.kept == {"workers": 8, "persistent_workers": True}
     assert receipt.header.target.startswith("tune train.py") and receipt.exit_code == 0
-    for text in (shown(receipt), markdown.render(receipt).replace("\\", ""), html.render(receipt)):
+    for text in (shown(receipt), markdown.render(receipt).replace("\\", ""), pages.render(receipt)):
         for words in ("as it is", "persistent_workers, workers=8", "2.00 ×", "trains differently", "(1.95–2.06)"):
             assert words in text
         for words in ("one process trains", "two seeds", "train.py:31", "(0.20–1.70); measure longer"):
             assert words in text
         assert "margin of a change is 0.12" in " ".join(text.split())
     assert "2.00 times as fast with persistent_workers, workers=8" in receipt.outcome.sentence
-    assert "&lt;b&gt;no" in html.render(receipt)
+    assert "&lt;b&gt;no" in pages.render(receipt)
     for width in (60, 80, 120):
         assert all(len(line) <= width for line in shown(receipt, width).splitlines())
     assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
@@ -82,7 +82,7 @@ ODD_ROW = {"name": 4, "verdict": "best", "steps_per_s": "fast", "changes": {"x y
 def test_impossible_reports_of_a_tune_are_left_out(tmp_path: Path, report: Any) -> None:
     receipt = judged(tmp_path, report)
     assert receipt.tune is not None and receipt.tune.kept == {} and len(receipt.tune.rows) <= 40
-    for text in (shown(receipt), markdown.render(receipt), html.render(receipt)):
+    for text in (shown(receipt), markdown.render(receipt), pages.render(receipt)):
         assert "\u001b" not in text
 
 

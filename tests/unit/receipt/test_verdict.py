@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cli_project import Project, environment
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.render import html, markdown
+from seatrial.receipt.render import markdown, pages
 from seatrial.receipt.render.terminal import render_verdict
 
 SCRIPT = """
@@ -79,7 +79,7 @@ def test_recorded_receipts_still_render_and_have_their_finding_above_the_verdict
     assert kept
     for path in kept:
         receipt = Receipt.model_validate(json.loads(path.read_text()))
-        assert receipt.outcome.sentence and html.render(receipt) and markdown.render(receipt)
+        assert receipt.outcome.sentence and pages.render(receipt) and markdown.render(receipt)
         out = io.StringIO()
         render_verdict(receipt, Console(file=out, width=80))
         lines = out.getvalue().splitlines()

@@ -22,7 +22,7 @@ FSDP = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",
 )
-#: Modules of Keras 3, tf.keras 2 and TensorFlow in which a step can be seen; see keras_steps.py.
+#: Modules of Keras 3, tf.keras 2 and TensorFlow in which a step can be seen; see other_frameworks.py.
 KERAS = (
     "keras.src.callbacks",
     "keras.src.optimizers.base_optimizer",
@@ -65,12 +65,12 @@ def wanted() -> Dict[str, List[Tuple[str, str]]]:
         add(["torch._dynamo.callback"], "measure_torch", "compiling_is_here")
         add(["safetensors.torch"], "measure_torch", "saving_is_here")
         add(FSDP, "measure_torch", "fsdp_is_here")
-        add(KERAS, "keras_steps", "keras_is_here")
-        add(["jax._src.monitoring"], "jax_steps", "jax_is_here")
+        add(KERAS, "other_frameworks", "keras_is_here")
+        add(["jax._src.monitoring"], "other_frameworks", "jax_is_here")
         if os.environ.get("SEATRIAL_TRIAL"):
             add(["safetensors.torch"], "undo_journal", "skip_safetensors")
     if "JAX_PROCESS_ID" in os.environ:
-        add(["jax._src.distributed"], "jax_steps", "join_jax")
+        add(["jax._src.distributed"], "other_frameworks", "join_jax")
     return found
 
 

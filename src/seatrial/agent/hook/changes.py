@@ -92,7 +92,7 @@ def package_of(path: str) -> Optional[str]:
 #: Lines reported for one key, at most.
 _MOST_PLACES = 8
 
-#: The one list of changes, which install.py copies into this folder (seatrial.common.contract.tunables).
+#: The one list of changes, which install.py copies into this folder (seatrial.common.tunables).
 _TUNABLES = __package__ + ".tunables"
 
 

@@ -15,7 +15,7 @@ VARIABLE, FIRST_VARIABLE = "SEATRIAL_STAND_INS", "SEATRIAL_STAND_INS_FIRST"
 #: A folder inside the hook's, where Python does not look.
 FOLDER = "stand_ins"
 
-_TORCH = ("__init__", "joining", "operations", "optimizer", "world")
+_TORCH = ("__init__", "operations", "optimizer", "world")
 FILES = {"horovod": ("__init__", *("torch/" + name for name in _TORCH))}
 
 _IS_THERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(%r) is None)"
@@ -85,7 +85,7 @@ def install(
     for part in ("__init__", *(found.name for found in pkgutil.iter_modules(hook.__path__))):
         if part not in _OTHERS:
             _copy(part, os.path.join(package, part + ".py"))
-    _copy("tunables", os.path.join(package, "tunables.py"), "seatrial.common.contract")
+    _copy("tunables", os.path.join(package, "tunables.py"), "seatrial.common")
     if limit_bytes is not None:
         env[LIMIT_VARIABLE] = str(limit_bytes)
     if changes:

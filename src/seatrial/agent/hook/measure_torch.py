@@ -13,7 +13,8 @@ from time import perf_counter
 from typing import Any, Callable, Dict, Iterator, List
 
 from .observe import accompanied, safely, wrap
-from .steps import NEVER, SHORTEST_EVALUATION_S, Recorder, age_s, shared
+from .steps import NEVER, SHORTEST_EVALUATION_S, Recorder, shared
+from .timeline import age_s
 from .torch_distributed import Communication
 from .torch_loader import LoaderWatch
 from .torch_steps import HandSteps, OptimizerSteps, compiling_check

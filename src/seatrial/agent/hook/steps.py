@@ -5,10 +5,8 @@ a line of Python that was not in the CPU's caches costs some microseconds on a s
 """
 
 import atexit
-import math
 import os
 import sys
-import time
 import weakref
 from statistics import median
 from threading import get_ident
@@ -16,10 +14,7 @@ from time import perf_counter
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 from . import report
-from .timeline import StepTimeline
-
-#: Shortest time that a line covers. All its numbers count from the first step, so a lost line loses nothing.
-LINE_EVERY_S = 1.0
+from .timeline import StepLines
 
 #: Most durations in a line's median, and the number of recent ones.
 _MOST_DURATIONS, _RECENT = 4096, 64
@@ -27,9 +22,6 @@ _MOST_DURATIONS, _RECENT = 4096, 64
 #: A stretch without gradients counts as evaluation if it takes this long, and this many average steps. The average
 #: includes evaluations, so it is far above a step's own time where there are many.
 SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
-
-#: Longer work after the last step does not belong to the steps.
-_LONGEST_END_S = 0.5
 
 #: The thread of a recorder that is switched off.
 NOBODY = -1
@@ -46,7 +38,7 @@ _ALIKE, _PLAIN_S = 8, 0.2
 NEVER = (None,)
 
 
-class Recorder:
+class Recorder(StepLines):
     """Counts and times the steps of the thread that makes them.
 
     A step ends where an optimizer has stepped that bounds steps: the first one, and each that steps with a batch of
@@ -55,15 +47,14 @@ class Recorder:
 
     Attributes:
         on: False once anything in here went wrong, and in children of a process that had made steps.
-        batches: taken from loaders. unused: those with no backward pass before the loader's next.
+        batches: taken from loaders.
         passes: backward passes begun, in the thread that trains once it has stepped.
         becomes_plain: called before plain steps with the batches of each; returns False if those must be observed.
         looks_closely: called after plain steps. drawn: returns the examples in a number of their batches.
-        elsewhere: steps of threads other than the one that trains. taken: that one has stepped.
+        taken: the thread that trains has stepped.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
-        facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
         look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
-        extras: called for more keys of a line. at_ends: called before the last one.
+        at_ends: called before the last line.
         at_step: called with the number of every step, for a trial.
         evaluated: called when some time has turned out to be evaluation.
         without: the outermost context without gradients that is entered, when, and the timeline then; else NEVER.
@@ -72,34 +63,27 @@ class Recorder:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.on = True
         self.thread = get_ident()
-        self.timeline = StepTimeline()
-        self.steps = self.next_look = 0
+        self.next_look = 0
         self._alike = self._each = 0  # similar steps in a row, and the batches that each took
         self.becomes_plain: Callable[[int], bool] = lambda batches: False
         self.looks_closely: Callable[[], None] = lambda: None
         self.drawn: Callable[[int], float] = lambda batches: 0.0
-        self.examples: float = 0
-        self.facts: Dict[str, Any] = {}
         self.look: Callable[[int], None] = lambda step: None
-        self.extras: List[Callable[[], Dict[str, Any]]] = []
         self.at_ends: List[Callable[[], None]] = []
         self.evaluated: Callable[[], None] = lambda: None
         self.compiles: Callable[[], bool] = lambda: False
         self.compile_begins_at: Optional[int] = None
         self.stepped_elsewhere: Callable[[], None] = lambda: None
-        self.examples_a_step: Callable[[], float] = lambda: 0.0
         self.at_step: Optional[Callable[[int], None]] = None
-        self._written_facts: Dict[str, Any] = {}
-        self._written_regions: Dict[str, float] = {}
-        self.batches = self.passes = self.elsewhere = 0
+        self.batches = self.passes = 0
         self._boundary: Callable[[], Any] = lambda: None
         self._boundary_id, self._run = 0, 0
         self._pending: List[Tuple[int, float]] = []
         self._batches_then, self._passes_then, self._took_data = 0, 0, False
-        self._without_data = 0  # steps before which no batch was taken
-        self.unused = self._doubtful_unused = 0
+        self._doubtful_unused = 0
         self._owned: Any = weakref.WeakKeyDictionary()  # an optimizer → its parameters' ids
         self._threads: Dict[int, Any] = {}  # a thread other than the one that trains → its first optimizer
         self._is_child = self.taken = False
@@ -107,11 +91,6 @@ class Recorder:
         self._doubtful_examples: float = 0
         self._evaluates_since: Optional[Dict[str, float]] = None
         self.without: Any = NEVER
-        self._first_step_s: Optional[float] = None
-        self._before_first: Dict[str, float] = {}
-        self._last_step_s = self._line_due_s = 0.0
-        self._durations: List[float] = []
-        self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._in_child)
         atexit.register(self.finish)
 
@@ -346,66 +325,6 @@ class Recorder:
         recent = self._durations[-_RECENT:]
         return median(recent) if len(recent) > _ALIKE else None
 
-    def begin_at(self, now_s: float, totals: Dict[str, float], examples: float) -> None:
-        """Set the end of the first step, and leave out its examples: their time came before."""
-        self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
-        self._before_first, self._last_step_s = totals, now_s
-        self.examples -= examples
-        self.facts["first_step_after_s"] = round(age_s() - (perf_counter() - now_s), 3)
-
-    def report_line(self, at_end: bool = False) -> None:
-        """Report one line of all so far; ``at_end``: of the process, without what it did after its last step."""
-        if self._first_step_s is None:
-            return
-        totals = self.timeline.totals()
-        seconds = perf_counter() - self._first_step_s
-        regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
-        stepped_s = self._last_step_s - self._first_step_s
-        if at_end and seconds - stepped_s > _LONGEST_END_S:
-            seconds = stepped_s
-            written_s = sum(
-                self._written_regions.values()
-            )  # since then it was not looked at: steps as they were before
-            if written_s:
-                regions = {name: spent * seconds / written_s for name, spent in self._written_regions.items()}
-            else:
-                regions["other"] = seconds - sum(spent for name, spent in regions.items() if name != "other")
-                regions = regions if regions["other"] >= 0 else {"other": seconds}
-        self._written_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
-        line: Dict[str, Any] = {
-            "pid": self._pid,
-            "steps": self.steps + self.elsewhere,
-            "seconds": round(seconds, 6),
-            "stepped_s": round(stepped_s, 6),
-            "examples": self._known_examples(),
-            "regions": regions,
-        }
-        if self._durations:
-            line["median_step_s"] = round(median(self._durations), 7)
-        for extra in self.extras:
-            line.update(extra())
-        report.write("anatomy", line)
-        self.report_facts()
-        self._durations = []
-        self._line_due_s = perf_counter() + LINE_EVERY_S
-
-    def _known_examples(self) -> int:
-        """Return the examples of all steps. Where counting does not show those of some, because their batch is of no
-        loader or of a loader in another thread, or batches were left out or joined, windows may; else 0, as where the
-        size of a batch is one that only the script knows."""
-        few = max(1, self.steps // 20)
-        if math.isnan(self.examples):
-            return 0
-        if self.elsewhere or self._without_data > few or self.unused > few:
-            return int(self.examples_a_step() * (self.steps - 1 + self.elsewhere))
-        return int(self.examples)
-
-    def report_facts(self) -> None:
-        """Report the facts of the training if they have changed."""
-        if self.facts and self.facts != self._written_facts:
-            self._written_facts = dict(self.facts)
-            report.write("training", {"pid": self._pid, **self.facts})
-
     def finish(self) -> None:
         """Report the last line and the facts at the end of the process."""
         if not self.on or os.getpid() != self._pid:
@@ -432,13 +351,3 @@ def shared() -> Recorder:
     if not _SHARED:
         _SHARED.append(Recorder())
     return _SHARED[0]
-
-
-def age_s() -> float:
-    """Return the seconds since this process was started. Source: proc(5), starttime in clock ticks since boot."""
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return 0.0

@@ -1,7 +1,13 @@
-"""Divide a training thread's time into regions that add up."""
+"""Divide a training thread's time into regions that add up, and report lines of its steps."""
 
+import math
+import os
+import time
+from statistics import median
 from time import perf_counter
-from typing import Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import report
 
 #: Regions of a training step's wall time, as the thread that steps sees it. ``other`` is Python, the forward pass, and
 #: everything that only windows distinguish: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
@@ -124,3 +130,108 @@ class StepTimeline:
         """End optimizers' steps that raised an exception: no hook is called after those."""
         while self._in_optimizer:
             self.optimizer_ended()
+
+
+#: Shortest time that a line covers. All its numbers count from the first step, so a lost line loses nothing.
+LINE_EVERY_S = 1.0
+
+#: Longer work after the last step does not belong to the steps.
+_LONGEST_END_S = 0.5
+
+
+class StepLines:
+    """Reports the steps of a thread so far, line by line, and the facts of its training.
+
+    Attributes:
+        elsewhere: steps of threads other than the one that trains.
+        unused: batches with no backward pass before the loader's next.
+        facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
+        extras: called for more keys of a line.
+        examples_a_step: returns what windows show of a step's examples; 0 where they do not.
+    """
+
+    def __init__(self) -> None:
+        self.timeline = StepTimeline()
+        self.steps = self.elsewhere = self.unused = 0
+        self.examples: float = 0
+        self.facts: Dict[str, Any] = {}
+        self.extras: List[Callable[[], Dict[str, Any]]] = []
+        self.examples_a_step: Callable[[], float] = lambda: 0.0
+        self._without_data = 0  # steps before which no batch was taken
+        self._durations: List[float] = []
+        self._first_step_s: Optional[float] = None
+        self._before_first: Dict[str, float] = {}
+        self._last_step_s = self._line_due_s = 0.0
+        self._written_facts: Dict[str, Any] = {}
+        self._written_regions: Dict[str, float] = {}
+        self._pid = os.getpid()
+
+    def begin_at(self, now_s: float, totals: Dict[str, float], examples: float) -> None:
+        """Set the end of the first step, and leave out its examples: their time came before."""
+        self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
+        self._before_first, self._last_step_s = totals, now_s
+        self.examples -= examples
+        self.facts["first_step_after_s"] = round(age_s() - (perf_counter() - now_s), 3)
+
+    def report_line(self, at_end: bool = False) -> None:
+        """Report one line of all so far; ``at_end``: of the process, without what it did after its last step."""
+        if self._first_step_s is None:
+            return
+        totals = self.timeline.totals()
+        seconds = perf_counter() - self._first_step_s
+        regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
+        stepped_s = self._last_step_s - self._first_step_s
+        if at_end and seconds - stepped_s > _LONGEST_END_S:
+            seconds = stepped_s
+            written_s = sum(
+                self._written_regions.values()
+            )  # since then it was not looked at: steps as they were before
+            if written_s:
+                regions = {name: spent * seconds / written_s for name, spent in self._written_regions.items()}
+            else:
+                regions["other"] = seconds - sum(spent for name, spent in regions.items() if name != "other")
+                regions = regions if regions["other"] >= 0 else {"other": seconds}
+        self._written_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
+        line: Dict[str, Any] = {
+            "pid": self._pid,
+            "steps": self.steps + self.elsewhere,
+            "seconds": round(seconds, 6),
+            "stepped_s": round(stepped_s, 6),
+            "examples": self._known_examples(),
+            "regions": regions,
+        }
+        if self._durations:
+            line["median_step_s"] = round(median(self._durations), 7)
+        for extra in self.extras:
+            line.update(extra())
+        report.write("anatomy", line)
+        self.report_facts()
+        self._durations = []
+        self._line_due_s = perf_counter() + LINE_EVERY_S
+
+    def _known_examples(self) -> int:
+        """Return the examples of all steps. Where counting does not show those of some, because their batch is of no
+        loader or of a loader in another thread, or batches were left out or joined, windows may; else 0, as where the
+        size of a batch is one that only the script knows."""
+        few = max(1, self.steps // 20)
+        if math.isnan(self.examples):
+            return 0
+        if self.elsewhere or self._without_data > few or self.unused > few:
+            return int(self.examples_a_step() * (self.steps - 1 + self.elsewhere))
+        return int(self.examples)
+
+    def report_facts(self) -> None:
+        """Report the facts of the training if they have changed."""
+        if self.facts and self.facts != self._written_facts:
+            self._written_facts = dict(self.facts)
+            report.write("training", {"pid": self._pid, **self.facts})
+
+
+def age_s() -> float:
+    """Return the seconds since this process was started. Source: proc(5), starttime in clock ticks since boot."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0

@@ -6,8 +6,8 @@ The list is made anew after each kept change: a script that no longer waits for 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.agent.tune.trial import TuneTrial
-from seatrial.common.contract.tunables import BUNDLED, GROUPS
 from seatrial.common.signals import REGIONS, number, numbers, refined
+from seatrial.common.tunables import BUNDLED, GROUPS
 
 #: Parts of a training script outside of its steps.
 _NOT_OF_STEPS = ("evaluation", "checkpoint")

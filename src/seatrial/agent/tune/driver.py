@@ -7,16 +7,16 @@ import time
 from statistics import median_high
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
+from seatrial.agent import tune
 from seatrial.agent.target import become_subreaper
-from seatrial.agent.tune import spec, statistics, trial
+from seatrial.agent.tune import Spec, statistics, trial
 from seatrial.agent.tune.candidates import BESIDE, TrialAnatomy, TuneCandidate, candidates, with_workers
 from seatrial.agent.tune.fit import fit_batch
 from seatrial.agent.tune.record import TuneLog, TuneRow, append_report, last_line, refusal
-from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import TuneState
 from seatrial.agent.tune.trial import TuneTrial
-from seatrial.common.contract.tunables import GROUPS, in_words
 from seatrial.common.paired import Interval
+from seatrial.common.tunables import GROUPS, in_words
 from seatrial.probe.container import Cgroup
 
 #: Additional time for a trial that compiles, as a share of the budget; and the seconds assumed for it until one was
@@ -95,7 +95,7 @@ class TuneStopped(BaseException):
 
 def main(path: str) -> int:
     """Tune as the spec at ``path`` has it; returns the exit code."""
-    wanted = spec.read(path)
+    wanted = tune.read(path)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     become_subreaper()

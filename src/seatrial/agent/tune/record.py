@@ -5,11 +5,11 @@ import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from seatrial.agent.tune.spec import Spec
+from seatrial.agent.tune import Spec
 from seatrial.agent.tune.statistics import Rates
 from seatrial.agent.tune.trial import TuneTrial
-from seatrial.common.contract.tunables import in_words
 from seatrial.common.paired import Interval
+from seatrial.common.tunables import in_words
 from seatrial.events import EVENTS_VARIABLE
 
 

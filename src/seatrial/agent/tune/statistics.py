@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from seatrial.agent.tune.candidates import BESIDE
 from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common import paired
-from seatrial.common.contract.tunables import NEUTRAL
+from seatrial.common.tunables import NEUTRAL
 
 #: Most pairs of trials for a change, and pairs that compare the result with the original at the end. Fixed before.
 PAIRS, LAST_PAIRS = 4, 2

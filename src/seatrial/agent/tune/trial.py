@@ -11,8 +11,8 @@ import subprocess
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from seatrial.agent import signals
-from seatrial.agent.tune.spec import Spec
+from seatrial.agent import target
+from seatrial.agent.tune import Spec
 from seatrial.probe import processes
 
 #: Longest line of a trial.
@@ -291,7 +291,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     until_s = time.monotonic() + _LEAVE_S
     while time.monotonic() < until_s:
         pids = [each.pid for each in processes.descendants(os.getpid())]
-        signals.send(pids, signal.SIGKILL)
+        target.send_signal(pids, signal.SIGKILL)
         process.poll()
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

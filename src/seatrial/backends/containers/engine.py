@@ -30,7 +30,7 @@ from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.mounts import held_sources
 from seatrial.backends.containers.run_options import RunOptions, run_options
 from seatrial.errors import EngineError, EngineUnavailableError
-from seatrial.findings.known import mid_sentence
+from seatrial.findings.catalogue import mid_sentence
 from seatrial.job.in_container import (
     CONTAINER_RUN,
     FRAMED_LOG,

@@ -16,8 +16,7 @@ from seatrial.errors import (
     SeatrialError,
     UsageError,
 )
-from seatrial.findings.catalogue import AT_PULL, AT_START, entries
-from seatrial.findings.known import Known, mid_sentence
+from seatrial.findings.catalogue import AT_PULL, AT_START, Known, entries, mid_sentence
 from seatrial.findings.match import first_in
 from seatrial.job.plan import EngineAddress
 from seatrial.system.host import Host

@@ -168,7 +168,7 @@ def _pytorchjob(cluster: ClusterPlan) -> list[Manifest]:
     """Render Kubeflow's PyTorchJob v1, a master and workers; the operator makes the Services itself.
 
     No backoffLimit, and no deadline: where one is reached, the operator deletes the pods and their logs before it
-    reports the failure, for every cleanPodPolicy. Each agent counts for itself (agent/attempts.py).
+    reports the failure, for every cleanPodPolicy. Each agent counts for itself (agent/supervisor.py).
     Source: github.com/kubeflow/trainer release-1.9, manifests/base/crds/kubeflow.org_pytorchjobs.yaml;
     kubeflow/training-operator v1.9.0 pkg/controller.v1/common/job.go, DeletePodsAndServices.
     """

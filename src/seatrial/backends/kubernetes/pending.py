@@ -11,9 +11,8 @@ from typing import Any
 from seatrial.backends.kubernetes.manifests import KINDS as WORKLOADS
 from seatrial.backends.kubernetes.pods import OURS, Pod, newest, own_container
 from seatrial.backends.kubernetes.survey import Node
-from seatrial.findings.catalogue import by_id
+from seatrial.findings.catalogue import by_id, mid_sentence
 from seatrial.findings.finding import Finding
-from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import Match, first_in
 
 Object = Mapping[str, Any]

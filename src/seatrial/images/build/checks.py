@@ -13,9 +13,8 @@ from packaging.version import InvalidVersion, Version
 
 from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import EngineError, ImageError
-from seatrial.findings.catalogue import by_id
+from seatrial.findings.catalogue import by_id, mid_sentence
 from seatrial.findings.finding import Finding
-from seatrial.findings.known import mid_sentence
 from seatrial.job.plan import ImagePlan
 from seatrial.stack.facts import torch_index, wheels
 

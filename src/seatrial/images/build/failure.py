@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from seatrial.errors import ImageError
-from seatrial.findings.catalogue import AT_BUILD, OF_A_BUILD, by_id
-from seatrial.findings.known import mid_sentence, plain
+from seatrial.findings.catalogue import AT_BUILD, OF_A_BUILD, by_id, mid_sentence, plain
 from seatrial.findings.match import Match, first_in
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.job.plan import ImagePlan

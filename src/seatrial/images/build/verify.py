@@ -10,8 +10,8 @@ from typing import Any
 
 from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import ImageError
+from seatrial.findings.catalogue import mid_sentence
 from seatrial.findings.device_code import covers
-from seatrial.findings.known import mid_sentence
 from seatrial.images.build.checks import mismatch
 from seatrial.images.slim.options import slimmer_bytes
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.findings.finding import CAUSE, FIX
-from seatrial.receipt.model import Receipt
+from seatrial.receipt.model import Receipt, exit_words, headline, warnings
 from seatrial.receipt.section import Bars, Block, FindingRecord, Links, Notices, Rows, Table, Times, Verdicts
-from seatrial.receipt.summary import exit_words, headline, warnings
 from seatrial.system.text import one_line
 
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "warning": "⚠️ warning", "not judged": "➖ not judged"}

@@ -8,8 +8,8 @@ from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-from seatrial.receipt.formatting import figure, percent
 from seatrial.receipt.section import Bars, LegendValue, Line, Plot
+from seatrial.receipt.values import figure, percent
 
 #: Size in user units; the page scales it to its column.
 WIDTH, HEIGHT = 376, 216

@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from seatrial.findings.finding import CAUSE, FIX
-from seatrial.receipt.model import Receipt
+from seatrial.receipt.model import Receipt, ending, headline, numbers, warnings
 from seatrial.receipt.section import Block, Criterion, FindingRecord, Links, Notices, Row, Rows, Table, Times, Verdicts
-from seatrial.receipt.summary import ending, headline, numbers, warnings
 
 #: Findings at a run's end; the others are in the receipt.
 _MOST_FINDINGS = 3

@@ -17,9 +17,8 @@ from seatrial.events import MODEL_SUFFIXES, FilesOutside, HostLaunched, ModelsSa
 from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.keys import holds
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.fields import clean
-from seatrial.receipt.formatting import count, figure, quote
 from seatrial.receipt.section import Block, Criterion, Section, Verdict, Verdicts
+from seatrial.receipt.values import clean, count, figure, quote
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import RunEvidence

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.common.signals import REGIONS
 from seatrial.job.units import format_seconds
-from seatrial.receipt.formatting import gpu_names
 from seatrial.receipt.reported import MAX_POINTS, PHASES, Point, ReportedSteps, significant, thin
 from seatrial.receipt.section import STEPS_PLOT, Block, Charts, LegendValue, Line, Plot, Section
 from seatrial.receipt.sections.steps import stacked_plot
+from seatrial.receipt.values import gpu_names
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import RunEvidence, SampleFacts

@@ -10,16 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from seatrial.events import FilesOutside, is_result
-from seatrial.findings.catalogue import by_id
+from seatrial.findings.catalogue import by_id, mount_of
 from seatrial.findings.finding import Finding, with_own_words
-from seatrial.findings.known import mount_of
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes
-from seatrial.receipt.fields import clean, items, mapping, whole
-from seatrial.receipt.formatting import count
 from seatrial.receipt.section import Block, Log, Notices, Section
 from seatrial.receipt.sections.criteria import CLOCK_SLACK_S
 from seatrial.receipt.sections.quiet_failure import did_nothing, failed_quietly, went_to_background
+from seatrial.receipt.values import clean, count, items, mapping, whole
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:

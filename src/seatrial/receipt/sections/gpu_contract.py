@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from seatrial.findings.finding import Finding
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.fields import clean, text, whole
-from seatrial.receipt.formatting import count, gpu_names, percent, short_uuid
 from seatrial.receipt.section import Criterion, Section
 from seatrial.receipt.sections.criteria import MIN_SAMPLES, Judgement, as_criterion
 from seatrial.receipt.sections.measured import FRAMEWORKS
+from seatrial.receipt.values import clean, count, gpu_names, percent, short_uuid, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

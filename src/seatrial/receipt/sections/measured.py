@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from seatrial.common.signals import FACTS, MEMORY
 from seatrial.events import AgentFinished, AgentStarted
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.fields import items, mapping, number, text
-from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
 from seatrial.receipt.printed import Printed, Series
 from seatrial.receipt.section import Block, Record, Row, Rows, Section
+from seatrial.receipt.values import (
+    count,
+    energy,
+    figure,
+    gpu_names,
+    items,
+    mapping,
+    metric_figure,
+    number,
+    percent,
+    text,
+)
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import Evidence, RunEvidence, SampleFacts

@@ -11,9 +11,8 @@ from seatrial.events import Signal
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.job.units import format_seconds
-from seatrial.receipt.fields import items
-from seatrial.receipt.formatting import count, quote
 from seatrial.receipt.sections.criteria import judge_saved_model
+from seatrial.receipt.values import count, items, quote
 
 if TYPE_CHECKING:
     from seatrial.job.plan import Plan

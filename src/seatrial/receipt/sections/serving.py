@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.fields import mapping, number
-from seatrial.receipt.formatting import count, energy, energy_short, figure, percent, rate
 from seatrial.receipt.section import Bars, Block, Record, Row, Rows, Section
+from seatrial.receipt.values import count, energy, energy_short, figure, mapping, number, percent, rate
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import Evidence, Moment, RunEvidence

@@ -12,12 +12,11 @@ from seatrial.common.signals import REGIONS, Anatomy, compiles_since_s, read_fac
 from seatrial.events import GpuKernel, Sample, Step
 from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes
-from seatrial.receipt.fields import number
-from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.section import STEPS_PLOT, Block, Plot, Record, Row, Rows, Section, Share, Shares
+from seatrial.receipt.values import count, figure, number, percent
 
 if TYPE_CHECKING:
-    from seatrial.diagnosis.diagnosis import Diagnosis
+    from seatrial.diagnosis import Diagnosis
     from seatrial.diagnosis.happened import EndFacts
     from seatrial.receipt.evidence import RunEvidence
     from seatrial.receipt.model import Receipt
@@ -56,7 +55,7 @@ class AdviceRecord(Record):
 
 
 class DiagnosisRecord(Record):
-    """The bound of the run; see diagnosis/diagnosis.py. ``words`` is the cause and its meaning."""
+    """The bound of the run; see diagnosis/__init__.py. ``words`` is the cause and its meaning."""
 
     cause: str
     words: str
@@ -249,8 +248,8 @@ def _ended(run: RunEvidence) -> EndFacts | None:
 
 def _cpu_build(run: RunEvidence) -> Diagnosis | None:
     """Return the diagnosis of a contract that was broken because torch is a CPU build."""
+    from seatrial.diagnosis import Advice, Diagnosis
     from seatrial.diagnosis.cpu_only import reason_by_torch
-    from seatrial.diagnosis.diagnosis import Advice, Diagnosis
 
     for moment in run.evidence.all(GpuKernel):
         torch = moment.keys.get("torch")

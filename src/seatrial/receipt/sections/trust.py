@@ -10,9 +10,8 @@ from pydantic import Field
 
 from seatrial.events import AgentFinished, AgentStarted, AgentSummary, ReportRefused
 from seatrial.findings.finding import Finding
-from seatrial.receipt.fields import items, mapping, whole
-from seatrial.receipt.formatting import count, short_uuid
 from seatrial.receipt.section import Record, Section
+from seatrial.receipt.values import count, items, mapping, short_uuid, whole
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import Evidence, Moment, RunEvidence

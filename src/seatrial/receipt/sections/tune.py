@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from seatrial.common.contract.tunables import TUNABLES, in_words
+from seatrial.common.tunables import TUNABLES, in_words
 from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.fields import items, mapping, number, text, whole
-from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.section import Block, Record, Row, Rows, Section, Table
+from seatrial.receipt.values import count, figure, items, mapping, number, percent, text, whole
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import RunEvidence

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from seatrial import events
 from seatrial.job.units import format_bytes
-from seatrial.receipt.fields import items, mapping, number, text, whole
-from seatrial.receipt.formatting import count, gpu_names, join, short_uuid, signal_name
 from seatrial.receipt.section import Block, Links, Record, Row, Rows, Section, Times
 from seatrial.receipt.sections.trust import evidence_in_words
 from seatrial.receipt.sections.tune import changes_in_receipt
+from seatrial.receipt.values import count, gpu_names, items, join, mapping, number, short_uuid, signal_name, text, whole
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import Moment, RunEvidence

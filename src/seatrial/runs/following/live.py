@@ -10,14 +10,14 @@ from typing import Any
 
 from seatrial import events
 from seatrial.common.signals import LINE, is_hooks, rates
-from seatrial.diagnosis.diagnosis import Diagnosis
+from seatrial.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError
 from seatrial.job.units import format_seconds
-from seatrial.receipt.formatting import percent, rate
 from seatrial.receipt.logs import read_printed
 from seatrial.receipt.printed import Printed
 from seatrial.receipt.reported import ReportedSteps
+from seatrial.receipt.values import percent, rate
 from seatrial.runs.following.watch import ensure_recorder
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore

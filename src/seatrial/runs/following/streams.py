@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from seatrial.events import Lines
-from seatrial.input_frames import encode_input, encode_size
+from seatrial.frames import encode_input, encode_size
 from seatrial.system.caller import in_foreground, window_size
 from seatrial.system.nofollow import open_regular
 

@@ -21,10 +21,10 @@ from seatrial.events import AgentFinished, HostWitness, Signal, of_type, tail
 from seatrial.job.in_container import AGENT_GRACE_S
 from seatrial.job.plan import Plan
 from seatrial.probe import processes
-from seatrial.probe.machine import Attribution
 from seatrial.probe.nvml import ComputeProcess
+from seatrial.probe.processes import Attribution
 from seatrial.probe.sampler import Sampler
-from seatrial.receipt.fields import clean
+from seatrial.receipt.values import clean
 from seatrial.runs.following.streams import OfRank, OutputReader, Stream
 from seatrial.runs.leases import backend_of, handle_of
 from seatrial.runs.run import Run

@@ -3,8 +3,7 @@ import time
 
 import pytest
 
-from seatrial.agent.tune import driver, trial
-from seatrial.agent.tune.spec import Spec
+from seatrial.agent.tune import Spec, driver, trial
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 import pytest
 
-from seatrial.agent.tune import statistics, trial
+from seatrial.agent.tune import Spec, statistics, trial
 from seatrial.agent.tune.candidates import TrialAnatomy
 from seatrial.agent.tune.record import last_line
-from seatrial.agent.tune.spec import Spec
 from seatrial.common import paired
 from tune_worlds import World
 

@@ -5,14 +5,14 @@ import time
 
 import torch
 import torch.distributed as dist
-from horovod.torch import joining
+from horovod.torch import world
 
 store = dist.HashStore()
 taken, last = {0: [], 1: []}, {}
 
 
 def rank(number: int, operations: int) -> None:
-    mine = joining.Joining(store, number, 2)
+    mine = world.Joining(store, number, 2)
     for _ in range(operations):
         mine.announce("1", torch.zeros(number + 1))
     last[number] = mine.join(lambda kind, zeros: taken[number].append(tuple(zeros.shape)))

@@ -13,8 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as functional
 
 from .. import refuse
-from . import joining
-from .world import rank, size, world
+from .world import joining_of_script, rank, size, world
 
 __all__ = (
     *("Adasum", "Average", "Compression", "HorovodInternalError", "Max", "Min", "Product", "Sum", "SyncBatchNorm"),
@@ -122,7 +121,7 @@ def begin_all_reduce(tensor: Tensor, op: int) -> Any:
 
 
 def _begin(kind: str, tensor: Tensor, call: Callable[..., Any], *args: Any) -> Any:
-    numbered = joining.of_script()
+    numbered = joining_of_script()
     if numbered is not None:
         numbered.announce(kind, tensor)
     return call(*args, group=world().group(tensor), async_op=True)
@@ -131,8 +130,14 @@ def _begin(kind: str, tensor: Tensor, call: Callable[..., Any], *args: Any) -> A
 def join(device: Any = -1) -> int:
     """Take part in the others' reductions until all ranks have joined; return the last rank to do so.
 
-    Raises HorovodInternalError if a rank needs this one for anything but a reduction.
+    Raises HorovodInternalError if a rank needs this one for anything but a reduction, and NotInStandIn if the call is
+    outside the script's own files.
     """
+    if size() == 1:
+        return 0
+    joining = joining_of_script()
+    if joining is None:
+        refuse("hvd.join outside the script's folder", "hvd.join() in the script: seatrial run --gpus 2 train.py")
     last = joining.join(_take_part)
     for reducer in reducers:
         reducer.restart()
@@ -191,10 +196,6 @@ def allreduce_async(tensor: Tensor, *args: Any, **kwargs: Any) -> OperationHandl
     return allreduce_async_(tensor.detach().clone(memory_format=torch.contiguous_format), *args, **kwargs)
 
 
-def allreduce_(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return synchronize(allreduce_async_(tensor, *args, **kwargs))
-
-
 def allreduce(
     tensor: Tensor,
     average: Optional[bool] = None,
@@ -228,10 +229,6 @@ def allgather_async(tensor: Tensor, name: Optional[str] = None) -> OperationHand
     return OperationHandle(work, lambda: torch.cat([each[: int(count)] for each, count in zip(gathered, counts)]))
 
 
-def allgather(tensor: Tensor, name: Optional[str] = None) -> Any:
-    return synchronize(allgather_async(tensor, name))
-
-
 def broadcast_async_(tensor: Tensor, root_rank: int, name: Optional[str] = None) -> OperationHandle:
     """Copy the root's tensor to all ranks."""
     inner = tensor.detach()
@@ -251,12 +248,13 @@ def broadcast_async(tensor: Tensor, root_rank: int, name: Optional[str] = None) 
     return broadcast_async_(_without_gradient(tensor, "hvd.broadcast").clone(), root_rank, name)
 
 
-def broadcast_(tensor: Tensor, root_rank: int, name: Optional[str] = None) -> Any:
-    return synchronize(broadcast_async_(tensor, root_rank, name))
+def _waiting(begin: Callable[..., OperationHandle]) -> Callable[..., Any]:
+    """Return an operation's plain form, which waits for its result."""
+    return lambda *args, **kwargs: begin(*args, **kwargs).wait()
 
 
-def broadcast(tensor: Tensor, root_rank: int, name: Optional[str] = None) -> Any:
-    return synchronize(broadcast_async(tensor, root_rank, name))
+allreduce_, allgather = _waiting(allreduce_async_), _waiting(allgather_async)
+broadcast_, broadcast = _waiting(broadcast_async_), _waiting(broadcast_async)
 
 
 def broadcast_parameters(params: Union[Mapping[str, Any], Iterable[Tuple[str, Any]]], root_rank: int) -> None:

@@ -47,14 +47,14 @@ class AgentPlan(NamedTuple):
         gpu_memory_bytes: limit that an unmodified torch, TensorFlow or JAX script is held to, or None.
         stand_ins: packages that are placed next to a Python which lacks them (seatrial.compat), by name: ``horovod``.
         measure_steps: a hook in the target's Python measures the steps of a torch script (seatrial.agent.hook).
-        tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
+        tune: of ``seatrial tune``: fields of agent.tune.Spec; the driver runs in the script's place.
         changes: made to the script from outside, as docs/decisions.md, 0037 has them.
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
             name of a file in ``secrets_dir`` with its URL.
         interactive: a shell: checks run, then the target inherits the terminal.
         terminal: terminals of its own that the target gets, as the caller looks on; None: none.
-        input: the named pipe that the caller's input comes through (seatrial.input_frames); None without input.
+        input: the named pipe that the caller's input comes through (seatrial.frames); None without input.
         pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
             elsewhere. A request to end that comes from outside does not end a pod's run (docs/decisions.md, 0031).
         unkept: folders whose files end with the container: results there are copied into ``run_dir``.

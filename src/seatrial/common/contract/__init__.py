@@ -1,1 +1,0 @@
-"""Define what the host writes and the agent reads."""
