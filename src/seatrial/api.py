@@ -38,7 +38,7 @@ from seatrial.runs.run import run_name
 from seatrial.runs.store import store_of
 from seatrial.system.host import Host
 from seatrial.system.project_files import project_root
-from seatrial.system.trust import TrustStore
+from seatrial.system.records import TrustStore
 
 __all__ = ["Receipt", "Run", "doctor", "plan", "run", "runs", "start"]
 

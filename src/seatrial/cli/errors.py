@@ -36,7 +36,7 @@ from seatrial.findings.finding import CAUSE, FIX, SHARE_WORDS, with_own_words
 from seatrial.job.flags import replaced_option
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
-from seatrial.system.typed_path import as_typed as typed_path
+from seatrial.system.text import as_typed as typed_path
 
 #: Advice of errors and findings: do the same on the CPU, or allow the project's requests.
 WITHOUT_GPUS = "seatrial run --gpus none …"

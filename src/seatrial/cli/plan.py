@@ -175,7 +175,7 @@ def init(
 
 def _new_project(folder: Path, screen: Any) -> int:
     from seatrial.planning.new_project import new_project
-    from seatrial.system.typed_path import as_typed
+    from seatrial.system.text import as_typed
 
     folder = Path(os.path.normpath(folder))
     written = new_project(folder)

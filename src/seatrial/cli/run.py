@@ -26,15 +26,13 @@ from seatrial.cli.options import (
     this_host,
 )
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError, UsageError
-from seatrial.system.memo import remembering
 
 if TYPE_CHECKING:
     from seatrial.backends.base import State
     from seatrial.cli.screen import Screen
     from seatrial.job.model import Job
     from seatrial.runs.launch import Prepared
-    from seatrial.system.caller import Caller
-    from seatrial.system.host import Host
+    from seatrial.system.host import Caller, Host
 
 
 @command(
@@ -85,7 +83,7 @@ def run(
         from seatrial.cli.screen import Screen
         from seatrial.job.script import source_facts
         from seatrial.planning import launcher
-        from seatrial.system.caller import read_caller
+        from seatrial.system.host import read_caller
 
     host, screen = this_host(), Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     job = launcher.join(read_allowed_job(words, flags, screen, resume=resume), rank_of, host)
@@ -157,7 +155,6 @@ def up(
     return commands.up(wanted, person, this_host())
 
 
-@remembering()
 def run_to_receipt(
     job: Job,
     host: Host,
@@ -179,21 +176,23 @@ def run_to_receipt(
     with importing():
         from seatrial.runs import launch
         from seatrial.runs.following.watch import terminate_interrupts
+        from seatrial.system.command import remembering
 
-    with terminate_interrupts():
-        with screen.working("planning"):
-            prepared = launch.prepare(
-                job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
-            )
-        screen.announce(prepared.plan)
-        try:
-            before_start(prepared)
-            with screen.working("starting"), screen.building() as progress:
-                launch.start(prepared, host, progress)
-        except (SeatrialError, KeyboardInterrupt) as error:
-            _receipt(prepared, host, screen, error_follows=isinstance(error, SeatrialError))
-            raise
-    return _detach(prepared, host, screen) if detach else _follow(prepared, host, screen)
+    with remembering():
+        with terminate_interrupts():
+            with screen.working("planning"):
+                prepared = launch.prepare(
+                    job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
+                )
+            screen.announce(prepared.plan)
+            try:
+                before_start(prepared)
+                with screen.working("starting"), screen.building() as progress:
+                    launch.start(prepared, host, progress)
+            except (SeatrialError, KeyboardInterrupt) as error:
+                _receipt(prepared, host, screen, error_follows=isinstance(error, SeatrialError))
+                raise
+        return _detach(prepared, host, screen) if detach else _follow(prepared, host, screen)
 
 
 def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:

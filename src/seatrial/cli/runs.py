@@ -29,7 +29,7 @@ from seatrial.cli.options import (
     this_host,
 )
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here
 
 if TYPE_CHECKING:
     from seatrial.cli.screen import Screen

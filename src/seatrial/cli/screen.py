@@ -19,8 +19,7 @@ from seatrial.cli import door
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file, ticking
 from seatrial.system.names import Names
-from seatrial.system.text import one_line
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed, one_line
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest

@@ -161,7 +161,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
     from seatrial.cli.trials import print_table
     from seatrial.search import results
     from seatrial.system.names import Names, names_of
-    from seatrial.system.typed_path import as_typed
+    from seatrial.system.text import as_typed
 
     began_s, name, job = time.monotonic(), search.study.definition.name, search.job
     names = Names() if job.with_names else names_of(search.host, secrets=job.secrets)

@@ -244,7 +244,7 @@ def _print(text: str) -> None:
 
 
 def _in_foreground() -> bool:
-    from seatrial.system.caller import in_foreground  # only a terminal needs it
+    from seatrial.system.host import in_foreground  # only a terminal needs it
 
     return in_foreground(2)
 

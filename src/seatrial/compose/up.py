@@ -37,7 +37,7 @@ from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
 from seatrial.system.project_files import is_there, read_bytes, read_text
 from seatrial.system.records import Process
-from seatrial.system.typed_path import from_here
+from seatrial.system.text import from_here
 
 #: Files in the record of a group.
 RENDERED, OVERRIDE, BUILD_OVERRIDE, LOG = "rendered.json", "override.yaml", "build.yaml", "compose.log"

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from seatrial.system.toml_file import parse_toml
+from seatrial.system.project_files import parse_toml
 
 
 @lru_cache(maxsize=2)

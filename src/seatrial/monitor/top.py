@@ -24,7 +24,7 @@ from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.monitor.reading import Read
 from seatrial.monitor.top_screen import SORTS, History, TopOptions, render
 from seatrial.system.files import in_the_way
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 Runs = Callable[[], Sequence[Mapping[str, Any]]]
 

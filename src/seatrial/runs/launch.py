@@ -32,9 +32,8 @@ from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id, other_projects, project_key
-from seatrial.system import agent_archive, interpreter
-from seatrial.system.caller import Caller
-from seatrial.system.host import Host
+from seatrial.system import agent_archive
+from seatrial.system.host import Caller, Host
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
@@ -105,7 +104,7 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         engine=engine,
         host=host,
         agent_archive=archive,
-        interpreter=interpreter.build(folder, archive) if in_container else None,
+        interpreter=agent_archive.build_interpreter(folder, archive) if in_container else None,
         hidden=_hidden(project, backend, host) if backend.traits.isolates and backend.traits.on_this_host else (),
     )
 

@@ -23,7 +23,7 @@ from seatrial.runs.models import TrainedModel
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
 from seatrial.system.address import is_loopback, taken
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here
 
 #: Format → suffix of its files. Source: FORMATS in export/formats.py; a test compares.
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}

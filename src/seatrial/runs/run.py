@@ -31,7 +31,7 @@ from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
 from seatrial.system.records import Folder, Process
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle

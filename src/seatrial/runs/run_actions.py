@@ -19,7 +19,7 @@ from seatrial.runs.seal import SEAL, changes, not_covered, seal_of
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 from seatrial.system.nofollow import tree_bytes
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt

@@ -20,8 +20,7 @@ from seatrial.system import nofollow
 from seatrial.system.host import Host
 from seatrial.system.project_files import is_project, project_root
 from seatrial.system.records import Folder, Process
-from seatrial.system.text import nearest
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here, nearest
 
 #: Entries of the record that the project links to.
 LINKED = ("stdout.log", "stderr.log", "events.jsonl", "home")

@@ -13,9 +13,8 @@ from seatrial.job.model import Job
 from seatrial.job.tables import Changes, Tuning
 from seatrial.planning.new_project import FILE
 from seatrial.system import nofollow
-from seatrial.system.project_files import read_text
-from seatrial.system.toml_file import MAX_BYTES, parse_toml
-from seatrial.system.typed_path import as_typed
+from seatrial.system.project_files import MAX_PARSED_BYTES, parse_toml, read_text
+from seatrial.system.text import as_typed
 
 #: Seconds of a budget below which a baseline and one change do not fit.
 _LEAST_BUDGET_S = 20.0
@@ -58,7 +57,7 @@ def save_changes(project: Path, changes: Mapping[str, Any], comment: str) -> Pat
     Raises ConfigError: the file cannot be edited so that all else in it stays the same.
     """
     path, table = _file(project)
-    before = read_text(path, inside=project, limit_bytes=MAX_BYTES) if path.exists() else ""
+    before = read_text(path, inside=project, limit_bytes=MAX_PARSED_BYTES) if path.exists() else ""
     after = with_table(before, table, changes, comment)
     _check(path, before, after, table, changes)
     return nofollow.write_inside(project, path.name, data=after.encode())
@@ -67,7 +66,7 @@ def save_changes(project: Path, changes: Mapping[str, Any], comment: str) -> Pat
 def _file(project: Path) -> tuple[Path, str]:
     own, pyproject = project / FILE, project / _PYPROJECT
     if not own.exists() and pyproject.exists():
-        text = read_text(pyproject, inside=project, limit_bytes=MAX_BYTES)
+        text = read_text(pyproject, inside=project, limit_bytes=MAX_PARSED_BYTES)
         if "seatrial" in parse_toml(text, pyproject).get("tool", {}):
             return pyproject, "tool.seatrial.tune"
     return own, "tune"

@@ -30,7 +30,7 @@ from seatrial.search.metrics import Reading, ending_of
 from seatrial.search.request import Objective
 from seatrial.search.search import Note, Search
 from seatrial.search.trial import Ending, Trial
-from seatrial.system.memo import remembering
+from seatrial.system.command import remembering
 
 #: Interval between a waiting trial's looks for a GPU.
 _GPU_INTERVAL_S = 1.0

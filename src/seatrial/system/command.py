@@ -1,4 +1,4 @@
-"""The one door to other programs on the host: every way this project runs a command."""
+"""The one door to other programs on the host: every way this project runs a command, and a memo of engines' answers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
+
+T = TypeVar("T")
 
 #: Runs us as ``-m`` does, but imports nothing from the current folder: a project may have a json.py.
 _OWN = (
@@ -314,3 +319,44 @@ def _pass_on(descriptor: int, kept: bytearray, withhold: re.Pattern[str] | None)
 
 def _text(data: bytes | None) -> str:
     return (data or b"").decode(errors="replace")
+
+
+#: An engine's answer is remembered for this long, while one command runs.
+_GOOD_FOR_S = 60.0
+
+_memo_lock = threading.Lock()
+_memos_open = 0
+_answers: dict[Hashable, tuple[float, object]] = {}
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Remember answers for a minute, in every thread, while the context is open."""
+    global _memos_open
+    with _memo_lock:
+        _memos_open += 1
+    try:
+        yield
+    finally:
+        with _memo_lock:
+            _memos_open -= 1
+            if not _memos_open:
+                _answers.clear()
+
+
+def remembered(question: Hashable, ask: Callable[[], T], worth: Callable[[T], bool]) -> T:
+    """Return the answer to a question, an earlier one if that is fresh.
+
+    Args:
+        worth: returns True if an answer may be given again; "not found" may not.
+    """
+    with _memo_lock:
+        known = _answers.get(question) if _memos_open else None
+    if known is not None and time.monotonic() - known[0] < _GOOD_FOR_S:
+        answer: T = known[1]  # type: ignore[assignment]  # of the same question
+        return answer
+    answer = ask()
+    with _memo_lock:
+        if _memos_open and worth(answer):
+            _answers[question] = (time.monotonic(), answer)
+    return answer

@@ -12,7 +12,7 @@ from seatrial.errors import ConfigError, UsageError
 from seatrial.job.model import Criteria, Job, Target
 from seatrial.job.tables import Changes, Tuning
 from seatrial.runs.tuning import save_changes, tuning_job
-from seatrial.system.toml_file import parse_toml
+from seatrial.system.project_files import parse_toml
 
 KEPT = {"workers": 8, "persistent_workers": True, "precision": "bf16"}
 OWN = """# my run
