@@ -9,8 +9,7 @@ import time
 from contextlib import contextmanager
 
 from fakes import FakeGpu, FakeNvml, a_plan
-from seatrial.monitor.app import Api, dashboard_app
-from seatrial.monitor.feed import Feed
+from seatrial.monitor.app import Api, Feed, dashboard_app
 from seatrial.monitor.prometheus import Exposition
 from seatrial.monitor.reading import ContainerNames, MachineReader
 from seatrial.monitor.run_list import Projects

@@ -175,7 +175,7 @@ def run_to_receipt(
     """
     with importing():
         from seatrial.runs import launch
-        from seatrial.runs.following.watch import terminate_interrupts
+        from seatrial.runs.watch import terminate_interrupts
         from seatrial.system.command import remembering
 
     with remembering():
@@ -197,9 +197,9 @@ def run_to_receipt(
 
 def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Leave the run to its recorder; a server, once it answers."""
-    from seatrial.runs.following.watch import ensure_recorder, follow
     from seatrial.runs.model_jobs import ready_words, wait_until_ready
     from seatrial.runs.run_actions import is_live
+    from seatrial.runs.watch import ensure_recorder, follow
 
     serving = prepared.plan.job.serve
     ensure_recorder(prepared.run)
@@ -215,9 +215,9 @@ def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
 
 def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Show the run to its end, then its receipt."""
-    from seatrial.runs.following.streams import TYPING_INTERVAL_S, passing_on
-    from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops
     from seatrial.runs.model_jobs import report_when_ready
+    from seatrial.runs.streams import TYPING_INTERVAL_S, passing_on
+    from seatrial.runs.watch import LOG_INTERVAL_S, follow, interrupt_stops
 
     run, plan = prepared.run, prepared.plan
     looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
@@ -240,7 +240,7 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
 def _receipt(
     prepared: Prepared, host: Host, screen: Screen, *, ended: State | None = None, error_follows: bool = False
 ) -> int:
-    from seatrial.runs.finish import finalise
+    from seatrial.runs.status import finalise
 
     receipt = finalise(prepared.run, host, ended=ended)
     assert receipt is not None, "a run followed to its end must have ended"

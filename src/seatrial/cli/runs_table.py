@@ -9,7 +9,7 @@ from seatrial.cli.options import quoted
 from seatrial.compose.listing import Listed
 from seatrial.errors import UsageError
 from seatrial.job.units import format_seconds
-from seatrial.runs.listing import started_at
+from seatrial.runs.status import started_at
 from seatrial.system.text import one_line
 
 #: Letters of a cell: every row is as wide as the widest.

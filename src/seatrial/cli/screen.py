@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.cli import door
+from seatrial.cli import terminal
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file, ticking
 from seatrial.system.names import Names
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from seatrial.job.model import Job
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
-    from seatrial.runs.following.streams import Stream
     from seatrial.runs.run import Run
+    from seatrial.runs.streams import Stream
 
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 2
@@ -58,7 +58,7 @@ class Screen:
 
     def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
         self._whole, self._quiet, self._json = whole, quiet, json
-        self._err, self._out = door.console(stderr=True, soft_wrap=True), door.console()
+        self._err, self._out = terminal.console(stderr=True, soft_wrap=True), terminal.console()
         self._live: LiveLine | None = None
         self.builds = False
         self._unended: Stream | None = None
@@ -66,7 +66,7 @@ class Screen:
 
     def note(self, line: str) -> None:
         """Print a line of ours."""
-        door.printing()
+        terminal.printing()
         if self._quiet and not _LOUD.match(line):
             return
         with self._printing:
@@ -77,7 +77,7 @@ class Screen:
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:
         """Give a receiver of the lines of a build, and show its progress while open (BuildReporter)."""
-        door.printing()
+        terminal.printing()
         if self._quiet:
             yield lambda line: None
             return
@@ -106,7 +106,7 @@ class Screen:
     @contextmanager
     def working(self, words: str) -> Iterator[None]:
         """Show words and seconds in the live line; lines of ours and a build take its place."""
-        door.printing()
+        terminal.printing()
         live, began_s = LiveLine(), time.monotonic()
 
         def show() -> None:
@@ -132,7 +132,7 @@ class Screen:
             yield lambda: None
             return
         from seatrial.job.units import format_seconds
-        from seatrial.runs.following.live import Progress
+        from seatrial.runs.live import Progress
 
         progress, live, began_s = Progress(run), LiveLine(), run.started_at() or time.time()
 
@@ -211,14 +211,14 @@ class Screen:
         if self._quiet and receipt.outcome.level != "bad":
             return
         with importing():
-            from seatrial.receipt.render import terminal  # a plan shows no receipt
+            from seatrial.receipt.render.terminal import render, render_verdict  # a plan shows no receipt
 
         if self._whole or not error_follows:
             self.end_line()
         if self._whole:
-            terminal.render(receipt, self._out)
+            render(receipt, self._out)
         elif not error_follows:
-            terminal.render_verdict(receipt, self._out, shown=run.plan().warnings)
+            render_verdict(receipt, self._out, shown=run.plan().warnings)
         self._quiet = False
         self.note(f"receipt: {as_typed(run.place / 'receipt.html')}")
 

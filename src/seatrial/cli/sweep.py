@@ -252,7 +252,7 @@ def _seconds(text: str) -> float:
 @contextmanager
 def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
     """Let Ctrl-C or SIGTERM stop the trials cleanly the first time, and kill them the second."""
-    from seatrial.runs.following.watch import handled
+    from seatrial.runs.watch import handled
 
     def on_interrupt(number: int, _frame: FrameType | None) -> None:
         if search.interrupted:

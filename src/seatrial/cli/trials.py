@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.cli import door
+from seatrial.cli import terminal
 from seatrial.cli.screen import ELAPSED_FROM_S, Screen
 from seatrial.cli.terminal import LiveLine
 from seatrial.job.units import format_seconds
@@ -74,7 +74,7 @@ def print_table(trials: Sequence[Trial], objective: Objective | None, console: C
     """Print settings, numbers (the best bold) and each trial's end. Without a terminal nothing is left out."""
     if not trials:
         return
-    console = console or door.console()
+    console = console or terminal.console()
     best = best_of(trials, objective)
     trial = _Column("trial", [Text(str(each.number), style="bold" if each is best else "") for each in trials])
     settings = [_Column(name, [Text(each.settings.get(name, "")) for each in trials]) for name in trials[0].settings]

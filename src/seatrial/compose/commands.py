@@ -27,7 +27,7 @@ from seatrial.job.loading import load_job, read_file
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import EngineAddress
 from seatrial.planning.host import read_host
-from seatrial.runs.finish import finalise
+from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore
 from seatrial.system.command import own_program, spawn_detached
 from seatrial.system.host import Host

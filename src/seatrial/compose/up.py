@@ -191,7 +191,7 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
 def _new_run(store: RunStore, name: str, host: Host) -> Run:
     """Create a run named as its service, after finalising one that has the name and has ended unwatched."""
     if (earlier := store.unfinalised(name)) is not None:
-        from seatrial.runs.finish import finalise  # rare, and it loads all that judges
+        from seatrial.runs.status import finalise  # rare, and it loads all that judges
 
         finalise(earlier, host)
     return store.create(new_run_id(), name)

@@ -16,9 +16,9 @@ from seatrial.receipt.fields import number
 from seatrial.receipt.formatting import figure
 from seatrial.receipt.render.pages import LEVELS, STATES
 from seatrial.receipt.reported import headline_metrics
-from seatrial.runs.following.live import look
-from seatrial.runs.listing import started_at
+from seatrial.runs.live import look
 from seatrial.runs.run import Run, Summary, run_name
+from seatrial.runs.status import started_at
 from seatrial.runs.store import RunStore, is_run_id, known_projects
 from seatrial.system.host import Host
 

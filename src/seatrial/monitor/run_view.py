@@ -22,11 +22,10 @@ from seatrial.receipt.section import Plot
 from seatrial.receipt.sections.curves import values_in_window, window_note
 from seatrial.receipt.sections.steps import stacked_plot
 from seatrial.receipt.summary import headline, tiles, warnings
-from seatrial.runs.finish import receipt_of
-from seatrial.runs.following.live import Live
-from seatrial.runs.following.streams import Stream
-from seatrial.runs.listing import started_at
+from seatrial.runs.live import Live
 from seatrial.runs.run import Run, run_name
+from seatrial.runs.status import receipt_of, started_at
+from seatrial.runs.streams import Stream
 from seatrial.system.nofollow import open_regular
 
 #: Position and speed in the last line; other numbers are among the receipt's.

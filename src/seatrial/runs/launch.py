@@ -31,6 +31,7 @@ from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
 from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
+from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore, new_run_id, other_projects, project_key
 from seatrial.system import agent_archive
 from seatrial.system.host import Caller, Host
@@ -164,8 +165,6 @@ def prepare(
     refuse_taken_port(job, store)
     ground = _survey(job, host)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
-        from seatrial.runs.finish import finalise  # rare, and it loads all that judges
-
         finalise(earlier, host)  # one that ended while nobody watched does not hold its name
     namesake = store.newest_of(job.name) if job.name is not None else None
     run = store.create(new_run_id(), job.name)
@@ -230,7 +229,7 @@ def start(prepared: Prepared, host: Host, echo: Echo) -> None:
         SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
             events, for its receipt; its leases and secrets are taken back.
     """
-    from seatrial.runs.ready import make_ready  # what builds, which a plan does not need
+    from seatrial.runs.build import make_ready  # what builds, which a plan does not need
 
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
@@ -358,7 +357,7 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
 
 def shell(prepared: Prepared, host: Host, building: Building) -> int:
     """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
-    from seatrial.runs.ready import make_ready
+    from seatrial.runs.build import make_ready
 
     try:
         with building() as echo:

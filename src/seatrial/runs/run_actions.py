@@ -12,11 +12,12 @@ from seatrial.backends.base import Backend, Freed, Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Chain, follow_chain
 from seatrial.images.plan import slug
-from seatrial.runs.following.watch import request_stop
 from seatrial.runs.leases import backend_of, handle_of, leases, state_of
 from seatrial.runs.run import Run, Summary
 from seatrial.runs.seal import SEAL, changes, not_covered, seal_of
+from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore
+from seatrial.runs.watch import request_stop
 from seatrial.system.host import Host
 from seatrial.system.nofollow import tree_bytes
 from seatrial.system.text import as_typed
@@ -43,8 +44,6 @@ class Verification:
 
 def stop(run: Run, host: Host, *, kill: bool = False) -> Receipt:
     """End a live run, cleanly or at once, and make its receipt. Raises UsageError when it has already ended."""
-    from seatrial.runs.finish import finalise  # all that judges a run, of no use before it has started
-
     backend, handle = _live(run, host, "nothing is left to stop")
     if kill:
         backend.kill(handle)

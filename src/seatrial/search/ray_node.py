@@ -20,9 +20,9 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Gpu
 from seatrial.planning.host import read_host
-from seatrial.runs.finish import finalise
 from seatrial.runs.leases import leases
 from seatrial.runs.run import COPIED
+from seatrial.runs.status import finalise
 from seatrial.search.request import Objective
 from seatrial.search.runner import ending_as_read, follow_trial, leftover_processes, start_trial
 from seatrial.search.search import Search

@@ -21,8 +21,8 @@ from ray.tune import Stopper
 from ray.tune.search import Searcher
 
 from seatrial.errors import EngineError, SeatrialError
-from seatrial.runs.finish import finalise
 from seatrial.runs.run import PLACE_FOLDER
+from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore
 from seatrial.search.metrics import ending_of
 from seatrial.search.ray_cluster import check_nodes, connect, needs_of, nodes_of_cluster

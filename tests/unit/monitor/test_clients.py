@@ -19,10 +19,10 @@ from fakes import a_plan  # noqa: E402
 from pace import within  # noqa: E402
 from seatrial.monitor.app import (  # noqa: E402
     Api,
+    Feed,
     dashboard_app,
     metrics_app,
 )
-from seatrial.monitor.feed import Feed  # noqa: E402
 from seatrial.monitor.prometheus import Exposition  # noqa: E402
 from seatrial.monitor.reading import unread  # noqa: E402
 from seatrial.monitor.run_list import Projects  # noqa: E402

@@ -112,7 +112,7 @@ def test_the_page_that_open_opens(many, capsys, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     run = RunStore(many).find("good")
     (run.folder / "receipt.json").write_text("{}")
-    monkeypatch.setattr("seatrial.runs.finish.finalise", lambda run, environ: object())
+    monkeypatch.setattr("seatrial.runs.status.finalise", lambda run, environ: object())
     assert cli._main(["open", "good"]) == 2 and "The page of run" in capsys.readouterr().err
     (run.folder / "receipt.html").write_text("")
     assert cli._main(["open", "good"]) == 0

@@ -24,7 +24,7 @@ OTHERS = frozenset((
     "runs/models.py: _whole_safetensors",
     "runs/models.py: _whole_zip", "search/ray_cluster.py: check_nodes", "search/ray_cluster.py: _node_check",
     "search/ray_cluster.py: check", "search/runner.py: _belongs", "search/search.py: _joined",
-    "search/set_values.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
+    "search/trial.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
     "search/study.py: acquire",
 ))  # fmt: skip
 
