@@ -18,8 +18,8 @@ import pytest
 
 import seatrial
 from cli_project import Project, environment
-from seatrial.monitor.run_list import Listing, Projects, Wanted
-from seatrial.runs.store import RunStore
+from seatrial.monitor.run_view import Listing, Wanted
+from seatrial.runs.store import Projects, RunStore
 from seatrial.system.host import Host
 
 GPU_HERE = Path("/dev/nvidiactl").exists()

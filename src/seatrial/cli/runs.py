@@ -80,19 +80,19 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
 @PROJECT
 def list_(limit: int, status: str | None, since: str | None, watch: bool, as_json: bool, project: Path | None) -> int:
     """List runs, newest first; those of seatrial up under their group."""
-    from seatrial.cli import runs_table
+    from seatrial.cli import tables
     from seatrial.compose import listing
 
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
-    statuses = runs_table.parse_statuses(status)
-    since_s = None if since is None else runs_table.parse_since(since)
+    statuses = tables.parse_statuses(status)
+    since_s = None if since is None else tables.parse_since(since)
     store = store_at(project)
 
     def found() -> list[Listed]:
         now = time.time()
         every = listing.listed(store, this_host(), limit=None if statuses or since_s else limit or None)
-        kept = [each for each in every if runs_table.matches(each, statuses, since_s, now)]
+        kept = [each for each in every if tables.matches(each, statuses, since_s, now)]
         return kept[:limit] if limit and (statuses or since_s) else kept
 
     if as_json:
@@ -101,7 +101,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
     while True:
         listed = found()
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        lines = runs_table.table(listed, width, time.time()) if listed else []
+        lines = tables.runs_lines(listed, width, time.time()) if listed else []
         if watch:
             terminal.uncleaned().write("\x1b[H\x1b[2J") if sys.stdout.isatty() else None
         elif not listed:
@@ -144,7 +144,7 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
 
 
 def _show_study(store: RunStore, name: str, *, as_json: bool) -> int:
-    from seatrial.cli.trials import print_table
+    from seatrial.cli.tables import print_trials
     from seatrial.search.search import find_study, looked_at
 
     search = looked_at(find_study(store, name), this_host())
@@ -152,7 +152,7 @@ def _show_study(store: RunStore, name: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps([trial.as_dict() for trial in trials], indent=1))
     else:
-        print_table(trials, search.objective)
+        print_trials(trials, search.objective)
     return EXIT_DONE
 
 

@@ -1,4 +1,4 @@
-"""The screen of a run: our lines on stderr, the target's output where it would have gone, plans and receipts."""
+"""A run or a search on the screen: our lines, the target's output where it would have gone, plans and receipts."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
     from seatrial.runs.run import Run
     from seatrial.runs.streams import Stream
+    from seatrial.search.search import Search
 
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 2
@@ -274,6 +275,44 @@ class Screen:
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+
+
+#: Interval between two looks at a study.
+_LOOK_EVERY_S = 0.5
+
+
+class SearchScreen(Screen):
+    """Prints for one search, on standard error. Each trial has a thread and prints, too."""
+
+    def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
+        super().__init__(json=json, whole=whole, quiet=quiet)
+        self._standing = self._live = LiveLine()
+        self._looked_s, self._began_s = 0.0, time.monotonic()
+
+    def show(self, search: Search) -> None:
+        """Show the progress where there is space; called several times a second."""
+        from seatrial.job.units import format_seconds
+        from seatrial.search.results import seconds_left, summary_line
+
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_EVERY_S or self.builds or self._quiet:
+            return
+        self._looked_s = now_s
+        trials = search.study.trials()
+        left_s = seconds_left(trials, search.expected, search.parallel, search.ends_at)
+        with self._printing:
+            words = summary_line(trials, search.objective, search.expected, left_s)
+            seconds = round(now_s - self._began_s)
+            if self._standing.changes and seconds >= ELAPSED_FROM_S:
+                words = f"{format_seconds(seconds)}: {words}"
+            line = self._standing.show(words)
+            if line is not None:
+                self.note(line)
+
+    def close(self) -> None:
+        """Remove the line with the progress from the terminal."""
+        with self._printing:
+            self._standing.clear()
 
 
 def _image_of(plan: Plan, *, built: bool) -> str:

@@ -29,7 +29,7 @@ from seatrial.cli.options import (
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, TargetError, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.cli.trials import SearchScreen
+    from seatrial.cli.screen import SearchScreen
     from seatrial.job.tables import Notify
     from seatrial.runs.launch import Prepared
     from seatrial.search.search import Search
@@ -94,7 +94,7 @@ def sweep(
     """
     with importing():
         from seatrial.cli.job import read_allowed_job, require_consent
-        from seatrial.cli.trials import SearchScreen
+        from seatrial.cli.screen import SearchScreen
         from seatrial.job.loading import read_notify, read_sweep
         from seatrial.search.request import define, parse_parallel
         from seatrial.search.search import open_search, resume_search
@@ -158,7 +158,7 @@ def _refuse_more(study: str) -> None:
 
 def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notify, *, as_json: bool) -> int:
     """Run the search, then print table and page; return the exit code, or raise the error that ended it early."""
-    from seatrial.cli.trials import print_table
+    from seatrial.cli.tables import print_trials
     from seatrial.search import results
     from seatrial.system.names import Names, names_of
     from seatrial.system.text import as_typed
@@ -196,7 +196,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
     if as_json:
         print(json.dumps([trial.as_dict() for trial in trials], indent=1))
     else:
-        print_table(trials, search.objective)
+        print_trials(trials, search.objective)
     code = _summarise(search, trials, screen)
     screen.note(f"page: {as_typed(results.write(search, names))}")
     announce_end(code)

@@ -25,8 +25,7 @@ from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.monitor.compare import compare, to_json
 from seatrial.monitor.prometheus import CONTENT_TYPE, Exposition
 from seatrial.monitor.reading import Read, unread
-from seatrial.monitor.run_list import Listing, Projects, Wanted
-from seatrial.monitor.run_view import Receipts, read_log, run_view
+from seatrial.monitor.run_view import Listing, Receipts, Wanted, read_log, run_view
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render import html
 from seatrial.receipt.render.pages import style_sheet
@@ -34,6 +33,7 @@ from seatrial.receipt.store import FIXED, scrubbed
 from seatrial.runs.live import look
 from seatrial.runs.run import Run
 from seatrial.runs.status import finalise
+from seatrial.runs.store import Projects
 from seatrial.system.address import names_this_machine
 from seatrial.system.host import Host
 from seatrial.system.names import Names

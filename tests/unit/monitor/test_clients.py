@@ -25,8 +25,7 @@ from seatrial.monitor.app import (  # noqa: E402
 )
 from seatrial.monitor.prometheus import Exposition  # noqa: E402
 from seatrial.monitor.reading import unread  # noqa: E402
-from seatrial.monitor.run_list import Projects  # noqa: E402
-from seatrial.runs.store import RunStore  # noqa: E402
+from seatrial.runs.store import Projects, RunStore  # noqa: E402
 from seatrial.system.address import names_this_machine  # noqa: E402
 from seatrial.system.names import Names  # noqa: E402
 from seatrial.web import server  # noqa: E402
