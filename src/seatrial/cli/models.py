@@ -59,7 +59,7 @@ def export(
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.runs.model_jobs import Export, check_format, export_job
+        from seatrial.runs.jobs import Export, check_format, export_job
         from seatrial.runs.models import EXPORT, check_model_file, find_model
         from seatrial.runs.store import RunStore
 
@@ -138,7 +138,7 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
         from seatrial.job.units import parse_bytes
-        from seatrial.runs.model_jobs import ServeOptions, serving_job
+        from seatrial.runs.jobs import ServeOptions, serving_job
         from seatrial.runs.models import SERVE, check_model_file, find_model
         from seatrial.runs.store import store_of
         from seatrial.system.project_files import project_root

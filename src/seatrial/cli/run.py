@@ -197,7 +197,7 @@ def run_to_receipt(
 
 def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Leave the run to its recorder; a server, once it answers."""
-    from seatrial.runs.model_jobs import ready_words, wait_until_ready
+    from seatrial.runs.jobs import ready_words, wait_until_ready
     from seatrial.runs.run_actions import is_live
     from seatrial.runs.watch import ensure_recorder, follow
 
@@ -215,7 +215,7 @@ def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
 
 def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Show the run to its end, then its receipt."""
-    from seatrial.runs.model_jobs import report_when_ready
+    from seatrial.runs.jobs import report_when_ready
     from seatrial.runs.streams import TYPING_INTERVAL_S, passing_on
     from seatrial.runs.watch import LOG_INTERVAL_S, follow, interrupt_stops
 

@@ -306,7 +306,8 @@ def tune(
         from seatrial.job.script import source_digest
         from seatrial.job.tables import Tuning
         from seatrial.receipt.store import load
-        from seatrial.runs.tuning import save_changes, tuning_job
+        from seatrial.runs.jobs import tuning_job
+        from seatrial.system.project_files import save_table
 
     tuning = Tuning(only=_names(only), fit=fit, **limits)
     screen = Screen(json=as_json, whole=verbose)
@@ -321,7 +322,7 @@ def tune(
     if save:
         comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
         where = {"script": script, "gpu": gpu_models(begun[0].plan.gpus), **({"digest": digest} if digest else {})}
-        path = save_changes(job.project, {**where, **found.kept}, comment)
+        path = save_table(job.project, "tune", {**where, **found.kept}, comment)
         screen.note(
             f"[tune] in {path.name} holds it: runs of {script} on {where['gpu'] if begun[0].plan.gpus else 'the CPU'} "
             "apply it until the script is edited; --no-tune leaves it out"

@@ -93,10 +93,9 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
         """Start the run, the first time; return its messages of a second, and ``done`` with the last."""
         if self._commands is None:
             env = {key: value for key, value in os.environ.items() if not key.startswith(_RAY_VARIABLES)}
-            process = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], env)
-            self._commands = process.commands
+            self._commands, lines = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], env)
             self._send(self._order)
-            threading.Thread(target=self._read, args=(process.lines, self._ended), daemon=True).start()
+            threading.Thread(target=self._read, args=(lines, self._ended), daemon=True).start()
         messages = []
         with contextlib.suppress(queue.Empty):
             messages.append(self._messages.get(timeout=_STEP_S))

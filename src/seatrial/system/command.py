@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
 
@@ -246,23 +246,15 @@ class Piped:
 
 def piped(argv: Sequence[str]) -> Piped:
     """Start with stdout in a pipe, out of reach of the terminal's Ctrl-C. Raises EngineUnavailableError."""
-    return Piped(
-        _start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=None, cwd=None)
-    )
+    return Piped(_start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True))
 
 
-@dataclass(frozen=True)
-class Dialogue:
-    """A command that is spoken to: lines go into ``commands`` and come out of ``lines``."""
-
-    commands: IO[str]
-    lines: IO[str]
-
-
-def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> Dialogue:
+def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[str]]:
     """Start a command that leaves a child behind, which is the one to speak with, and ends itself at once.
 
-    In a session of its own, in the root folder. Raises EngineUnavailableError.
+    In a session of its own, in the root folder. Return the files that lines go into and come out of.
+
+    Raises EngineUnavailableError.
     """
     process = _start(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env, cwd=Path("/")
@@ -270,29 +262,13 @@ def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> Dialogue:
     process.wait()
     assert process.stdin is not None
     assert process.stdout is not None
-    return Dialogue(io.TextIOWrapper(process.stdin, "utf-8"), io.TextIOWrapper(process.stdout, "utf-8"))
+    return io.TextIOWrapper(process.stdin, "utf-8"), io.TextIOWrapper(process.stdout, "utf-8")
 
 
-def _start(
-    argv: Sequence[str],
-    *,
-    stdin: int | None = subprocess.DEVNULL,
-    stdout: int | IO[bytes] | None = None,
-    stderr: int | None = None,
-    start_new_session: bool = False,
-    env: Mapping[str, str] | None,
-    cwd: Path | None,
-) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
+    """Start a command with settings of Popen; its standard input is closed unless they have one."""
     try:
-        return subprocess.Popen(
-            list(argv),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=start_new_session,
-            env=env,
-            cwd=cwd,
-        )
+        return subprocess.Popen(list(argv), **{"stdin": subprocess.DEVNULL, **settings})
     except (FileNotFoundError, PermissionError) as error:
         raise _not_there(argv, error) from error
 

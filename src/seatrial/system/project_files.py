@@ -1,4 +1,4 @@
-"""Read the small files of a project, which a stranger may have written: as text, TOML or YAML, in bounded time.
+"""The small files of a project, which a stranger may have written: read as text, TOML or YAML, in bounded time.
 
 A link inside the project is followed, one that leads out of it is not: a file of the user's must not end up in an image
 or a message because a project points at it. Nothing here waits: a FIFO and a device are refused before they are opened.
@@ -6,6 +6,7 @@ or a message because a project points at it. Nothing here waits: a FIFO and a de
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError, UntrustedPathError, UsageError
-from seatrial.system.nofollow import open_source
+from seatrial.system.nofollow import open_source, write_inside
 from seatrial.system.text import as_typed
 
 #: Far above usual files, and read in milliseconds.
@@ -219,6 +220,52 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
 
 def _refused(path: Path, problem: str) -> ConfigError:
     return ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {as_typed(path)}")
+
+
+_HEADER = re.compile(r"^[ \t]*\[")
+
+
+def save_table(project: Path, name: str, values: Mapping[str, Any], comment: str) -> Path:
+    """Write a table into seatrial.toml, or ``[tool.seatrial.NAME]`` if pyproject.toml is the file; return the file.
+
+    Args:
+        comment: one line above the keys.
+
+    Raises ConfigError: the file cannot be edited so that all else in it stays the same.
+    """
+    path, table = project / "seatrial.toml", name
+    other = project / "pyproject.toml"
+    if not path.exists() and other.exists() and "seatrial" in read_toml(other, inside=project).get("tool", {}):
+        path, table = other, f"tool.seatrial.{name}"
+    before = read_text(path, inside=project, limit_bytes=MAX_PARSED_BYTES) if path.exists() else ""
+    after = _with_table(before, table, values, comment)
+    expected = inner = parse_toml(before, path)
+    *outer, last = table.split(".")
+    for each in outer:
+        inner = inner.setdefault(each, {})
+    inner[last] = dict(values)
+    if parse_toml(after, path) != expected:
+        raise ConfigError(
+            f"{path.name}: [{table}] cannot be written without changing what else is there",
+            cause="it stands there in another form, such as an inline table",
+            run=f"${{EDITOR:-vi}} {as_typed(path)}",
+        )
+    return write_inside(project, path.name, data=after.encode())
+
+
+def _with_table(text: str, table: str, values: Mapping[str, Any], comment: str) -> str:
+    """Put the table into ``text``, in the place of the one of its name, or at the end."""
+    lines = text.splitlines()
+    header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\][ \t]*(#.*)?$")
+    begin = next((at for at, line in enumerate(lines) if header.match(line)), None)
+    keys = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(values.items()))
+    made = [f"[{table}]", f"# {comment}", *keys]
+    if begin is None:
+        return "\n".join([*lines, *([""] if lines and lines[-1].strip() else []), *made]) + "\n"
+    end = next((at for at in range(begin + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
+    while end > begin + 1 and (not lines[end - 1].strip() or (end < len(lines) and lines[end - 1].startswith("#"))):
+        end -= 1  # what stands right above the next table is about that one
+    return "\n".join([*lines[:begin], *made, *lines[end:]]) + "\n"
 
 
 @cache

@@ -15,7 +15,7 @@ from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.runs.model_jobs import Export, check_format, export_job, out_path
+from seatrial.runs.jobs import Export, check_format, export_job, out_path
 from seatrial.runs.models import EXPORT, SERVE, TrainedModel, check_model_file, find_model, of_file
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -134,9 +134,9 @@ def test_both_sides_agree() -> None:
     pytest.importorskip("torch")
     from seatrial.export.formats import FORMATS
     from seatrial.models.recipe_models import WEIGHTS
-    from seatrial.runs import model_jobs, models
+    from seatrial.runs import jobs, models
 
-    assert {name: f".{name}" for name in FORMATS} == model_jobs.SUFFIXES
+    assert {name: f".{name}" for name in FORMATS} == jobs.SUFFIXES
     assert WEIGHTS == models.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
 
 

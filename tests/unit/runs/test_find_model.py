@@ -14,7 +14,7 @@ from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import DataMount
 from seatrial.job.model import Job, Target
-from seatrial.runs.model_jobs import ServeOptions, refuse_taken_port, serving_job
+from seatrial.runs.jobs import ServeOptions, refuse_taken_port, serving_job
 from seatrial.runs.models import EXPORT, SERVE, Verb, check_model_file, find_model, of_file
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host

@@ -1,4 +1,4 @@
-"""Export and serve as jobs: their targets and options, a server's port, and the wait until it answers."""
+"""Export, serve and tune as jobs: their targets and options, a server's port, and the wait until it answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seatrial.backends import table
 from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
-from seatrial.job.tables import TOKEN, Serving, Weights
+from seatrial.job.tables import TOKEN, Changes, Serving, Tuning, Weights
 from seatrial.runs.models import TrainedModel
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
@@ -323,3 +323,33 @@ def _with_port(typed: str, port: int) -> str:
         words[words.index("--port") + 1] = str(port)
         return " ".join(words)
     return f"{typed} --port {port}"
+
+
+# ----------------------------------------------------------------------------------------------------- tune
+
+#: Seconds of a budget below which a baseline and one change do not fit.
+_LEAST_BUDGET_S = 20.0
+
+
+def tuning_job(job: Job, tuning: Tuning) -> Job:
+    """Return the job with its script tuned in place of run: without ``[tune]`` of the file, and with no criteria.
+
+    Raises UsageError: a recipe, several nodes, a budget that is too small, or no hook.
+    """
+    if job.target.kind == "recipe":
+        raise UsageError(
+            f"{job.target.value} is a recipe, which is tuned already; seatrial tune is for scripts",
+            run="seatrial tune train.py",
+        )
+    if job.nodes > 1:
+        raise UsageError("seatrial tune runs on one machine", run="seatrial tune …   # without --nodes")
+    if job.no_hook:
+        raise UsageError("seatrial tune measures with the hook that --no-hook leaves out", run="seatrial tune …")
+    if tuning.budget_s < _LEAST_BUDGET_S:
+        raise UsageError(
+            f"--budget {tuning.budget_s:g}: a baseline and one change need at least {_LEAST_BUDGET_S:g} s",
+            run="seatrial tune … --budget 180",
+        )
+    return job.changed(
+        tuning=tuning, tune=Changes(), criteria=job.criteria.only("max_image_bytes"), restarts=0, resume=None
+    )
