@@ -16,7 +16,7 @@ from pathlib import Path
 from pace import until
 from seatrial import events
 from seatrial.job.in_container import CONTAINER_PYTHON, PYTHON_COMMAND
-from seatrial.system import agent_archive, interpreter
+from seatrial.system import agent_archive
 
 #: Interpreters the agent is run with: this one, and the oldest it supports where there is one.
 FLOOR = next(
@@ -30,7 +30,7 @@ def own_python() -> list[str]:
     """The command line of the copy that runs the agent in containers."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made = interpreter.build(folder, agent_archive.build(folder))
+    made = agent_archive.build_interpreter(folder, agent_archive.build(folder))
     assert made is not None
     return [word.replace(CONTAINER_PYTHON, str(made.folder)) for word in PYTHON_COMMAND]
 

@@ -9,14 +9,13 @@ import time
 from contextlib import contextmanager
 
 from fakes import FakeGpu, FakeNvml, a_plan
-from seatrial.monitor.app import Api, dashboard_app
-from seatrial.monitor.feed import Feed
+from seatrial.monitor.app import Api, Feed, dashboard_app
 from seatrial.monitor.prometheus import Exposition
 from seatrial.monitor.reading import ContainerNames, MachineReader
-from seatrial.monitor.run_list import Projects
 from seatrial.monitor.run_view import provisional
 from seatrial.receipt.judge import write_receipt
 from seatrial.runs.run import Run
+from seatrial.runs.store import Projects
 from seatrial.system import names
 from seatrial.system.host import Host
 from seatrial.web import server

@@ -29,16 +29,16 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Plan
 from seatrial.planning import secrets
 from seatrial.receipt.model import Receipt
-from seatrial.runs import launch, listing, run_actions
-from seatrial.runs.finish import finalise
-from seatrial.runs.following.streams import Stream
-from seatrial.runs.following.watch import ensure_recorder, follow
+from seatrial.runs import launch, run_actions
 from seatrial.runs.run import Run as RecordedRun
 from seatrial.runs.run import run_name
+from seatrial.runs.status import RunLine, finalise, line_of
 from seatrial.runs.store import store_of
+from seatrial.runs.streams import Stream
+from seatrial.runs.watch import ensure_recorder, follow
 from seatrial.system.host import Host
 from seatrial.system.project_files import project_root
-from seatrial.system.trust import TrustStore
+from seatrial.system.records import TrustStore
 
 __all__ = ["Receipt", "Run", "doctor", "plan", "run", "runs", "start"]
 
@@ -67,9 +67,9 @@ class Run:
         return run_name(self._run)
 
     @property
-    def line(self) -> listing.RunLine:
+    def line(self) -> RunLine:
         """Return its line in ``seatrial runs ls``: target, backend, status, seconds, headline."""
-        return listing.line_of(self._run, Host())
+        return line_of(self._run, Host())
 
     @property
     def status(self) -> str:

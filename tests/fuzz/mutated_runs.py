@@ -22,12 +22,10 @@ from typing import Any
 from starlette.requests import Request
 
 from seatrial import cli
-from seatrial.monitor.app import Api
-from seatrial.monitor.feed import Feed
+from seatrial.monitor.app import Api, Feed
 from seatrial.monitor.prometheus import Exposition
-from seatrial.monitor.run_list import Projects
-from seatrial.runs.following.live import live_runs
-from seatrial.runs.store import RunStore
+from seatrial.runs.live import live_runs
+from seatrial.runs.store import Projects, RunStore
 from seatrial.system.names import Names
 
 #: A verb that takes longer hangs: seconds of processor, and of the clock (it may wait for nothing).

@@ -19,7 +19,7 @@ from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
 from seatrial.planning.plan import make_plan
-from seatrial.runs.ready import make_image_ready
+from seatrial.runs.build import make_image_ready
 from seatrial.system.host import Host
 
 pytestmark = pytest.mark.docker

@@ -13,8 +13,7 @@ from cli_project import Project, environment
 from engines import IMAGE
 from seatrial.backends.containers.docker import Docker
 from seatrial.monitor.app import Housekeeping
-from seatrial.monitor.run_list import Projects
-from seatrial.runs.store import RunStore
+from seatrial.runs.store import Projects, RunStore
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process
 

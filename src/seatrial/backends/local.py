@@ -21,7 +21,7 @@ from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.probe import processes
 from seatrial.system import agent_archive, command
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 #: venv alone takes seconds; a slow disk may need more.
 CREATE_TIMEOUT_S = 300.0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from seatrial.backends.base import Backend, EngineFacts, Traits
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice, EngineAddress
+from seatrial.system.command import remembered
 from seatrial.system.host import Host
-from seatrial.system.memo import remembered
 from seatrial.system.text import nearest
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from seatrial.cli import door, terminal
+from seatrial.cli import terminal
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
 
@@ -36,7 +36,7 @@ def main() -> None:
     sys.exit(_main(sys.argv[1:]))
 
 
-@door.opened()
+@terminal.open_door()
 def _main(argv: list[str]) -> int:
     try:
         code = _answer(_without_colour(argv))

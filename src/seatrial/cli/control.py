@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seatrial.cli import door
+from seatrial.cli import terminal
 from seatrial.cli.options import (
     AS_JSON,
     RUN,
@@ -69,7 +69,7 @@ def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int
 
     run = find(store_at(project), reference)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    door.printing()
+    terminal.printing()
     return run_actions.execute(run, [*words, *target_arguments()], this_host(), interactive=interactive)
 
 
@@ -126,7 +126,7 @@ def copy(reference: str, destination: Path, project: Path | None) -> int:
 @PROJECT
 def record(reference: str, project: Path | None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
-    from seatrial.runs.following.watch import record as follow_to_the_end
+    from seatrial.runs.watch import record as follow_to_the_end
 
     follow_to_the_end(store_at(project).find(reference), this_host())
     return EXIT_DONE

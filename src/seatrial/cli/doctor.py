@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli import door
+from seatrial.cli import terminal
 from seatrial.cli.options import argument, command, importing, option, this_host
 from seatrial.errors import RunNotFoundError, UsageError
 from seatrial.system.text import one_line
@@ -94,7 +94,7 @@ def doctor(
         from seatrial.doctor.fix import apply_fixes, undo
         from seatrial.doctor.machine import Machine
 
-    console, host = door.console(), this_host()
+    console, host = terminal.console(), this_host()
     if undo_last:
         undo(console, host)
         return report.EXIT_OK
@@ -198,7 +198,7 @@ def _write_cdi(file: str) -> int:
     path = Path(file or fix.SPEC)
     make_folder(path.parent)
     write_atomically(path, text.encode())
-    door.console().print(f"{path} written; try: podman run --device nvidia.com/gpu=all …", soft_wrap=True)
+    terminal.console().print(f"{path} written; try: podman run --device nvidia.com/gpu=all …", soft_wrap=True)
     return report.EXIT_OK
 
 
@@ -212,7 +212,7 @@ def _write_report(content: Mapping[str, Any], name: str) -> None:
         return
     text = markdown(content) if name.endswith(".md") else json.dumps(content, indent=1, default=str)
     write_atomically(Path(name), text.encode())
-    door.console(stderr=True).print(f"report: {Path(name)}", soft_wrap=True)
+    terminal.console(stderr=True).print(f"report: {Path(name)}", soft_wrap=True)
 
 
 def _agrees(question: str) -> bool:
@@ -248,7 +248,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
 
     findings, then = _findings(list(text))
     several = [] if findings or as_json else explaining.candidates(" ".join(text))
-    console = door.console()
+    console = terminal.console()
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=1))
     elif several:
@@ -265,7 +265,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
 def _run_of(word: str) -> Run | None:
     """Return the run that the word names, after its verdict is printed; None if it names none that has ended."""
     from seatrial.compose.output import find_run
-    from seatrial.runs.finish import finalise
+    from seatrial.runs.status import finalise
     from seatrial.runs.store import store_of
 
     with suppress(RunNotFoundError):
@@ -284,7 +284,7 @@ def _findings(words: list[str]) -> tuple[list[Finding], str]:
         run = 'seatrial explain "the error text"   # or: seatrial explain train.log'
         raise UsageError("Nothing to explain", run=run)
     if words in ([], ["-"]):
-        door.printing()  # the input may be typed
+        terminal.printing()  # the input may be typed
         return explain_stream(sys.stdin.buffer), ""
     if (path := named_file(words)) is not None:
         return explain_file(path), ""

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.cli import door
+from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES
 from seatrial.cli.options import options_of
 from seatrial.cli.words import typed_parts
@@ -36,7 +36,7 @@ from seatrial.findings.finding import CAUSE, FIX, SHARE_WORDS, with_own_words
 from seatrial.job.flags import replaced_option
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
-from seatrial.system.typed_path import as_typed as typed_path
+from seatrial.system.text import as_typed as typed_path
 
 #: Advice of errors and findings: do the same on the CPU, or allow the project's requests.
 WITHOUT_GPUS = "seatrial run --gpus none …"
@@ -71,7 +71,7 @@ Sentence = tuple[str, str | None, str | None]
 
 def report(error: Exception, argv: list[str]) -> int:
     """Print the error to stderr; return the exit code."""
-    console = door.console(stderr=True, soft_wrap=True)
+    console = terminal.console(stderr=True, soft_wrap=True)
     message, cause, run = _sentence(error, argv) or _defect(error, argv)
     if isinstance(error, GpuContractError) and not isinstance(error, CapacityError | StackError):
         from seatrial.doctor.examine import first_broken  # no other error needs it

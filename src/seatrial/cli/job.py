@@ -22,9 +22,8 @@ from seatrial.job.reading.modules import is_file
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore, store_of
 from seatrial.system.project_files import project_root
-from seatrial.system.text import one_line
-from seatrial.system.trust import TrustStore
-from seatrial.system.typed_path import as_typed
+from seatrial.system.records import TrustStore
+from seatrial.system.text import as_typed, one_line
 
 if TYPE_CHECKING:
     from seatrial.cli.screen import Screen

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from seatrial.cli import door
+from seatrial.cli import terminal
 from seatrial.cli.options import command, importing, option, project_option, this_host
 from seatrial.errors import EXIT_DONE, UsageError
 
@@ -36,19 +36,18 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
     """GPUs, containers and runs on this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
     with importing():
         from seatrial.monitor import top as view
-        from seatrial.monitor.reading import ContainerNames, MachineReader
-        from seatrial.monitor.top_screen import SORTS, TopOptions
-        from seatrial.runs.following.live import live_runs
+        from seatrial.monitor.reading import ContainerNames, MachineReader, open_sink
+        from seatrial.runs.live import live_runs
         from seatrial.runs.store import store_of
 
-    if sort not in SORTS:
-        raise UsageError(f'Unknown column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
+    if sort not in view.SORTS:
+        raise UsageError(f'Unknown column "{sort}"', run=f"seatrial top --sort {next(iter(view.SORTS))}")
     _check_interval(interval_s, 0.1, 3600, "seatrial top -i 1")
-    console = door.console()
+    console = terminal.console()
     on_terminal = console.is_terminal and sys.stdin.isatty()
-    options = TopOptions(sort, name, interval_s, unicode=console.encoding.lower().startswith("utf"))
+    options = view.TopOptions(sort, name, interval_s, unicode=console.encoding.lower().startswith("utf"))
     names, store = ContainerNames(this_host()), store_of(project)
-    sink = view.open_sink(log) if log is not None else None
+    sink = open_sink(log) if log is not None else None
     reader = MachineReader(names)
     try:
         if once or as_json or not (on_terminal or sink):
@@ -98,10 +97,8 @@ def dashboard(
         return _print_config(print_config)
     try:
         with importing():
-            from seatrial.monitor.app import Api, Housekeeping, dashboard_app, metrics_app
-            from seatrial.monitor.feed import Feed
+            from seatrial.monitor.app import Api, Feed, Housekeeping, dashboard_app, metrics_app
             from seatrial.monitor.prometheus import Exposition
-            from seatrial.monitor.run_list import Projects
             from seatrial.web import server
     except ImportError as error:
         raise UsageError(
@@ -110,8 +107,8 @@ def dashboard(
         ) from error
     from seatrial.monitor.reading import ContainerNames, MachineReader
     from seatrial.receipt.model import FIXED
-    from seatrial.runs.following.live import live_runs
-    from seatrial.runs.store import store_of
+    from seatrial.runs.live import live_runs
+    from seatrial.runs.store import Projects, store_of
     from seatrial.system import names
     from seatrial.system.address import is_loopback, parse_address, url
     from seatrial.system.text import visible_in

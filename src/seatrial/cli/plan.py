@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from seatrial.cli import terminal
 from seatrial.cli.options import (
     AS_JSON,
     WORDS,
@@ -21,11 +24,16 @@ from seatrial.cli.options import (
     this_host,
 )
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
+from seatrial.findings.finding import FIX
 from seatrial.system.host import Host
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from seatrial.backends.kubernetes.pod import Manifest
+    from seatrial.images.lint.dockerfile import Remark
     from seatrial.job.plan import Plan
+    from seatrial.runs.build import Built
 
 
 @command(examples=("seatrial plan train.py --gpus 2", "seatrial plan train.py --target h100 --as compose"))
@@ -112,11 +120,11 @@ def build(
 ) -> int:
     """Build the image that run would use, verify it, and report its contents."""
     with importing():
-        from seatrial.cli.build_report import print_built, print_findings
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
         from seatrial.images.lint.check import check_dockerfile
-        from seatrial.runs.build_command import build_image
+        from seatrial.runs.build import build_image
+        from seatrial.runs.launch import plan_only
 
     screen = Screen(json=as_json, whole=verbose)
     if check is not None:
@@ -125,7 +133,7 @@ def build(
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
     job = read_allowed_job(words, flags, screen, building=True)
     with screen.working("reading the image"), screen.building() as progress:
-        built = build_image(job, this_host(), progress, explain=explain, lock=lock)
+        built = build_image(plan_only(job, this_host()), this_host(), progress, explain=explain, lock=lock)
     print_built(built, as_json=as_json)
     return EXIT_DONE
 
@@ -175,7 +183,7 @@ def init(
 
 def _new_project(folder: Path, screen: Any) -> int:
     from seatrial.planning.new_project import new_project
-    from seatrial.system.typed_path import as_typed
+    from seatrial.system.text import as_typed
 
     folder = Path(os.path.normpath(folder))
     written = new_project(folder)
@@ -210,3 +218,120 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
         screen.note("Built for CPU because this machine has no GPU; for a GPU machine, add --target h100")
     screen.note("open the folder in VS Code and choose Reopen in Container, or: devcontainer up --workspace-folder .")
     return EXIT_DONE
+
+
+_ROWS = 14
+
+
+def print_built(built: Built, *, as_json: bool) -> None:
+    """Print the image, its verification and contents."""
+    image = built.plan.image
+    assert image is not None
+    if as_json:
+        print(json.dumps(_as_data(built), indent=1))
+        return
+    from rich.text import Text
+
+    out = terminal.console()
+    size = ""
+    if built.size_bytes is not None:
+        above = f", {_size(built.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
+        size = f": {_size(built.size_bytes)}{above}"
+    how = "already existed" if built.result.cached else f"built in {built.result.seconds:.0f} s"
+    out.print(Text(image.tag, style="bold").append(f" {how}{size}", style="not bold"), soft_wrap=True)
+    verification = built.verification
+    versions = ", ".join(f"{name} {version}" for name, version in verification.versions.items())
+    imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in verification.import_s.items())
+    out.print(f"  Python {verification.python}" + (f", {versions}" if versions else ""), style="dim")
+    if imports:
+        out.print(f"  imports {imports}", style="dim")
+    if verification.architectures:
+        out.print(f"  code for {' '.join(verification.architectures)}", style="dim")
+    for device, formats in verification.kernels.items():
+        out.print(f"  {device} ran kernels in {', '.join(formats)}", style="dim")
+    if not verification.on_gpu and image.stack.get("build", "cpu") != "cpu":
+        out.print("  no kernel was tested on a GPU: no target GPU is present", style="dim")
+    if built.compressed_bytes is not None:
+        out.print(f"  {_size(built.compressed_bytes)} in compressed layers, base included", style="dim")
+    if built.contents:
+        _print_contents(built, out)
+
+
+def _print_contents(built: Built, out: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    contents = built.contents
+    for title, key in (("Packages", "packages"), ("Kinds of files", "kinds"), ("Device code", "device_code")):
+        rows = sorted(contents[key].items(), key=lambda row: -row[1])
+        if not rows:
+            continue
+        largest = rows[0][1]
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True)
+        for name, size in rows[:_ROWS]:
+            table.add_row(name, _size(size), Text("━" * max(1, round(30 * size / max(1, largest))), style="cyan"))
+        if rest := sum(size for _, size in rows[_ROWS:]):
+            table.add_row(f"{len(rows) - _ROWS} more", _size(rest), "")
+        out.print(f"\n{title}", style="bold")
+        out.print(table)
+    _print_copies(contents["twice"], out)
+    saved = contents["saved"]
+    out.print("\nSlimming would save", style="bold")
+    total = 0
+    for level in ("files", "unused", "arch"):
+        total += saved[level]
+        if saved[level]:
+            out.print(f"  --slim {level:<7} {_size(total):>9}" + ("  at most" if level != "files" else ""))
+
+
+def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
+    """Print each library that is installed more than once with its places; the largest copy is not waste."""
+    from rich.text import Text
+
+    if not twice:
+        return
+    spare = sum(sum(copies.values()) - max(copies.values()) for copies in twice.values())
+    out.print(Text("\nCUDA is installed twice", style="bold").append(f": {_size(spare)} wasted", style="not bold"))
+    for name, copies in sorted(twice.items(), key=lambda row: -sum(row[1].values()))[:_ROWS]:
+        out.print(f"  lib{name}", *(f"    {_size(size):>7}  {path}" for path, size in copies.items()), sep="\n")
+
+
+def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> None:
+    """Print each remark with its line and its fix."""
+    if as_json:
+        print(json.dumps([each.to_dict() for each in findings], indent=1))
+        return
+    from rich.text import Text
+
+    out = terminal.console(soft_wrap=True)
+    for each in findings:
+        colour = {"error": "red", "warning": "yellow"}.get(each.severity, "cyan")
+        place = Text(f"{path}:{each.line}: ")
+        out.print(place.append(each.severity, style=f"bold {colour}").append(f" {each.message}"))
+        out.print(Text(f"    {FIX}: {each.fix}", style="dim"))
+    out.print(f"{path}: {len(findings) or 'no'} remark{'s' * (len(findings) != 1)}")
+
+
+def _as_data(built: Built) -> dict[str, object]:
+    image, verification = built.plan.image, built.verification
+    assert image is not None
+    return {
+        "tag": image.tag,
+        "image_id": built.result.image_id,
+        "size_bytes": built.size_bytes,
+        "base_bytes": built.base_bytes,
+        "compressed_bytes": built.compressed_bytes,
+        "seconds": round(built.result.seconds, 1),
+        "cached": built.result.cached,
+        "stack": image.stack,
+        "architectures": list(image.architectures),
+        "verification": {name: value for name, value in asdict(verification).items() if name != "wrong"},
+        **({"contents": built.contents} if built.contents else {}),
+    }
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -26,15 +26,13 @@ from seatrial.cli.options import (
     this_host,
 )
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError, UsageError
-from seatrial.system.memo import remembering
 
 if TYPE_CHECKING:
     from seatrial.backends.base import State
     from seatrial.cli.screen import Screen
     from seatrial.job.model import Job
     from seatrial.runs.launch import Prepared
-    from seatrial.system.caller import Caller
-    from seatrial.system.host import Host
+    from seatrial.system.host import Caller, Host
 
 
 @command(
@@ -85,7 +83,7 @@ def run(
         from seatrial.cli.screen import Screen
         from seatrial.job.script import source_facts
         from seatrial.planning import launcher
-        from seatrial.system.caller import read_caller
+        from seatrial.system.host import read_caller
 
     host, screen = this_host(), Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     job = launcher.join(read_allowed_job(words, flags, screen, resume=resume), rank_of, host)
@@ -157,7 +155,6 @@ def up(
     return commands.up(wanted, person, this_host())
 
 
-@remembering()
 def run_to_receipt(
     job: Job,
     host: Host,
@@ -178,29 +175,31 @@ def run_to_receipt(
     """
     with importing():
         from seatrial.runs import launch
-        from seatrial.runs.following.watch import terminate_interrupts
+        from seatrial.runs.watch import terminate_interrupts
+        from seatrial.system.command import remembering
 
-    with terminate_interrupts():
-        with screen.working("planning"):
-            prepared = launch.prepare(
-                job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
-            )
-        screen.announce(prepared.plan)
-        try:
-            before_start(prepared)
-            with screen.working("starting"), screen.building() as progress:
-                launch.start(prepared, host, progress)
-        except (SeatrialError, KeyboardInterrupt) as error:
-            _receipt(prepared, host, screen, error_follows=isinstance(error, SeatrialError))
-            raise
-    return _detach(prepared, host, screen) if detach else _follow(prepared, host, screen)
+    with remembering():
+        with terminate_interrupts():
+            with screen.working("planning"):
+                prepared = launch.prepare(
+                    job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
+                )
+            screen.announce(prepared.plan)
+            try:
+                before_start(prepared)
+                with screen.working("starting"), screen.building() as progress:
+                    launch.start(prepared, host, progress)
+            except (SeatrialError, KeyboardInterrupt) as error:
+                _receipt(prepared, host, screen, error_follows=isinstance(error, SeatrialError))
+                raise
+        return _detach(prepared, host, screen) if detach else _follow(prepared, host, screen)
 
 
 def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Leave the run to its recorder; a server, once it answers."""
-    from seatrial.runs.following.watch import ensure_recorder, follow
-    from seatrial.runs.model_jobs import ready_words, wait_until_ready
+    from seatrial.runs.jobs import ready_words, wait_until_ready
     from seatrial.runs.run_actions import is_live
+    from seatrial.runs.watch import ensure_recorder, follow
 
     serving = prepared.plan.job.serve
     ensure_recorder(prepared.run)
@@ -216,9 +215,9 @@ def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
 
 def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Show the run to its end, then its receipt."""
-    from seatrial.runs.following.streams import TYPING_INTERVAL_S, passing_on
-    from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops
-    from seatrial.runs.model_jobs import report_when_ready
+    from seatrial.runs.jobs import report_when_ready
+    from seatrial.runs.streams import TYPING_INTERVAL_S, passing_on
+    from seatrial.runs.watch import LOG_INTERVAL_S, follow, interrupt_stops
 
     run, plan = prepared.run, prepared.plan
     looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
@@ -241,7 +240,7 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
 def _receipt(
     prepared: Prepared, host: Host, screen: Screen, *, ended: State | None = None, error_follows: bool = False
 ) -> int:
-    from seatrial.runs.finish import finalise
+    from seatrial.runs.status import finalise
 
     receipt = finalise(prepared.run, host, ended=ended)
     assert receipt is not None, "a run followed to its end must have ended"

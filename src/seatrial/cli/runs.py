@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seatrial.cli import control, door
+from seatrial.cli import control, terminal
 from seatrial.cli.control import PROJECT, WHOLE_RECEIPT, find, group_of, store_at
 from seatrial.cli.options import (
     AS_JSON,
@@ -29,12 +30,15 @@ from seatrial.cli.options import (
     this_host,
 )
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from seatrial.cli.screen import Screen
     from seatrial.compose.group import Group as RunGroup
     from seatrial.compose.listing import Listed
+    from seatrial.monitor.compare import ComparedRow, Comparison
     from seatrial.runs.run import Run
     from seatrial.runs.store import RunStore
 
@@ -76,19 +80,19 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
 @PROJECT
 def list_(limit: int, status: str | None, since: str | None, watch: bool, as_json: bool, project: Path | None) -> int:
     """List runs, newest first; those of seatrial up under their group."""
-    from seatrial.cli import runs_table
+    from seatrial.cli import tables
     from seatrial.compose import listing
 
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
-    statuses = runs_table.parse_statuses(status)
-    since_s = None if since is None else runs_table.parse_since(since)
+    statuses = tables.parse_statuses(status)
+    since_s = None if since is None else tables.parse_since(since)
     store = store_at(project)
 
     def found() -> list[Listed]:
         now = time.time()
         every = listing.listed(store, this_host(), limit=None if statuses or since_s else limit or None)
-        kept = [each for each in every if runs_table.matches(each, statuses, since_s, now)]
+        kept = [each for each in every if tables.matches(each, statuses, since_s, now)]
         return kept[:limit] if limit and (statuses or since_s) else kept
 
     if as_json:
@@ -97,9 +101,9 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
     while True:
         listed = found()
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        lines = runs_table.table(listed, width, time.time()) if listed else []
+        lines = tables.runs_lines(listed, width, time.time()) if listed else []
         if watch:
-            door.uncleaned().write("\x1b[H\x1b[2J") if sys.stdout.isatty() else None
+            terminal.uncleaned().write("\x1b[H\x1b[2J") if sys.stdout.isatty() else None
         elif not listed:
             none = "No such runs" if statuses or since_s else "No runs yet. Start one: seatrial run digits"
             print(none, file=sys.stderr)
@@ -119,8 +123,8 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     """Show a run's receipt or, while it runs, its progress and last line. Exits with the run's own exit code."""
     with importing():
         from seatrial.cli.screen import Screen
-        from seatrial.runs.finish import finalise
         from seatrial.runs.notify import notes
+        from seatrial.runs.status import finalise
 
     store = store_at(project)
     if (group := group_of(store, reference)) is not None:
@@ -140,7 +144,7 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
 
 
 def _show_study(store: RunStore, name: str, *, as_json: bool) -> int:
-    from seatrial.cli.trials import print_table
+    from seatrial.cli.tables import print_trials
     from seatrial.search.search import find_study, looked_at
 
     search = looked_at(find_study(store, name), this_host())
@@ -148,16 +152,16 @@ def _show_study(store: RunStore, name: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps([trial.as_dict() for trial in trials], indent=1))
     else:
-        print_table(trials, search.objective)
+        print_trials(trials, search.objective)
     return EXIT_DONE
 
 
 def _show_live(run: Run, screen: Screen) -> None:
     """Print state, time, steps and the last line of output."""
     from seatrial.job.units import format_seconds
-    from seatrial.runs.following.live import Progress
-    from seatrial.runs.following.watch import follow
-    from seatrial.runs.listing import line_of
+    from seatrial.runs.live import Progress
+    from seatrial.runs.status import line_of
+    from seatrial.runs.watch import follow
 
     line = line_of(run, this_host())
     seconds = f" for {format_seconds(max(1, round(line.seconds)))}" if line.seconds else ""
@@ -176,7 +180,7 @@ def _show_live(run: Run, screen: Screen) -> None:
 def logs(reference: str, following: bool, tail: int | None, rank: int | None, project: Path | None) -> int:
     """Print what the target printed, both streams in order."""
     from seatrial.cli.screen import Screen
-    from seatrial.runs.following.watch import follow, of_rank
+    from seatrial.runs.watch import follow, of_rank
 
     store = store_at(project)
     if (group := group_of(store, reference)) is not None:
@@ -201,8 +205,8 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
 def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -> int:
     """Follow a run to its end and print its verdict. Ctrl-C detaches; the run continues."""
     from seatrial.cli.screen import Screen
-    from seatrial.runs.finish import finalise
-    from seatrial.runs.following.watch import ensure_recorder, follow
+    from seatrial.runs.status import finalise
+    from seatrial.runs.watch import ensure_recorder, follow
 
     run = find(store_at(project), reference)
     screen = Screen(json=as_json, whole=verbose)
@@ -244,7 +248,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     """Runs side by side: what differs, what was measured against the first; --html adds their curves."""
     from seatrial.monitor import compare as comparison
     from seatrial.monitor.run_view import Receipts
-    from seatrial.runs.finish import finalise
+    from seatrial.runs.status import finalise
 
     store, receipts = store_at(project), Receipts()
     if len(references) < 2:
@@ -258,8 +262,35 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     if as_json:
         print(json.dumps(comparison.to_json(found), indent=1))
     else:
-        comparison.print_table(found, door.console())
+        print_comparison(found, terminal.console())
     return EXIT_DONE
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    """Print the facts and numbers; curves are on the page. A run's own words are text here, never markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    unicode = console.encoding.lower().startswith("utf")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(Text())
+    for letter, name in zip("ABCDEFGH", found.names, strict=False):
+        short = re.sub(r"^\d{8}-\d{6}-(?=\w{4}$)", "", name)  # as in runs ls
+        table.add_column(Text(f"{letter}: {short}"), overflow="fold")
+    if len(found.runs) == 2:
+        table.add_column(Text("B vs. A"), overflow="fold")
+    for row in found.facts + found.numbers:
+        table.add_row(*(Text(cell if unicode else cell.replace("×", "x")) for cell in _compared_cells(row)))
+    console.print(table)
+
+
+def _compared_cells(row: ComparedRow) -> list[str]:
+    """Return the cells of a line; of two runs the change has a column, of more it stands behind each."""
+    changes = [" ".join(filter(None, (cell.change, cell.verdict))) for cell in row.cells]
+    texts = [cell.text or "-" for cell in row.cells]
+    if len(row.cells) == 2:
+        return [row.label, *texts, changes[1]]
+    return [row.label, *(f"{text} ({change})" if change else text for text, change in zip(texts, changes, strict=True))]
 
 
 @command("open", examples=("seatrial open", "seatrial open last --print"))
@@ -270,7 +301,7 @@ def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
     """Open a run's receipt in the browser; where there is none, print the page's path."""
     import webbrowser
 
-    from seatrial.runs.finish import finalise  # it loads all that judges
+    from seatrial.runs.status import finalise  # it loads all that judges
 
     run = find(store_at(project), reference)
     if finalise(run, this_host()) is None:

@@ -1,4 +1,4 @@
-"""The screen of a run: our lines on stderr, the target's output where it would have gone, plans and receipts."""
+"""A run or a search on the screen: our lines, the target's output where it would have gone, plans and receipts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.cli import door
+from seatrial.cli import terminal
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file, ticking
 from seatrial.system.names import Names
-from seatrial.system.text import one_line
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed, one_line
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
     from seatrial.job.model import Job
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
-    from seatrial.runs.following.streams import Stream
     from seatrial.runs.run import Run
+    from seatrial.runs.streams import Stream
+    from seatrial.search.search import Search
 
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 2
@@ -59,7 +59,7 @@ class Screen:
 
     def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
         self._whole, self._quiet, self._json = whole, quiet, json
-        self._err, self._out = door.console(stderr=True, soft_wrap=True), door.console()
+        self._err, self._out = terminal.console(stderr=True, soft_wrap=True), terminal.console()
         self._live: LiveLine | None = None
         self.builds = False
         self._unended: Stream | None = None
@@ -67,7 +67,7 @@ class Screen:
 
     def note(self, line: str) -> None:
         """Print a line of ours."""
-        door.printing()
+        terminal.printing()
         if self._quiet and not _LOUD.match(line):
             return
         with self._printing:
@@ -78,7 +78,7 @@ class Screen:
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:
         """Give a receiver of the lines of a build, and show its progress while open (BuildReporter)."""
-        door.printing()
+        terminal.printing()
         if self._quiet:
             yield lambda line: None
             return
@@ -107,7 +107,7 @@ class Screen:
     @contextmanager
     def working(self, words: str) -> Iterator[None]:
         """Show words and seconds in the live line; lines of ours and a build take its place."""
-        door.printing()
+        terminal.printing()
         live, began_s = LiveLine(), time.monotonic()
 
         def show() -> None:
@@ -133,7 +133,7 @@ class Screen:
             yield lambda: None
             return
         from seatrial.job.units import format_seconds
-        from seatrial.runs.following.live import Progress
+        from seatrial.runs.live import Progress
 
         progress, live, began_s = Progress(run), LiveLine(), run.started_at() or time.time()
 
@@ -212,14 +212,14 @@ class Screen:
         if self._quiet and receipt.outcome.level != "bad":
             return
         with importing():
-            from seatrial.receipt.render import terminal  # a plan shows no receipt
+            from seatrial.receipt.render.terminal import render, render_verdict  # a plan shows no receipt
 
         if self._whole or not error_follows:
             self.end_line()
         if self._whole:
-            terminal.render(receipt, self._out)
+            render(receipt, self._out)
         elif not error_follows:
-            terminal.render_verdict(receipt, self._out, shown=run.plan().warnings)
+            render_verdict(receipt, self._out, shown=run.plan().warnings)
         self._quiet = False
         self.note(f"receipt: {as_typed(run.place / 'receipt.html')}")
 
@@ -275,6 +275,44 @@ class Screen:
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+
+
+#: Interval between two looks at a study.
+_LOOK_EVERY_S = 0.5
+
+
+class SearchScreen(Screen):
+    """Prints for one search, on standard error. Each trial has a thread and prints, too."""
+
+    def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
+        super().__init__(json=json, whole=whole, quiet=quiet)
+        self._standing = self._live = LiveLine()
+        self._looked_s, self._began_s = 0.0, time.monotonic()
+
+    def show(self, search: Search) -> None:
+        """Show the progress where there is space; called several times a second."""
+        from seatrial.job.units import format_seconds
+        from seatrial.search.results import seconds_left, summary_line
+
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_EVERY_S or self.builds or self._quiet:
+            return
+        self._looked_s = now_s
+        trials = search.study.trials()
+        left_s = seconds_left(trials, search.expected, search.parallel, search.ends_at)
+        with self._printing:
+            words = summary_line(trials, search.objective, search.expected, left_s)
+            seconds = round(now_s - self._began_s)
+            if self._standing.changes and seconds >= ELAPSED_FROM_S:
+                words = f"{format_seconds(seconds)}: {words}"
+            line = self._standing.show(words)
+            if line is not None:
+                self.note(line)
+
+    def close(self) -> None:
+        """Remove the line with the progress from the terminal."""
+        with self._printing:
+            self._standing.clear()
 
 
 def _image_of(plan: Plan, *, built: bool) -> str:

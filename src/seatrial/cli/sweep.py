@@ -29,7 +29,7 @@ from seatrial.cli.options import (
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, TargetError, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.cli.trials import SearchScreen
+    from seatrial.cli.screen import SearchScreen
     from seatrial.job.tables import Notify
     from seatrial.runs.launch import Prepared
     from seatrial.search.search import Search
@@ -94,7 +94,7 @@ def sweep(
     """
     with importing():
         from seatrial.cli.job import read_allowed_job, require_consent
-        from seatrial.cli.trials import SearchScreen
+        from seatrial.cli.screen import SearchScreen
         from seatrial.job.loading import read_notify, read_sweep
         from seatrial.search.request import define, parse_parallel
         from seatrial.search.search import open_search, resume_search
@@ -158,10 +158,10 @@ def _refuse_more(study: str) -> None:
 
 def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notify, *, as_json: bool) -> int:
     """Run the search, then print table and page; return the exit code, or raise the error that ended it early."""
-    from seatrial.cli.trials import print_table
+    from seatrial.cli.tables import print_trials
     from seatrial.search import results
     from seatrial.system.names import Names, names_of
-    from seatrial.system.typed_path import as_typed
+    from seatrial.system.text import as_typed
 
     began_s, name, job = time.monotonic(), search.study.definition.name, search.job
     names = Names() if job.with_names else names_of(search.host, secrets=job.secrets)
@@ -196,7 +196,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
     if as_json:
         print(json.dumps([trial.as_dict() for trial in trials], indent=1))
     else:
-        print_table(trials, search.objective)
+        print_trials(trials, search.objective)
     code = _summarise(search, trials, screen)
     screen.note(f"page: {as_typed(results.write(search, names))}")
     announce_end(code)
@@ -252,7 +252,7 @@ def _seconds(text: str) -> float:
 @contextmanager
 def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
     """Let Ctrl-C or SIGTERM stop the trials cleanly the first time, and kill them the second."""
-    from seatrial.runs.following.watch import handled
+    from seatrial.runs.watch import handled
 
     def on_interrupt(number: int, _frame: FrameType | None) -> None:
         if search.interrupted:
@@ -306,7 +306,8 @@ def tune(
         from seatrial.job.script import source_digest
         from seatrial.job.tables import Tuning
         from seatrial.receipt.model import load
-        from seatrial.runs.tuning import save_changes, tuning_job
+        from seatrial.runs.jobs import tuning_job
+        from seatrial.system.project_files import save_table
 
     tuning = Tuning(only=_names(only), fit=fit, **limits)
     screen = Screen(json=as_json, whole=verbose)
@@ -321,7 +322,7 @@ def tune(
     if save:
         comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
         where = {"script": script, "gpu": gpu_models(begun[0].plan.gpus), **({"digest": digest} if digest else {})}
-        path = save_changes(job.project, {**where, **found.kept}, comment)
+        path = save_table(job.project, "tune", {**where, **found.kept}, comment)
         screen.note(
             f"[tune] in {path.name} holds it: runs of {script} on {where['gpu'] if begun[0].plan.gpus else 'the CPU'} "
             "apply it until the script is edited; --no-tune leaves it out"

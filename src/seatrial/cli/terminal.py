@@ -1,4 +1,8 @@
-"""The standard streams, and the one line that changes below the target's output on a terminal."""
+"""The standard streams, the one door that all text of a verb passes, and the line that changes below a target's output.
+
+The door cleans text; the target's own output passes as bytes. ``open_door`` stands around a command, so what a library
+prints, a warning or a traceback, goes through it as well.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,93 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from seatrial.cli import door
 from seatrial.errors import SeatrialError
-from seatrial.system.text import one_line
+from seatrial.system.text import one_line, visible
 
 if TYPE_CHECKING:
-    from seatrial.runs.following.streams import Stream
+    from rich.console import Console
+
+    from seatrial.runs.streams import Stream
+
+#: Called once, before the next text or output of a target is printed.
+before_printing: list[Callable[[], None]] = []
+
+
+def printing() -> None:
+    """Announce that something is printed, or that another program takes the terminal."""
+    while before_printing:
+        before_printing.pop()()
+
+
+class Door:
+    """A standard stream. Its text is cleaned; ``buffer`` takes bytes as they are.
+
+    Args:
+        stream: where it goes; ``uncleaned`` for those who draw on a terminal themselves.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.uncleaned = stream
+
+    def write(self, text: str) -> int:
+        """Write text with every character visible that could steer a terminal."""
+        printing()
+        self.uncleaned.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":
+            printing()
+        return getattr(self.uncleaned, name)
+
+
+class Trimmed(Door):
+    """A stream of cleaned text whose lines end with their last letter: tables pad every line to their width."""
+
+    def write(self, text: str) -> int:
+        printing()
+        self.uncleaned.write(re.sub(r" +(?=\n)", "", text))
+        return len(text)
+
+
+@contextmanager
+def open_door() -> Iterator[None]:
+    """Put the door in front of both standard streams."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Door(before[0]), Door(before[1])
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def uncleaned(*, stderr: bool = False) -> TextIO:
+    """Return a standard stream to draw on: its caller cleans what is not its own."""
+    stream = sys.stderr if stderr else sys.stdout
+    return stream.uncleaned if isinstance(stream, Door) else stream
+
+
+def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
+    """Return a console that cleans the text between its own colours. No text is markup."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Clean(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+    file = cast("TextIO", Trimmed(uncleaned(stderr=stderr)))
+    return Clean(file=file, stderr=stderr, soft_wrap=soft_wrap, markup=False, highlight=False, emoji=False)
+
 
 _NAMES = ("stdin", "stdout", "stderr")
 
@@ -56,7 +137,7 @@ def finish() -> None:
 
     Raises BrokenPipeError if the reader has gone, SeatrialError if standard output cannot be written.
     """
-    door.printing()
+    printing()
     if (error := flush()) is not None:
         raise error if isinstance(error, BrokenPipeError) else cannot_write(error) from error
 
@@ -222,7 +303,7 @@ def alive() -> Iterator[None]:
             printed = True
             live.clear()
 
-    door.before_printing.append(clear)
+    before_printing.append(clear)
     with ticking(show):
         yield
 
@@ -238,13 +319,13 @@ def _fitted(text: str, width: int) -> str:
 def _print(text: str) -> None:
     """Print to the terminal, if it is still there: a closed one does not end the run."""
     with contextlib.suppress(OSError):
-        file = door.uncleaned(stderr=True)
+        file = uncleaned(stderr=True)
         file.write(text)
         file.flush()
 
 
 def _in_foreground() -> bool:
-    from seatrial.system.caller import in_foreground  # only a terminal needs it
+    from seatrial.system.host import in_foreground  # only a terminal needs it
 
     return in_foreground(2)
 

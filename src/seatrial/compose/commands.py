@@ -27,12 +27,12 @@ from seatrial.job.loading import load_job, read_file
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import EngineAddress
 from seatrial.planning.host import read_host
-from seatrial.runs.finish import finalise
+from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore
 from seatrial.system.command import own_program, spawn_detached
 from seatrial.system.host import Host
 from seatrial.system.records import Process
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here
 
 #: Rules whose errors mean nothing to a run on the CPU.
 _OF_GPUS = ("counted-from-outside", "replicas-share")

@@ -12,7 +12,7 @@ from seatrial.compose.service import Service
 from seatrial.errors import GpuRequestError
 from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
 from seatrial.planning.container.plan import GPU_DEVICE
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 #: deploy: …reservations.devices. gpus: the short key of Compose 2.30. runtime: nvidia. devices: CDI names or nodes.
 #: environment: NVIDIA_VISIBLE_DEVICES alone, which is enough where nvidia is Docker's default runtime.

@@ -14,7 +14,7 @@ import yaml
 
 from seatrial.errors import UsageError
 from seatrial.system.project_files import is_there, read_bytes
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here
 
 #: A Compose file of a hundred services has 100 KB.
 MAX_BYTES = 1_000_000

@@ -11,7 +11,7 @@ from typing import Any
 
 from seatrial.compose.group import KIND, Group, GroupStore, Member
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.listing import RunLine, line_of, started_at
+from seatrial.runs.status import RunLine, line_of, started_at
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 from seatrial.system.records import Folder

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from seatrial.compose.group import Group, GroupStore, Member
 from seatrial.errors import RunNotFoundError, SeatrialError
-from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
+from seatrial.runs.streams import Stream
 from seatrial.system.host import Host
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def follow_group(
     store: GroupStore, group: Group, console: Console, host: Host, *, until_end: bool, tail: int | None
 ) -> None:
     """Print the outputs of a group's runs; with ``until_end`` also of those that start later."""
-    from seatrial.runs.following.watch import follow  # listings do without
+    from seatrial.runs.watch import follow  # listings do without
 
     lines = MemberOutput(console, [member.name for member in group.members])
     followers: dict[str, threading.Thread] = {}

@@ -20,8 +20,7 @@ from seatrial.errors import DiskError, UsageError
 from seatrial.job.target import manifest_refused
 from seatrial.system import command
 from seatrial.system.host import Host
-from seatrial.system.text import nearest
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here, nearest
 
 #: Names of Compose files; the first that exists counts. Source: compose-go, cli/options.go.
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")

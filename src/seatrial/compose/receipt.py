@@ -20,7 +20,7 @@ from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
 from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 SCHEMA_VERSION = 2
 

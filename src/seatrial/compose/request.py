@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.job.model import Job
-from seatrial.runs.following.streams import Stream
+from seatrial.runs.streams import Stream
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
 from seatrial.system.project_files import is_there, read_bytes, read_text
 from seatrial.system.records import Process
-from seatrial.system.typed_path import from_here
+from seatrial.system.text import from_here
 
 #: Files in the record of a group.
 RENDERED, OVERRIDE, BUILD_OVERRIDE, LOG = "rendered.json", "override.yaml", "build.yaml", "compose.log"
@@ -191,7 +191,7 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
 def _new_run(store: RunStore, name: str, host: Host) -> Run:
     """Create a run named as its service, after finalising one that has the name and has ended unwatched."""
     if (earlier := store.unfinalised(name)) is not None:
-        from seatrial.runs.finish import finalise  # rare, and it loads all that judges
+        from seatrial.runs.status import finalise  # rare, and it loads all that judges
 
         finalise(earlier, host)
     return store.create(new_run_id(), name)

@@ -15,8 +15,7 @@ from seatrial.compose.lines import Place
 from seatrial.compose.read import ComposeFile
 from seatrial.compose.service import Service
 from seatrial.errors import GpuRequestError
-from seatrial.system.project_files import is_there, read_bytes
-from seatrial.system.toml_file import filled_in
+from seatrial.system.project_files import filled_in, is_there, read_bytes
 
 #: DataLoader workers in a script's text, or in a command's words.
 _WORKERS_IN_CODE = re.compile(rb"num_workers\s*=\s*(?!0\b)[\w(]")

@@ -20,10 +20,10 @@ from seatrial.compose.up import LOG, hand_over
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
 from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
-from seatrial.runs.finish import finalise
-from seatrial.runs.following.watch import follow, handled, request_interrupt, request_stop
 from seatrial.runs.leases import record_start
 from seatrial.runs.run import Run
+from seatrial.runs.status import finalise
+from seatrial.runs.watch import follow, handled, request_interrupt, request_stop
 from seatrial.system import command
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process

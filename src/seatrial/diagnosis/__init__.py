@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.common.gpu_peaks import peak_tflops
-from seatrial.system.toml_file import parse_toml
+from seatrial.system.project_files import parse_toml
 
 
 def _table(name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from seatrial.errors import TargetError, UsageError
 from seatrial.job.model import Target
 from seatrial.job.tables import Serving
 from seatrial.system.nofollow import files_below
-from seatrial.system.typed_path import from_here
+from seatrial.system.text import from_here
 
 #: Most files searched for a recipe's data.
 _MOST_FILES = 10_000

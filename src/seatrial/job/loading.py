@@ -27,10 +27,8 @@ from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, 
 from seatrial.job.reading.modules import is_file
 from seatrial.job.tables import Changes, Notify, SweepTable, from_flags
 from seatrial.job.target import resolve_target
-from seatrial.system.project_files import is_there, real_project
-from seatrial.system.text import nearest, shown
-from seatrial.system.toml_file import read_toml
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.project_files import is_there, read_toml, real_project
+from seatrial.system.text import as_typed, from_here, nearest, shown
 
 _TABLES: dict[str, type[KeyTable]] = {
     "image": ImageOptions,

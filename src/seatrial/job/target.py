@@ -28,7 +28,7 @@ from seatrial.job.startable import (
     scripts,
     what_is_here,
 )
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 

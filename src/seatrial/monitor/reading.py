@@ -1,23 +1,29 @@
-"""Reading: everything at one moment, GPUs, containers and the machine. Every view of telemetry is made of these."""
+"""Reading: everything at one moment, GPUs, containers and the machine, of which every view is made; files of them."""
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import DiskError, SeatrialError, UsageError
+from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.job.in_container import NAME_LABEL, RUN_LABEL
 from seatrial.probe import container, nvml, processes
 from seatrial.probe.container import Cgroup
 from seatrial.probe.processes import Owner
 from seatrial.probe.sampler import COUNTER_INTERVAL_S, Sampler
 from seatrial.system import command
+from seatrial.system.files import in_the_way
 from seatrial.system.host import Host
+from seatrial.system.text import as_typed
 
 #: A driver that vanished may come back (a reset, an upgrade): NVML is opened anew this often.
 REOPEN_S = 10.0
@@ -274,3 +280,82 @@ def _loads(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
+
+
+# ---------------------------------------------------------------------------------------------- files of readings
+
+#: Columns of CSV. A reading without GPUs is one row with the machine's columns.
+COLUMNS = (
+    "t", "index", "name", "mig", *GPU_SAMPLE_KEYS, "processes", "xid", "machine_cpu_cores", "machine_memory_used_bytes",
+)  # fmt: skip
+
+
+def open_sink(path: Path) -> ReadingLog:
+    """Open a file by its suffix: .csv or .jsonl. An existing one is continued.
+
+    Raises:
+        UsageError: another suffix. DiskError: the file cannot be written.
+    """
+    kinds = {".csv": CsvLog, ".jsonl": ReadingLog}
+    if path.suffix not in kinds:
+        raise UsageError(
+            f"{path.name}: a log file must end in .csv or .jsonl",
+            run=f"seatrial top --log {as_typed(path.with_suffix('.csv'))}",
+        )
+    try:
+        return kinds[path.suffix](path)
+    except OSError as error:
+        raise _disk(path, error) from error
+
+
+def rows(reading: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Yield flat rows of a reading, with the keys of COLUMNS."""
+    machine = {
+        "t": round(reading["t"], 3),
+        "machine_cpu_cores": reading["machine"]["cpu_cores"],
+        "machine_memory_used_bytes": reading["machine"]["memory_used_bytes"],
+    }
+    for gpu in reading["gpus"] or [{"processes": []}]:
+        row = {**dict.fromkeys(COLUMNS), **machine, **{key: gpu.get(key) for key in COLUMNS if key in gpu}}
+        row["processes"] = len(gpu["processes"])
+        row["throttle_reasons"] = " ".join(gpu.get("throttle_reasons") or [])
+        yield row
+
+
+class ReadingLog:
+    """A file of readings as JSON lines. ``write`` raises DiskError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._file = path, path.open("a", newline="", encoding="utf-8")
+
+    def write(self, reading: Mapping[str, Any]) -> None:
+        try:
+            self._put(reading)
+            self._file.flush()
+        except OSError as error:
+            raise _disk(self._path, error) from error
+
+    def _put(self, reading: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(reading, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # write has reported the error
+            self._file.close()
+
+
+class CsvLog(ReadingLog):
+    """A file of readings as CSV, a row for each GPU."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._writer = csv.DictWriter(self._file, COLUMNS)
+        if self._file.tell() == 0:
+            self._writer.writeheader()
+
+    def _put(self, reading: Mapping[str, Any]) -> None:
+        self._writer.writerows(rows(reading))
+
+
+def _disk(path: Path, error: OSError) -> DiskError:
+    reason = error.strerror or str(error)
+    return DiskError(f"Cannot write {path}: {reason}", run=in_the_way(path.absolute().parent, error))

@@ -20,7 +20,7 @@ from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.startable import is_foreign, what_is_here
 from seatrial.system import nofollow
 from seatrial.system.files import in_the_way
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 FILE = "seatrial.toml"
 

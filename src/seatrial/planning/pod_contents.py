@@ -21,7 +21,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.pod_gpus import cluster_machine
 from seatrial.system.host import Host
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 
 def cluster_image(

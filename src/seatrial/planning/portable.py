@@ -19,7 +19,7 @@ from seatrial.job.plan import ContainerPlan, ImagePlan, Mount, Plan
 from seatrial.planning.secrets import targets_secrets
 from seatrial.system import nofollow
 from seatrial.system.files import in_the_way
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 #: Mounts and variables of ours; without the agent nothing reads them.
 _OURS = "/seatrial/"

@@ -28,7 +28,7 @@ from seatrial.planning.site import GpuPlan, Parts, Site, local_places, target_ar
 from seatrial.system import command
 from seatrial.system.host import Host
 from seatrial.system.project_files import read_sources
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 
 def selected(site: Site) -> tuple[Gpu, ...]:

@@ -24,9 +24,9 @@ from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ContainerPlan, Gpu, GpuMode, ImagePlan, Injection, Mount, VenvPlan
 from seatrial.planning.host import AnotherMachine, HostFacts
 from seatrial.recipe_names import module_of
-from seatrial.system.caller import Caller
-from seatrial.system.interpreter import Interpreter
-from seatrial.system.typed_path import as_typed
+from seatrial.system.agent_archive import Interpreter
+from seatrial.system.host import Caller
+from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.survey import ClusterFacts

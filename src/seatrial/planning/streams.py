@@ -12,7 +12,7 @@ from seatrial.job.plan import ContainerPlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.launcher import Launcher
 from seatrial.planning.site import Parts, Site
-from seatrial.system.caller import Caller
+from seatrial.system.host import Caller
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from seatrial.receipt.reported import MAX_POINTS, MAX_SERIES, Point, ReportedSteps, thin
 from seatrial.receipt.values import clean_line, number
-from seatrial.system.toml_file import parse_toml
+from seatrial.system.project_files import parse_toml
 
 #: Bounds of the work: characters of one state of a line, of the words before a number, and numbers of one state.
 _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100

@@ -19,12 +19,10 @@ from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.runs import notify
 from seatrial.runs.leases import backend_of, give_back, handle_of, leases, state_of
 from seatrial.runs.mlflow import URI
-from seatrial.runs.run import SUMMARY, Run, Summary, run_name
-from seatrial.runs.seal import write_seal
+from seatrial.runs.run import SUMMARY, Run, Summary, run_name, write_seal
 from seatrial.system.host import WANDB_KEY, Host
 from seatrial.system.records import encoded
-from seatrial.system.text import without_login
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed, without_login
 
 
 def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:

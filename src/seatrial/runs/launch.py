@@ -25,16 +25,16 @@ from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import Site
+from seatrial.runs.jobs import refuse_taken_port, warnings_of
 from seatrial.runs.leases import default_folder, give_back, leases, record_start
-from seatrial.runs.mlflow import Tracked, tracked
-from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
+from seatrial.runs.mlflow import with_server
 from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
+from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore, new_run_id, other_projects, project_key
-from seatrial.system import agent_archive, interpreter
-from seatrial.system.caller import Caller
-from seatrial.system.host import Host
+from seatrial.system import agent_archive
+from seatrial.system.host import Caller, Host
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
@@ -74,7 +74,6 @@ class _Ground:
     backend: Backend
     engine: EngineFacts
     why_backend: Choice
-    tracked: Tracked
 
 
 def plan_only(job: Job, host: Host) -> Plan:
@@ -105,7 +104,7 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         engine=engine,
         host=host,
         agent_archive=archive,
-        interpreter=interpreter.build(folder, archive) if in_container else None,
+        interpreter=agent_archive.build_interpreter(folder, archive) if in_container else None,
         hidden=_hidden(project, backend, host) if backend.traits.isolates and backend.traits.on_this_host else (),
     )
 
@@ -165,8 +164,6 @@ def prepare(
     refuse_taken_port(job, store)
     ground = _survey(job, host)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
-        from seatrial.runs.finish import finalise  # rare, and it loads all that judges
-
         finalise(earlier, host)  # one that ended while nobody watched does not hold its name
     namesake = store.newest_of(job.name) if job.name is not None else None
     run = store.create(new_run_id(), job.name)
@@ -231,7 +228,7 @@ def start(prepared: Prepared, host: Host, echo: Echo) -> None:
         SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
             events, for its receipt; its leases and secrets are taken back.
     """
-    from seatrial.runs.ready import make_ready  # what builds, which a plan does not need
+    from seatrial.runs.build import make_ready  # what builds, which a plan does not need
 
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
@@ -274,8 +271,7 @@ def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
     wanted = bool(facts.gpus) and job.gpus.kind != "none"
     backend, engine, why = table.choose(job.backend, host, gpus_wanted=wanted, offline=offline)
     script = _with_keras(job, script, host, inherits=not backend.traits.isolates)
-    made = tracked(with_defaults(job, backend.traits), backend, host)
-    return _Ground(made.job, script, facts, backend, engine, why, made)
+    return _Ground(with_defaults(job, backend.traits), script, facts, backend, engine, why)
 
 
 def _require_model(job: Job) -> None:
@@ -312,7 +308,8 @@ def _plan(
     offline: bool = False,
     caller: Caller | None = None,
 ) -> Plan:
-    job, on_a_cluster = ground.tracked.for_run(run.id), not ground.backend.traits.on_this_host
+    job, tracking, untracked = with_server(ground.job, ground.backend, host, run.id)
+    on_a_cluster = not ground.backend.traits.on_this_host
     earlier = RunStore(job.project, host).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.changed(resume=earlier.id)
@@ -335,8 +332,8 @@ def _plan(
     anew = [] if on_a_cluster else _nothing_to_resume(job.resume, earlier)
     notes = Notes(
         first=(ground.why_backend,),
-        last=(*ground.tracked.choices, *notify),
-        warnings=(*anew, *ground.tracked.warnings, *warnings_of(job)),
+        last=(*tracking, *notify),
+        warnings=(*anew, *untracked, *warnings_of(job)),
     )
     return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 
@@ -359,7 +356,7 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
 
 def shell(prepared: Prepared, host: Host, building: Building) -> int:
     """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
-    from seatrial.runs.ready import make_ready
+    from seatrial.runs.build import make_ready
 
     try:
         with building() as echo:

@@ -32,7 +32,7 @@ from seatrial.probe import processes
 from seatrial.runs.run import Run
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
 FOLDER_VARIABLE = "SEATRIAL_LEASES"

@@ -16,7 +16,7 @@ from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
 from seatrial.system.files import ArchiveFile
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here
 
 if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt

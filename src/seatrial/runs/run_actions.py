@@ -12,14 +12,14 @@ from seatrial.backends.base import Backend, Freed, Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Chain, follow_chain
 from seatrial.images.plan import slug
-from seatrial.runs.following.watch import request_stop
 from seatrial.runs.leases import backend_of, handle_of, leases, state_of
-from seatrial.runs.run import Run, Summary
-from seatrial.runs.seal import SEAL, changes, not_covered, seal_of
+from seatrial.runs.run import SEAL, Run, Summary, not_covered, seal_changes, seal_of
+from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore
+from seatrial.runs.watch import request_stop
 from seatrial.system.host import Host
 from seatrial.system.nofollow import tree_bytes
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
@@ -43,8 +43,6 @@ class Verification:
 
 def stop(run: Run, host: Host, *, kill: bool = False) -> Receipt:
     """End a live run, cleanly or at once, and make its receipt. Raises UsageError when it has already ended."""
-    from seatrial.runs.finish import finalise  # all that judges a run, of no use before it has started
-
     backend, handle = _live(run, host, "nothing is left to stop")
     if kill:
         backend.kill(handle)
@@ -190,7 +188,7 @@ def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verification:
         names = ", ".join(not_covered(run, {"events.jsonl": (0, chain), "receipt.json": (0, chain)}))
         return Verification(True, (intact, f"not covered, as an earlier version kept no digest: {names}"))
     entries, digest = sealed
-    if found := changes(run, entries):
+    if found := seal_changes(run, entries):
         return _broken(*found)
     later = not_covered(run, entries)
     sentences = [f"{intact}; {len(entries)} files, seal {digest}"]

@@ -10,21 +10,17 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UsageError
-from seatrial.runs.run import PLACE_FOLDER, Run, run_name
+from seatrial.runs.run import LINKED, PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
 from seatrial.system.host import Host
 from seatrial.system.project_files import is_project, project_root
 from seatrial.system.records import Folder, Process
-from seatrial.system.text import nearest
-from seatrial.system.typed_path import as_typed, from_here
-
-#: Entries of the record that the project links to.
-LINKED = ("stdout.log", "stderr.log", "events.jsonl", "home")
+from seatrial.system.text import as_typed, from_here, nearest
 
 #: Locked while a run or a group claims its name.
 CLAIMS = ".claims.lock"
@@ -270,6 +266,57 @@ def other_projects(host: Host) -> list[Path]:
     """Return ``.seatrial`` of each project that has runs on this machine and still is there."""
     places = (path / PLACE_FOLDER[0] for path in known_projects(host))
     return [place for place in places if place.is_dir() and not place.is_symlink()]
+
+
+class Projects:
+    """The stores of one project, or of every project of this user, by keys that reveal nothing of them.
+
+    The registry is the state folder: the first run of a project writes ``projects/<key>/project.json`` there.
+
+    Args:
+        first: the project where somebody stands, or that was named.
+        host: whose other projects are found; None: there is only the first.
+    """
+
+    def __init__(self, first: RunStore, host: Host | None = None) -> None:
+        self.first, self._host = first, host
+        self._stores = {_key(first.record): first}
+
+    def all(self) -> dict[str, RunStore]:
+        """Return key → store, the first one first; new projects are found each time."""
+        if self._host is not None:
+            for store in (RunStore(path, self._host) for path in known_projects(self._host)):
+                self._stores.setdefault(_key(store.record), store)
+        return dict(self._stores)
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the folder of a project that ``all`` returned; its path if another has that name."""
+        own = self._stores[key].project
+        alone = sum(store.project.name == own.name for store in self._stores.values()) == 1
+        return own.name if alone else str(own)
+
+    def find(self, run_id: str) -> tuple[str, Run]:
+        """Return (project's key, run) by ID alone, among the stores' own folders: no path can be made of it.
+
+        Raises RunNotFoundError.
+        """
+        if is_run_id(run_id):
+            for key, store in self.all().items():
+                run = store.run(run_id)
+                if run.folder.is_dir() and not run.folder.is_symlink():
+                    return key, run
+        raise RunNotFoundError("Run not found")
+
+    def runs(self) -> Iterator[tuple[str, Run]]:
+        """Yield (project's key, run) of every run, in no order."""
+        for key, store in self.all().items():
+            for run in store.all():
+                yield key, run
+
+
+def _key(record: Path) -> str:
+    """Return the digest at the end of the folder's name."""
+    return record.name.rpartition("-")[2]
 
 
 def _folders(root: Path) -> list[str]:

@@ -13,8 +13,8 @@ from seatrial.receipt.model import Receipt
 from seatrial.receipt.printed import Printed
 from seatrial.receipt.reported import PHASES
 from seatrial.receipt.values import number, text
-from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
+from seatrial.runs.streams import Stream
 from seatrial.search.request import Objective
 from seatrial.search.trial import Ending, State, Trial
 from seatrial.system.text import nearest

@@ -19,18 +19,18 @@ from seatrial.job.units import format_bytes
 from seatrial.probe.nvml import ComputeProcess, NvmlError, compute_processes
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
-from seatrial.runs.finish import finalise
-from seatrial.runs.following.streams import Stream
-from seatrial.runs.following.watch import follow, request_interrupt, request_stop
 from seatrial.runs.launch import Prepared
 from seatrial.runs.leases import backend_of, handle_of
 from seatrial.runs.run import Run
+from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore
+from seatrial.runs.streams import Stream
+from seatrial.runs.watch import follow, request_interrupt, request_stop
 from seatrial.search.metrics import Reading, ending_of
 from seatrial.search.request import Objective
 from seatrial.search.search import Note, Search
 from seatrial.search.trial import Ending, Trial
-from seatrial.system.memo import remembering
+from seatrial.system.command import remembering
 
 #: Interval between a waiting trial's looks for a GPU.
 _GPU_INTERVAL_S = 1.0

@@ -25,10 +25,9 @@ from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
 from seatrial.search.metrics import problem_of, series_of, unreported, without_effect
 from seatrial.search.request import Definition, Objective, require_optuna
-from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import Space
 from seatrial.search.study import FILE, OLD_FILE, Study
-from seatrial.search.trial import Ending, Trial
+from seatrial.search.trial import Ending, Trial, check_switches, varied, ways_in
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder
 from seatrial.system.host import Host

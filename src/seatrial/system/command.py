@@ -1,4 +1,4 @@
-"""The one door to other programs on the host: every way this project runs a command."""
+"""The one door to other programs on the host: every way this project runs a command, and a memo of engines' answers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 
 from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
+
+T = TypeVar("T")
 
 #: Runs us as ``-m`` does, but imports nothing from the current folder: a project may have a json.py.
 _OWN = (
@@ -241,23 +246,15 @@ class Piped:
 
 def piped(argv: Sequence[str]) -> Piped:
     """Start with stdout in a pipe, out of reach of the terminal's Ctrl-C. Raises EngineUnavailableError."""
-    return Piped(
-        _start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env=None, cwd=None)
-    )
+    return Piped(_start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True))
 
 
-@dataclass(frozen=True)
-class Dialogue:
-    """A command that is spoken to: lines go into ``commands`` and come out of ``lines``."""
-
-    commands: IO[str]
-    lines: IO[str]
-
-
-def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> Dialogue:
+def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[str]]:
     """Start a command that leaves a child behind, which is the one to speak with, and ends itself at once.
 
-    In a session of its own, in the root folder. Raises EngineUnavailableError.
+    In a session of its own, in the root folder. Return the files that lines go into and come out of.
+
+    Raises EngineUnavailableError.
     """
     process = _start(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env, cwd=Path("/")
@@ -265,29 +262,13 @@ def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> Dialogue:
     process.wait()
     assert process.stdin is not None
     assert process.stdout is not None
-    return Dialogue(io.TextIOWrapper(process.stdin, "utf-8"), io.TextIOWrapper(process.stdout, "utf-8"))
+    return io.TextIOWrapper(process.stdin, "utf-8"), io.TextIOWrapper(process.stdout, "utf-8")
 
 
-def _start(
-    argv: Sequence[str],
-    *,
-    stdin: int | None = subprocess.DEVNULL,
-    stdout: int | IO[bytes] | None = None,
-    stderr: int | None = None,
-    start_new_session: bool = False,
-    env: Mapping[str, str] | None,
-    cwd: Path | None,
-) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
+    """Start a command with settings of Popen; its standard input is closed unless they have one."""
     try:
-        return subprocess.Popen(
-            list(argv),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=start_new_session,
-            env=env,
-            cwd=cwd,
-        )
+        return subprocess.Popen(list(argv), **{"stdin": subprocess.DEVNULL, **settings})
     except (FileNotFoundError, PermissionError) as error:
         raise _not_there(argv, error) from error
 
@@ -314,3 +295,44 @@ def _pass_on(descriptor: int, kept: bytearray, withhold: re.Pattern[str] | None)
 
 def _text(data: bytes | None) -> str:
     return (data or b"").decode(errors="replace")
+
+
+#: An engine's answer is remembered for this long, while one command runs.
+_GOOD_FOR_S = 60.0
+
+_memo_lock = threading.Lock()
+_memos_open = 0
+_answers: dict[Hashable, tuple[float, object]] = {}
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Remember answers for a minute, in every thread, while the context is open."""
+    global _memos_open
+    with _memo_lock:
+        _memos_open += 1
+    try:
+        yield
+    finally:
+        with _memo_lock:
+            _memos_open -= 1
+            if not _memos_open:
+                _answers.clear()
+
+
+def remembered(question: Hashable, ask: Callable[[], T], worth: Callable[[T], bool]) -> T:
+    """Return the answer to a question, an earlier one if that is fresh.
+
+    Args:
+        worth: returns True if an answer may be given again; "not found" may not.
+    """
+    with _memo_lock:
+        known = _answers.get(question) if _memos_open else None
+    if known is not None and time.monotonic() - known[0] < _GOOD_FOR_S:
+        answer: T = known[1]  # type: ignore[assignment]  # of the same question
+        return answer
+    answer = ask()
+    with _memo_lock:
+        if _memos_open and worth(answer):
+            _answers[question] = (time.monotonic(), answer)
+    return answer

@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 
 from seatrial.errors import DiskError
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 #: Longest list of files that is read from an archive: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
 _MOST_LISTED_BYTES = 8 << 20

@@ -1,6 +1,6 @@
 """``python -I -S interpreter_program.py AGENT_ARCHIVE FOLDER``: copy this Python, and what the agent loads of it.
 
-It prints the programs and libraries that it copied, as JSON. Linux with glibc only; see system/interpreter.py.
+It prints the programs and libraries that it copied, as JSON. Linux with glibc only; see system/agent_archive.py.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from seatrial.errors import DiskError, UntrustedPathError
 from seatrial.system.files import write_atomically
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

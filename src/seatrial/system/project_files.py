@@ -1,4 +1,4 @@
-"""Reading the small files of a project, which a stranger may have written: regular files inside it, of bounded size.
+"""The small files of a project, which a stranger may have written: read as text, TOML or YAML, in bounded time.
 
 A link inside the project is followed, one that leads out of it is not: a file of the user's must not end up in an image
 or a message because a project points at it. Nothing here waits: a FIFO and a device are refused before they are opened.
@@ -6,14 +6,19 @@ or a message because a project points at it. Nothing here waits: a FIFO and a de
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from seatrial.errors import ConfigError, UntrustedPathError, UsageError
-from seatrial.system.nofollow import open_source
-from seatrial.system.typed_path import as_typed
+from seatrial.system.nofollow import open_source, write_inside
+from seatrial.system.text import as_typed
 
 #: Far above usual files, and read in milliseconds.
 MAX_BYTES = 2_000_000
@@ -175,3 +180,196 @@ def _refuse_odd(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = next((words for is_kind, words in _KINDS if is_kind(found.st_mode)), "something else")
         raise _NotReadError(f"is {kind}, not a file")
+
+
+# ----------------------------------------------------------------------------------------------------- TOML
+
+#: tomllib takes about 1 s for one megabyte (3.11, one core of 2025), and so does libyaml; PyYAML's own loader ten.
+MAX_PARSED_BYTES = 1_000_000
+
+#: Parts of a dotted key; the parser's time grows with their square.
+_MOST_PARTS = 32
+_PART = r"""(?:(?<![\w-])[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*"""
+_LONG_KEY = re.compile(f"(?:{_PART}){{{_MOST_PARTS}}}")
+
+
+def read_toml(path: Path, *, inside: Path) -> dict[str, Any]:
+    """Read the file's table. Raises ConfigError naming the file and, where there is one, the line."""
+    return parse_toml(read_text(path, inside=inside, limit_bytes=MAX_PARSED_BYTES), path)
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """Parse the text of the file at ``path`` into its table. Raises ConfigError."""
+    if sys.version_info >= (3, 11):  # most commands read none
+        import tomllib
+    else:
+        import tomli as tomllib
+    if long_key := _LONG_KEY.search(text):
+        line = text.count("\n", 0, long_key.start()) + 1
+        raise _refused(path, f"a key of more than {_MOST_PARTS} parts (at line {line})")
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _refused(path, str(error)) from None
+    except RecursionError:
+        raise _refused(path, "nested too deep") from None
+    except ValueError:  # an integer of thousands of digits
+        raise _refused(path, "a number of thousands of digits") from None
+    return table
+
+
+def _refused(path: Path, problem: str) -> ConfigError:
+    return ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {as_typed(path)}")
+
+
+_HEADER = re.compile(r"^[ \t]*\[")
+
+
+def save_table(project: Path, name: str, values: Mapping[str, Any], comment: str) -> Path:
+    """Write a table into seatrial.toml, or ``[tool.seatrial.NAME]`` if pyproject.toml is the file; return the file.
+
+    Args:
+        comment: one line above the keys.
+
+    Raises ConfigError: the file cannot be edited so that all else in it stays the same.
+    """
+    path, table = project / "seatrial.toml", name
+    other = project / "pyproject.toml"
+    if not path.exists() and other.exists() and "seatrial" in read_toml(other, inside=project).get("tool", {}):
+        path, table = other, f"tool.seatrial.{name}"
+    before = read_text(path, inside=project, limit_bytes=MAX_PARSED_BYTES) if path.exists() else ""
+    after = _with_table(before, table, values, comment)
+    expected = inner = parse_toml(before, path)
+    *outer, last = table.split(".")
+    for each in outer:
+        inner = inner.setdefault(each, {})
+    inner[last] = dict(values)
+    if parse_toml(after, path) != expected:
+        raise ConfigError(
+            f"{path.name}: [{table}] cannot be written without changing what else is there",
+            cause="it stands there in another form, such as an inline table",
+            run=f"${{EDITOR:-vi}} {as_typed(path)}",
+        )
+    return write_inside(project, path.name, data=after.encode())
+
+
+def _with_table(text: str, table: str, values: Mapping[str, Any], comment: str) -> str:
+    """Put the table into ``text``, in the place of the one of its name, or at the end."""
+    lines = text.splitlines()
+    header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\][ \t]*(#.*)?$")
+    begin = next((at for at, line in enumerate(lines) if header.match(line)), None)
+    keys = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(values.items()))
+    made = [f"[{table}]", f"# {comment}", *keys]
+    if begin is None:
+        return "\n".join([*lines, *([""] if lines and lines[-1].strip() else []), *made]) + "\n"
+    end = next((at for at in range(begin + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
+    while end > begin + 1 and (not lines[end - 1].strip() or (end < len(lines) and lines[end - 1].startswith("#"))):
+        end -= 1  # what stands right above the next table is about that one
+    return "\n".join([*lines[:begin], *made, *lines[end:]]) + "\n"
+
+
+@cache
+def own_table(path: Path) -> dict[str, Any]:
+    """Return the table of a file that is part of this package."""
+    return parse_toml(path.read_text("utf-8"), path)
+
+
+def filled_in(path: Path, key: str, values: Mapping[str, object]) -> dict[str, Any]:
+    """Return severity, message and fix of an entry of our own file, each ``{name}`` in them replaced by its value.
+
+    A value of one of these three names stands for the whole text.
+    """
+    entry, value = own_table(path)[key], lambda match: str(values[match[1]])
+    parts = ("severity", "message", "fix")
+    return {name: values[name] if name in values else re.sub(r"\{([a-z_]+)\}", value, entry[name]) for name in parts}
+
+
+# ----------------------------------------------------------------------------------------------------- YAML
+# Data as JSON has it. Tags are refused: they are for objects. A few lines of aliases stand for gigabytes, so what they
+# stand for is counted before it is built, and each gets its own copy.
+
+#: A spec or a kubeconfig has six levels.
+_MOST_LEVELS = 50
+
+#: Values with each alias in place; a manifest of a hundred pods has 10,000.
+_MOST_VALUES = 200_000
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """Parse the document's data. Raises ConfigError that begins with ``name:line``."""
+    import yaml  # most commands read none
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        if len(text) > MAX_PARSED_BYTES:
+            raise ConfigError(f"{name}: {len(text) / 1e6:.3g} MB is too large for YAML", run=f"ls -l {name}")
+        _refuse_more_than_data(text, name, loader)
+        data = yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else 1
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{name}:{line}: not YAML: {reason}", run=f"sed -n {line}p {name}") from error
+    except (ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:
+        # PyYAML's constructors raise these for numbers of thousands of digits and for days that no month has.
+        raise ConfigError(f"{name}: a value that is not a valid number or date: {error}", run=f"cat {name}") from error
+    _refuse_half_characters(data, name)
+    return _copied(data)
+
+
+def _copied(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return [_copied(value) for value in data] if isinstance(data, list) else data
+
+
+def _refuse_more_than_data(text: str, name: str, loader: Any) -> None:
+    """Refuse more than plain data from the stream of events, before it is built. Raises ConfigError, YAMLError."""
+    import yaml
+
+    values = 0
+    known: dict[str, tuple[int, int]] = {}  # anchor → its values, and levels of them
+    outer: list[tuple[str | None, int, int]] = [(None, 0, 0)]  # anchor, values before, levels inside
+    event: Any
+    for event in yaml.parse(text, Loader=loader):
+        problem, more, levels = None, 0, 0
+        if isinstance(event, yaml.AliasEvent):
+            more, levels = known.get(str(event.anchor), (0, 0))
+            problem = None if more else f"the alias *{event.anchor}: no value has this anchor before it"
+        elif isinstance(event, yaml.CollectionStartEvent):
+            outer.append((event.anchor, values, 0))
+            more = 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before, inside = outer.pop()
+            levels = inside + 1
+            known.update({anchor: (values - before, levels)} if anchor else {})
+        elif isinstance(event, yaml.ScalarEvent):
+            more = 1
+            known.update({event.anchor: (1, 0)} if event.anchor else {})
+        values += more
+        outer[-1] = (*outer[-1][:2], max(outer[-1][2], levels))
+        if values > _MOST_VALUES:
+            problem = "its aliases stand for too many values"
+        elif len(outer) - 1 + levels > _MOST_LEVELS:
+            problem = "nested too deep"
+        elif getattr(event, "tag", None) not in (None, "!"):
+            problem = f"the tag {event.tag}: only plain data is allowed"
+        if problem:
+            line = event.start_mark.line + 1
+            raise ConfigError(f"{name}:{line}: {problem}", run=f"sed -n {line}p {name}")
+
+
+def _refuse_half_characters(data: Any, name: str) -> None:
+    """Refuse text such as ``"\\ud800"``, half of a character, which nothing can print. Raises ConfigError."""
+    pending = [data]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ConfigError(f"{name}: an escape that is half a surrogate pair: {value!a:.80}") from None
+        elif isinstance(value, dict):
+            pending += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple, set)):
+            pending += value

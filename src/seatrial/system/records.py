@@ -13,8 +13,9 @@ import fnmatch
 import hashlib
 import json
 import os
+import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -23,8 +24,9 @@ from typing import Any, BinaryIO, Literal, TypeVar, Union, cast, get_args, get_o
 from seatrial.errors import DiskError, UntrustedPathError
 from seatrial.probe import processes
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 from seatrial.system.nofollow import open_regular, require_regular
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 T = TypeVar("T")
 
@@ -264,3 +266,65 @@ class Process:
         """Return True if it still runs; a zombie does not."""
         now = processes.read(self.pid)
         return now is not None and now.started_ticks == self.started_ticks and now.state != "Z"
+
+
+_TRUST = "trust.json"
+
+#: Permissions kept, the newest; each is some 200 bytes.
+MAX_ENTRIES = 2000
+_MAX_TRUST_BYTES = 4 << 20
+
+
+class TrustStore:
+    """The permissions that the user has granted projects: ``trust.json`` of the state folder.
+
+    Each is a digest of a project's real path and of every line that it requests. A changed, added or removed line is
+    another digest, so a project's file that is rewritten, even by its own training script, needs permission again.
+
+    Attributes:
+        problem: why the file counts as empty, in a sentence; None if it could be read or does not exist.
+
+    Raises DiskError: no state folder can be made.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._folder = Folder(host.state_folder, own=True)
+        self.problem: str | None = None
+        self._entries = self._read()
+
+    def allows(self, project: Path, lines: Sequence[str]) -> bool:
+        """Return True if exactly these lines were allowed this project."""
+        return _permission(project, lines) in self._entries
+
+    def allow(self, project: Path, lines: Sequence[str]) -> None:
+        """Remember them. Raises DiskError when the file cannot be written."""
+        with self._folder.lock("trust.lock"):
+            entries = self._read()
+            entries.pop(key := _permission(project, lines), None)
+            entries[key] = {"project": _real(project), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            self._entries = dict(list(entries.items())[-MAX_ENTRIES:])
+            self._folder.write(_TRUST, {"version": 1, "allowed": self._entries})
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        try:
+            return self._folder.get(_TRUST, _permissions, max_bytes=_MAX_TRUST_BYTES)
+        except FileNotFoundError:
+            return {}
+        except UntrustedPathError as error:
+            self.problem = f"{error.message}: treated as empty"
+            return {}
+
+
+def _permission(project: Path, lines: Sequence[str]) -> str:
+    """Return the SHA-256 of the project's real path and the lines, in any order."""
+    return hashlib.sha256(json.dumps([_real(project), sorted(lines)]).encode()).hexdigest()
+
+
+def _real(project: Path) -> str:
+    return os.path.realpath(project)
+
+
+def _permissions(data: Any) -> dict[str, dict[str, str]]:
+    """Return the permissions in the file's data; entries of another kind are left out."""
+    allowed = data["allowed"].items()
+    return {key: each for key, each in allowed if isinstance(each, dict) and {*map(type, each.values())} <= {str}}

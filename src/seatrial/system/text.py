@@ -1,11 +1,16 @@
-"""Text for messages: characters made visible, suggestions for mistyped names, short forms, URLs without logins."""
+"""Text for messages: characters made visible, suggestions, short forms, URLs without logins, paths as typed."""
 
 from __future__ import annotations
 
 import re
 import reprlib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+import os
+import shlex
 
 #: Characters that steer a terminal or cannot be seen: controls except tab and line end, separators of lines, lone
 #: surrogates, and those that turn the direction of writing or have no width (Unicode's categories Cc, Cf, Cs, Zl, Zp,
@@ -77,3 +82,19 @@ def without_login(url: str) -> str:
     scheme, found, rest = url.partition("://")
     place, slash, path = rest.partition("/")
     return f"{scheme}{found}{place.rpartition('@')[2]}{slash}{path}" if found else url
+
+
+def as_typed(path: Path | str) -> str:
+    """Quote a path for the shell; relative to the working directory where that is shorter, and never like an option."""
+    return shlex.quote(from_here(path))
+
+
+def from_here(path: Path | str) -> str:
+    """Return the same for reading: not quoted."""
+    text = os.fspath(path)
+    try:
+        relative = os.path.relpath(text)
+    except OSError:  # the working directory is gone
+        relative = text
+    shown = relative if len(relative) < len(text) or not text.startswith("/") else text
+    return f"./{shown}" if shown.startswith("-") else shown

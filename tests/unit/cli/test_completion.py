@@ -17,7 +17,7 @@ import pytest
 
 from pace import slowness
 from seatrial.backends import table
-from seatrial.cli import VERBS, runs_table
+from seatrial.cli import VERBS, tables
 from seatrial.cli.completion import RECIPES, VALUES, complete
 from seatrial.cli.options import Root
 from seatrial.images import recipes
@@ -84,7 +84,7 @@ def test_values(words: str, found: list[str]) -> None:
 def test_values_are_those_that_the_verbs_take() -> None:
     assert VALUES["BACKEND"] == ("auto", *table.BACKENDS) and VALUES["ENGINE"] == ("auto", *table.on_this_host(), "k8s")
     assert VALUES["LEVEL"] == get_args(SlimLevel) and VALUES["KIND"] == get_args(Kind)
-    assert VALUES["STATUS"] == runs_table.STATUSES and set(RECIPES) == set(recipes.RECIPES)
+    assert VALUES["STATUS"] == tables.STATUSES and set(RECIPES) == set(recipes.RECIPES)
     assert all(parse_target(name) for name in VALUES["MACHINE"])
 
 

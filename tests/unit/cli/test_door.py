@@ -14,7 +14,7 @@ import rich.console
 import rich.table
 
 from seatrial import cli
-from seatrial.cli import door
+from seatrial.cli import terminal
 from seatrial.cli.screen import Screen
 from seatrial.system.text import one_line, visible
 from tables import constant
@@ -81,22 +81,22 @@ def test_a_console_colours_its_own_text_and_one_of_a_library_is_cleaned_too(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     text = HOSTILE.replace("\x07", "")  # rich takes out the bell itself
-    door.console().print(f"a{text}b", style="bold")
+    terminal.console().print(f"a{text}b", style="bold")
     assert capsys.readouterr().out == f"\x1b[1ma{visible(text)}b\x1b[0m\n"
-    with door.opened():
+    with terminal.open_door():
         rich.console.Console(force_terminal=True, color_system="standard").print("a", style="bold")
         print(HOSTILE, file=sys.stderr)
         sys.stdout.writelines([HOSTILE])
     shown = capsys.readouterr()
     assert not steering(shown.out) and not steering(shown.err)
-    assert not isinstance(sys.stdout, door.Door)
+    assert not isinstance(sys.stdout, terminal.Door)
 
 
 def test_lines_of_a_table_end_with_their_last_letter(capsys: pytest.CaptureFixture[str]) -> None:
     table = rich.table.Table(box=None)
     table.add_row("a", "long text")
     table.add_row("b", "c  ")
-    door.console().print(table)
+    terminal.console().print(table)
     assert [line for line in capsys.readouterr().out.splitlines() if line] == [" a  long text", " b  c"]
 
 

@@ -137,9 +137,9 @@ def test_anyone_who_starts_many_runs_is_reported_of_builds_alone() -> None:
 
 ALIVE = """
 import sys, time
-from seatrial.cli import door, terminal
+from seatrial.cli import terminal
 terminal._TICK_S, terminal.QUIET_S = 0.05, 0.0
-with door.opened(), terminal.alive():
+with terminal.open_door(), terminal.alive():
     time.sleep(0.3)
     sys.stdout.buffer.write(b"answer\\n") if "bytes" in sys.argv else print("answer")
     sys.stdout.flush()

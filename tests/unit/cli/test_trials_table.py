@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from seatrial.cli import trials as screens
-from seatrial.cli.trials import SearchScreen, print_table
+from seatrial.cli import screen
+from seatrial.cli.screen import SearchScreen
+from seatrial.cli.tables import print_trials
 from seatrial.job.model import Job, Target
 from seatrial.search.request import Definition, parse_objective
 from seatrial.search.search import Search
@@ -34,7 +35,7 @@ def printed(settings: dict[str, str], width: int | None) -> list[str]:
     written = io.StringIO()
     plain = {"color_system": None, "highlight": False, "_environ": {}}
     console = Console(file=written, width=width, force_terminal=width is not None, **plain)
-    print_table(trials, parse_objective("accuracy:max"), console)
+    print_trials(trials, parse_objective("accuracy:max"), console)
     return [line.rstrip() for line in written.getvalue().splitlines()]
 
 
@@ -69,7 +70,7 @@ def test_without_a_terminal_nothing_is_left_out_and_a_trial_is_a_line() -> None:
 
 def test_a_study_without_trials_has_no_table() -> None:
     written = io.StringIO()
-    print_table([], None, Console(file=written))
+    print_trials([], None, Console(file=written))
     assert written.getvalue() == ""
 
 
@@ -95,7 +96,7 @@ def shown(search: Search, screen: SearchScreen, began_s: float = 0.0) -> list[st
 
 
 def test_it_prints_how_long_once_that_is_worth_a_word(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screens, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(screen, "_LOOK_EVERY_S", 0.0)
     assert shown(search, SearchScreen()) == ["0 of 2 trials"]
     assert shown(search, SearchScreen(), 3725) == ["1 h 2 min: 0 of 2 trials"]
 

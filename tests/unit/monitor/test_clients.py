@@ -19,14 +19,13 @@ from fakes import a_plan  # noqa: E402
 from pace import within  # noqa: E402
 from seatrial.monitor.app import (  # noqa: E402
     Api,
+    Feed,
     dashboard_app,
     metrics_app,
 )
-from seatrial.monitor.feed import Feed  # noqa: E402
 from seatrial.monitor.prometheus import Exposition  # noqa: E402
 from seatrial.monitor.reading import unread  # noqa: E402
-from seatrial.monitor.run_list import Projects  # noqa: E402
-from seatrial.runs.store import RunStore  # noqa: E402
+from seatrial.runs.store import Projects, RunStore  # noqa: E402
 from seatrial.system.address import names_this_machine  # noqa: E402
 from seatrial.system.names import Names  # noqa: E402
 from seatrial.web import server  # noqa: E402

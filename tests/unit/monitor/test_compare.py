@@ -6,8 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
+from seatrial.cli.runs import print_comparison
 from seatrial.errors import UsageError
-from seatrial.monitor.compare import compare, print_table, to_html, to_json
+from seatrial.monitor.compare import compare, to_html, to_json
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.outcome import ExitCause
 from seatrial.receipt.section import Line, Plot
@@ -53,7 +54,7 @@ def verdicts(found, label):
 
 def printed(found, encoding="utf-8", width=100):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    print_table(found, Console(file=file, width=width, highlight=False))
+    print_comparison(found, Console(file=file, width=width, highlight=False))
     file.flush()
     return file.buffer.getvalue().decode(encoding)
 

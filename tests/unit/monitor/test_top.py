@@ -18,9 +18,8 @@ from rich.console import Console
 from fakes import FakeGpu, FakeNvml, a_program
 from seatrial.errors import DiskError, UsageError
 from seatrial.monitor import reading as reading_module
-from seatrial.monitor.reading import ContainerNames, MachineReader, Named
-from seatrial.monitor.top import COLUMNS, ReadingLog, open_sink
-from seatrial.monitor.top_screen import SORTS, History, TopOptions, render
+from seatrial.monitor.reading import COLUMNS, ContainerNames, MachineReader, Named, ReadingLog, open_sink
+from seatrial.monitor.top import SORTS, History, TopOptions, render
 from seatrial.probe.processes import Owner
 from seatrial.system.host import Host
 

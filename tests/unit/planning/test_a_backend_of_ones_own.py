@@ -15,10 +15,10 @@ from seatrial.backends import table
 from seatrial.backends.base import OF_PROCESSES, Handle, State
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import Plan
-from seatrial.runs.finish import finalise
-from seatrial.runs.following.streams import Stream
-from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
+from seatrial.runs.status import finalise
+from seatrial.runs.streams import Stream
+from seatrial.runs.watch import follow
 from seatrial.system import agent_archive
 from seatrial.system.host import Host
 

@@ -21,7 +21,7 @@ from seatrial.job.own_workload import read_own
 from seatrial.job.plan import Plan
 from seatrial.job.script import source_facts
 from seatrial.planning.plan import make_plan
-from seatrial.system.yaml_file import parse_yaml
+from seatrial.system.project_files import parse_yaml
 
 TEMPLATE = """
         metadata: {annotations: {sidecar.istio.io/inject: "true"}}

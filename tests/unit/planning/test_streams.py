@@ -13,7 +13,7 @@ from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.errors import UsageError
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.streams import Streams, choose_streams
-from seatrial.system.caller import Caller
+from seatrial.system.host import Caller
 
 READS = ScriptFacts(input_evidence="ask.py:1 input", files=("ask.py",))
 QUIET = ScriptFacts(files=("train.py",))

@@ -14,12 +14,11 @@ from fakes import a_local_job, untold
 from seatrial import events
 from seatrial.backends.local import Local
 from seatrial.runs import leases, run_actions
-from seatrial.runs.finish import finalise
+from seatrial.runs.build import make_ready
 from seatrial.runs.launch import prepare
 from seatrial.runs.leases import handle_of
-from seatrial.runs.listing import line_of
-from seatrial.runs.ready import make_ready
 from seatrial.runs.run import Run
+from seatrial.runs.status import finalise, line_of
 from seatrial.runs.store import RunStore
 from seatrial.system.records import Process
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from seatrial import cli
-from seatrial.cli import runs_table
+from seatrial.cli import tables
 from seatrial.compose import listing
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -77,7 +77,7 @@ def test_a_narrow_terminal_cuts_the_reason_and_never_the_state(many, width):
     found = listing.listed(RunStore(many), Host({}))
     target = "train.py -- --epochs 500 --data /data/photos/of/ships --width 512"
     found = [replace(each, line=replace(each.line, target=target)) for each in found]
-    lines = runs_table.table(found, width, time.time())
+    lines = tables.runs_lines(found, width, time.time())
     assert lines[0].endswith("STATUS") and "TARGET" in lines[0] and all(len(line) <= width for line in lines)
     for line, state in zip(lines[1:], ["passed", "criteria not met", "failed", "stopped"], strict=True):
         assert f"  {state}" in line
@@ -112,7 +112,7 @@ def test_the_page_that_open_opens(many, capsys, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     run = RunStore(many).find("good")
     (run.folder / "receipt.json").write_text("{}")
-    monkeypatch.setattr("seatrial.runs.finish.finalise", lambda run, environ: object())
+    monkeypatch.setattr("seatrial.runs.status.finalise", lambda run, environ: object())
     assert cli._main(["open", "good"]) == 2 and "The page of run" in capsys.readouterr().err
     (run.folder / "receipt.html").write_text("")
     assert cli._main(["open", "good"]) == 0

@@ -8,8 +8,8 @@ import pytest
 
 from fakes import a_plan
 from pace import within
-from seatrial.runs.following import live
-from seatrial.runs.following.live import live_runs, look
+from seatrial.runs import live
+from seatrial.runs.live import live_runs, look
 
 NOW = time.time()
 GOOD = json.dumps({"t": NOW, "type": "step", "source": "target", "loss": 0.5}).encode() + b"\n"

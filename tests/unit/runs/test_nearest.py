@@ -10,7 +10,7 @@ import pytest
 from fakes import a_plan
 from seatrial.events import EvidenceLog, TargetStarted
 from seatrial.job.model import Job, Target
-from seatrial.runs.listing import line_of
+from seatrial.runs.status import line_of
 from seatrial.runs.store import RunStore, nearest_store, store_of
 from seatrial.system.host import Host
 
@@ -48,7 +48,7 @@ def test_a_folder_that_is_named_is_intended(
 def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
     project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seatrial.runs.finish.finalise", lambda run, environ: None)  # it lives
+    monkeypatch.setattr("seatrial.runs.status.finalise", lambda run, environ: None)  # it lives
     run = RunStore(project, Host(environ)).run(RUN)
     target = Target(kind="script", value="a b.py", args=("--lr", "0.1"))
     run.save_plan(a_plan(job=Job(project=project, target=target), backend="local", image=None, container=None))

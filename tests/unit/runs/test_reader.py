@@ -18,13 +18,13 @@ OTHERS = frozenset((
     "backends/local.py: ensure_venv", "cli/completion.py: _information", "cli/completion.py: answer",
     "cli/monitor.py: _print_config", "cli/terminal.py: prepare", "compose/client.py: _wake",
     "compose/client.py: docker_compose", "doctor/explain.py: explain_file", "monitor/app.py: _static",
-    "monitor/prometheus.py: families", "monitor/top.py: __init__", "receipt/printed.py: _load",
+    "monitor/prometheus.py: families", "monitor/reading.py: __init__", "receipt/printed.py: _load",
     "receipt/render/pages.py: style_sheet", "runs/leases.py: _holder",
-    "runs/model_jobs.py: _weights", "runs/models.py: _is_pickle",
+    "runs/jobs.py: _weights", "runs/models.py: _is_pickle",
     "runs/models.py: _whole_safetensors",
     "runs/models.py: _whole_zip", "search/ray_cluster.py: check_nodes", "search/ray_cluster.py: _node_check",
     "search/ray_cluster.py: check", "search/runner.py: _belongs", "search/search.py: _joined",
-    "search/set_values.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
+    "search/trial.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
     "search/study.py: acquire",
 ))  # fmt: skip
 

@@ -13,8 +13,8 @@ from fakes import a_plan
 from seatrial.backends.base import Handle
 from seatrial.errors import NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.runs import run_actions
-from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run, run_name
+from seatrial.runs.status import line_of
 from seatrial.runs.store import RunStore, nearest_store, other_projects
 from seatrial.system.host import Host
 from seatrial.system.records import Process

@@ -14,11 +14,11 @@ from fakes import a_local_job, untold
 from seatrial.errors import UntrustedPathError
 from seatrial.events import EvidenceLog, Note
 from seatrial.monitor.run_view import Receipts
-from seatrial.runs.finish import finalise
-from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
 from seatrial.runs.run import Run
 from seatrial.runs.run_actions import verify
+from seatrial.runs.status import finalise
+from seatrial.runs.watch import follow
 from seatrial.system.host import Host
 
 SCRIPT = 'import json, os\nprint(json.dumps({"loss": 0.5}), file=open(os.environ["SEATRIAL_EVENTS"], "a"))\n'

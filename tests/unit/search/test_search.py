@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.cli import sweep
-from seatrial.cli.trials import SearchScreen
+from seatrial.cli.screen import SearchScreen
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job, Target
 from seatrial.job.tables import Notify, SweepTable

@@ -13,7 +13,6 @@ from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.tables import SweepTable
 from seatrial.search.request import define, parse_parallel
-from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import (
     OneOf,
     Range,
@@ -21,6 +20,7 @@ from seatrial.search.space import (
     parse_dimension,
     parse_space,
 )
+from seatrial.search.trial import check_switches, varied, ways_in
 from tables import cases
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.job.in_container import CONTAINER_PYTHON, PYTHON_COMMAND
-from seatrial.system import agent_archive, interpreter, interpreter_program
+from seatrial.system import agent_archive, interpreter_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux")
 
@@ -61,15 +61,15 @@ def test_a_copy_loads_everything_of_its_own_and_nothing_from_elsewhere(python: s
 
 def test_a_copy_is_made_once_and_again_when_a_library_has_changed(tmp_path: Path) -> None:
     archive = agent_archive.build(tmp_path)
-    first = interpreter.build(tmp_path, archive)
+    first = agent_archive.build_interpreter(tmp_path, archive)
     assert first is not None and first.words.startswith("CPython 3.") and first.folder.name[7:] in first.words
     assert first.folder.stat().st_mode & 0o777 == 0o755
     made = first.folder.stat().st_ctime_ns
-    assert interpreter.build(tmp_path, archive) == first and first.folder.stat().st_ctime_ns == made
+    assert agent_archive.build_interpreter(tmp_path, archive) == first and first.folder.stat().st_ctime_ns == made
     index = next(tmp_path.glob("python-*.json"))
     kept = json.loads(index.read_bytes())
     changed = {path: [0, size] for path, (_, size) in kept["sources"].items()}
     index.write_text(json.dumps({**kept, "sources": changed}))
-    assert interpreter.build(tmp_path, archive) == first  # of the same content
+    assert agent_archive.build_interpreter(tmp_path, archive) == first  # of the same content
     assert json.loads(index.read_bytes()) == kept
     assert not list(tmp_path.glob(".python-*"))

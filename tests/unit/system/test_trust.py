@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.system.host import Host
-from seatrial.system.trust import MAX_ENTRIES, TrustStore
+from seatrial.system.records import MAX_ENTRIES, TrustStore
 
 LINES = ["mounts /a read-only at /a", "gives the target your variable B"]
 

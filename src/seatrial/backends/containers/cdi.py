@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import ConfigError, printable
 from seatrial.findings.finding import GENERATE_CDI, Finding
-from seatrial.system.project_files import read_text
-from seatrial.system.text import shown
-from seatrial.system.typed_path import as_typed
-from seatrial.system.yaml_file import parse_yaml
+from seatrial.system.project_files import parse_yaml, read_text
+from seatrial.system.text import as_typed, shown
 
 if TYPE_CHECKING:
     from typing import TypeGuard

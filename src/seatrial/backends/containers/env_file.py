@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from seatrial.errors import UsageError
 from seatrial.system.host import Host
 from seatrial.system.project_files import read_text
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 #: Source: https://docs.docker.com/engine/cli/proxy/ lists these; programs read either case, so both are passed.
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")

@@ -28,7 +28,7 @@ from seatrial.errors import (
 )
 from seatrial.job.cluster import registry_host
 from seatrial.system import command
-from seatrial.system.memo import remembered
+from seatrial.system.command import remembered
 
 #: Label of each image that a Dockerfile of ours makes, and the comment at the end of each of its steps
 #: (images/dockerfile/render.py).

@@ -16,7 +16,7 @@ from seatrial.backends.base import Echo
 from seatrial.backends.log_sink import Cursor, Sink, Turn
 from seatrial.errors import DiskError
 from seatrial.system import command
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 _CHUNK_BYTES = 256 * 1024
 

@@ -14,7 +14,7 @@ from seatrial.job.plan import ContainerPlan, Mount, Tmpfs
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.records import Folder
-from seatrial.system.typed_path import as_typed, from_here
+from seatrial.system.text import as_typed, from_here
 
 #: Folders that a mount may neither cover nor lie in: seatrial's own, and those that the engine fills.
 RESERVED = ("/seatrial", "/proc", "/sys", "/dev")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import UsageError
-from seatrial.system.toml_file import own_table
+from seatrial.system.project_files import own_table
 
 _TABLE = Path(__file__).with_suffix(".toml")
 

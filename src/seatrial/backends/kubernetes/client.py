@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from seatrial.errors import ConfigError, EngineError, EngineUnavailableError, NameInUseError, SeatrialError, UsageError
 from seatrial.job.plan import EngineAddress
 from seatrial.system.host import Host
-from seatrial.system.project_files import read_text
+from seatrial.system.project_files import MAX_BYTES, parse_yaml, read_text
 from seatrial.system.text import shown
-from seatrial.system.yaml_file import MAX_BYTES, parse_yaml
 
 if TYPE_CHECKING:
     from kr8s.asyncio import Api

@@ -17,7 +17,7 @@ from seatrial.backends.kubernetes.pods import Pod, read_pod
 from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.in_container import CONTAINER_MODELS
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster

@@ -17,7 +17,7 @@ from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import Choice, ImagePlan, Plan
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
-from seatrial.system.toml_file import own_table
+from seatrial.system.project_files import own_table
 
 #: Folder in the user's state folder with one file for each image that was counted, by its ID.
 FOLDER = "images"

@@ -27,8 +27,7 @@ from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.nofollow import files_below
 from seatrial.system.project_files import read_bytes
-from seatrial.system.text import without_login
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed, without_login
 
 WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 

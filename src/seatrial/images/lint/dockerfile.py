@@ -11,7 +11,7 @@ from typing import Literal
 
 from seatrial.images.lint.commands import Command, commands_of, options_and_rest
 from seatrial.images.lint.instructions import JOINT, Instruction, read_instructions
-from seatrial.system.toml_file import filled_in
+from seatrial.system.project_files import filled_in
 
 #: A value that grows beyond this is left as it is written: ``ARG A=$A$A`` doubles with every line.
 _MOST_CHARACTERS = 4000

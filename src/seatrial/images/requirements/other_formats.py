@@ -26,11 +26,9 @@ from seatrial.images.requirements.pip_format import (
     text_of,
 )
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
-from seatrial.system import toml_file, yaml_file
-from seatrial.system.project_files import is_there, read_bytes, read_text
+from seatrial.system.project_files import is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
-from seatrial.system.text import shown
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed, shown
 
 #: An environment of hundreds of packages has 30,000 bytes.
 _MAX_BYTES = 300_000
@@ -71,7 +69,7 @@ def read_environment(file: Path) -> Requirements:
     Raises ConfigError naming ``file:line``.
     """
     text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
-    data = yaml_file.parse_yaml(text, file.name)
+    data = parse_yaml(text, file.name)
     listed = data.get("dependencies") if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise ConfigError(f"{file.name}: has no list of dependencies", run=f"cat {file}")
@@ -269,7 +267,7 @@ class _Values:
 
 def read_pipfile(file: Path) -> Requirements | None:
     """Read a Pipfile's ``[packages]``; None without it. Raises ConfigError."""
-    table = toml_file.read_toml(file, inside=file.parent)
+    table = read_toml(file, inside=file.parent)
     listed = poetry_requirements({"dependencies": table.get("packages")}, file)
     wish = table.get("requires")
     version = str(wish.get("python_version", "")) if isinstance(wish, dict) else ""
@@ -314,7 +312,7 @@ def read_inline(file: Path, project: Path) -> Requirements | None:
     text = _block(read_bytes(file, inside=project).decode("utf-8", "replace").splitlines())
     if text is None:
         return None
-    table = toml_file.parse_toml(text, file)
+    table = parse_toml(text, file)
     listed, place = table.get("dependencies"), f"{file.name}: {_BEGIN}"
     if listed is None:
         return None

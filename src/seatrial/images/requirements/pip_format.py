@@ -20,8 +20,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.job.plan import Choice
 from seatrial.system.project_files import is_there, read_bytes
-from seatrial.system.text import shown
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed, shown
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")

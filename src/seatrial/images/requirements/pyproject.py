@@ -30,8 +30,7 @@ from seatrial.images.requirements.pip_format import (
     python_specifier,
     refuse_too_many,
 )
-from seatrial.system import toml_file
-from seatrial.system.project_files import is_there, read_text
+from seatrial.system.project_files import MAX_PARSED_BYTES, is_there, parse_toml, read_text, read_toml
 from seatrial.system.text import shown
 
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
@@ -56,8 +55,8 @@ class _PyProject:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.text = read_text(file, inside=file.parent, limit_bytes=toml_file.MAX_BYTES)
-        self.whole = toml_file.parse_toml(self.text, file)
+        self.text = read_text(file, inside=file.parent, limit_bytes=MAX_PARSED_BYTES)
+        self.whole = parse_toml(self.text, file)
         self.poetry = _inside(self.whole, "tool", "poetry")
         self.project = self._table(self.whole, "project")
         self.sources = _uv_sources(self.whole, file.parent)
@@ -186,9 +185,9 @@ def locked_versions(file: Path) -> tuple[str, ...]:
     if not is_there(file):
         return ()
     text = _ARRAY_ENTRY.sub("", read_text(file, inside=file.parent, limit_bytes=_MAX_LOCK_BYTES))
-    if len(text) > toml_file.MAX_BYTES:
+    if len(text) > MAX_PARSED_BYTES:
         raise ConfigError(f"{file.name}: more packages than any image could contain", run=f"ls -l {file}")
-    packages = toml_file.parse_toml(text, file).get("package", [])
+    packages = parse_toml(text, file).get("package", [])
     if not isinstance(packages, list) or not all(isinstance(package, dict) for package in packages):
         raise ConfigError(f"{file.name}: package must be a list of tables", run=f"ls -l {file}")
     versions = Counter(str(package.get("name")) for package in packages)
@@ -383,7 +382,7 @@ def _unchecked(file: Path) -> dict[str, Any]:
     if not is_there(file):
         return {}
     try:
-        return toml_file.read_toml(file, inside=file.parent)
+        return read_toml(file, inside=file.parent)
     except ConfigError:
         return {}
 

@@ -22,9 +22,10 @@ from typing import Any, Protocol
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
 from seatrial.images.resolve.wheel_metadata import metadata_wheel
 from seatrial.images.sources import PackageSource, digest_of_wheel
-from seatrial.system import command, toml_file
+from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
+from seatrial.system.project_files import parse_toml
 
 #: A plan waits no longer than this for one answer of all indexes together; uv gives up on one request after a third.
 LIMIT_S = 15.0
@@ -280,7 +281,7 @@ def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str]:
 def _read_lock(file: Path, from_source: list[str], digests: dict[str, str]) -> Lock | None:
     """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file."""
     try:
-        listed = toml_file.parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
+        listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
         packages = tuple(_package(each, digests) for each in listed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
         return None

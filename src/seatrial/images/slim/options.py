@@ -17,8 +17,7 @@ from seatrial.recipe_names import source_of
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import Stack
 from seatrial.system.agent_archive import zip_bytes
-from seatrial.system.project_files import read_sources
-from seatrial.system.toml_file import own_table
+from seatrial.system.project_files import own_table, read_sources
 
 _PACKAGE = Path(seatrial.__file__).parent
 _ROOM = Path("images/slim/program")

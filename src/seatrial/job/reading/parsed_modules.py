@@ -15,7 +15,7 @@ from seatrial.job.reading.flow import Flow
 from seatrial.job.reading.modules import is_file
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 #: Most files read: reading is for hints, and a plan waits for it.
 _MAX_FILES = 500

@@ -18,7 +18,7 @@ from seatrial.receipt.section import Block, Log, Notices, Section
 from seatrial.receipt.sections.criteria import CLOCK_SLACK_S
 from seatrial.receipt.sections.quiet_failure import did_nothing, failed_quietly, went_to_background
 from seatrial.receipt.values import clean, count, items, mapping, whole
-from seatrial.system.typed_path import as_typed
+from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
     from seatrial.job.plan import Plan

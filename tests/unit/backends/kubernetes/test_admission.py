@@ -6,7 +6,7 @@ import pytest
 
 from seatrial.backends.kubernetes.admission import check
 from seatrial.errors import UsageError
-from seatrial.system.yaml_file import parse_yaml
+from seatrial.system.project_files import parse_yaml
 from tables import cases, constant
 
 GOOD = constant(__file__, "GOOD")

@@ -11,8 +11,8 @@ from fakes import load_job
 from seatrial.errors import ConfigError, UsageError
 from seatrial.job.model import Criteria, Job, Target
 from seatrial.job.tables import Changes, Tuning
-from seatrial.runs.tuning import save_changes, tuning_job
-from seatrial.system.toml_file import parse_toml
+from seatrial.runs.jobs import tuning_job
+from seatrial.system.project_files import parse_toml, save_table
 
 KEPT = {"workers": 8, "persistent_workers": True, "precision": "bf16"}
 OWN = """# my run
@@ -28,17 +28,17 @@ def test_it_is_added_to_a_file_whose_every_line_stays(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch")
     path = tmp_path / "seatrial.toml"
     path.write_text(OWN)
-    assert save_changes(tmp_path, KEPT, "measured today") == path
+    assert save_table(tmp_path, "tune", KEPT, "measured today") == path
     assert path.read_text().startswith(OWN)
     job = load_job(tmp_path, {})
     assert job.tune.set_ones() == KEPT and job.tune.words == "persistent_workers, precision=bf16, workers=8"
 
 
 def test_a_project_without_a_file_gets_one_and_pyproject_its_own_table(tmp_path: Path) -> None:
-    assert save_changes(tmp_path, KEPT, "x").name == "seatrial.toml"
+    assert save_table(tmp_path, "tune", KEPT, "x").name == "seatrial.toml"
     (tmp_path / "seatrial.toml").unlink()
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.seatrial]\ngpus = 2\n')
-    path = save_changes(tmp_path, KEPT, "x")
+    path = save_table(tmp_path, "tune", KEPT, "x")
     found = parse_toml(path.read_text(), path)
     assert path.name == "pyproject.toml" and found["tool"]["seatrial"] == {"gpus": 2, "tune": KEPT}
 
@@ -48,7 +48,7 @@ def test_a_form_that_cannot_be_edited_is_refused_and_stays(tmp_path: Path, befor
     path = tmp_path / "seatrial.toml"
     path.write_text(before)
     with pytest.raises(ConfigError, match=r"\[tune\]|tune"):
-        save_changes(tmp_path, KEPT, "x")
+        save_table(tmp_path, "tune", KEPT, "x")
     assert path.read_text() == before
 
 
@@ -60,10 +60,10 @@ def test_a_symlink_that_a_script_left_in_its_place_is_not_written_through(tmp_pa
     before = outside.read_text()
     (project / name).symlink_to(outside)
     with pytest.raises(ConfigError):
-        save_changes(project, KEPT, "measured today")
+        save_table(project, "tune", KEPT, "measured today")
     (project / name).unlink()
     (project / name).symlink_to(tmp_path / "not there yet")
-    save_changes(project, KEPT, "measured today")
+    save_table(project, "tune", KEPT, "measured today")
     assert outside.read_text() == before and not (tmp_path / "not there yet").exists()
 
 

@@ -1,21 +1,58 @@
-"""The lines of ``runs ls``, from summary.json of a run that has ended, else from its backend."""
+"""The status of a run: its receipt, made once it has ended, and its line in ``runs ls``.
+
+Any process may make the receipt, at any time after the end: the command line that started the run, or a
+later ``seatrial runs``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from seatrial import events
-from seatrial.errors import EngineUnavailableError, SeatrialError
+from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError
 from seatrial.receipt.values import number
 from seatrial.runs.run import Run, Summary, run_name
 from seatrial.system.host import Host
 
-if TYPE_CHECKING:
-    from seatrial.backends.base import Handle
+if TYPE_CHECKING:  # what a run with a receipt does not need is imported where it is used
+    from seatrial.backends.base import Handle, State
+    from seatrial.receipt.model import Receipt
+
+
+def finalise(
+    run: Run, host: Host, *, ended: State | None = None, judged: Callable[[Receipt], None] = lambda receipt: None
+) -> Receipt | None:
+    """Return the receipt of an ended run, made now unless it exists; None while the run lives.
+
+    Args:
+        ended: its last state, if the caller has just followed it to its end and collected all of it.
+        judged: gets a receipt that is made now as soon as it is written; the container is removed after that.
+
+    Raises:
+        EngineUnavailableError: the engine does not answer, so nobody knows whether the run has ended.
+    """
+    with run.lock("finalise"):
+        if run.ended:
+            return receipt_of(run)
+        from seatrial.runs.ending import end
+
+        return end(run, host, ended=ended, judged=judged)
+
+
+def receipt_of(run: Run) -> Receipt:
+    """Return the receipt of an ended run. Raises SeatrialError: it is none, or not the one that was written."""
+    from seatrial.receipt.model import JSON_NAME, MOST_BYTES, load
+
+    receipt, summary = load(run.folder), run.summary()
+    if summary is not None and summary.receipt not in (None, run.records.measure(JSON_NAME, max_bytes=MOST_BYTES)[1]):
+        changed = f"{run.folder / JSON_NAME} was changed after it was written"
+        raise UntrustedPathError(changed, run=f"seatrial runs verify {run.id}")
+    return receipt
+
 
 #: Bytes read of a live run's events: the start of its target is among the first.
 _FIRST_BYTES = 1 << 20
@@ -66,8 +103,6 @@ def line_of(run: Run, host: Host) -> RunLine:
     """Return one run's line, also of one that cannot be read; finalise it if it has ended meanwhile."""
     try:
         if (summary := run.summary()) is None:
-            from seatrial.runs.finish import finalise  # most have ended, and need none of its models
-
             finalise(run, host)
             summary = run.summary()
         if summary is not None:

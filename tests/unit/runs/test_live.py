@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from seatrial.runs.following import live as progress
-from seatrial.runs.following.live import Progress, look
-from seatrial.runs.following.streams import OfRank, OutputReader
-from seatrial.runs.following.watch import Alerts
+from seatrial.runs import live as progress
+from seatrial.runs.live import Progress, look
 from seatrial.runs.run import Run
+from seatrial.runs.streams import OfRank, OutputReader
+from seatrial.runs.watch import Alerts
 from tables import cases
 
 

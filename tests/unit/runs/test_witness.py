@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from seatrial.probe.nvml import ComputeProcess
-from seatrial.runs.following.watch import Witness
+from seatrial.runs.watch import Witness
 
 #: Of no process: above the kernel's largest PID.
 HIDDEN = 2**22 + 1

@@ -1,16 +1,26 @@
-"""The lines of ``runs ls``: every column where they fit, else the most important ones; and its filters."""
+"""Tables: ``runs ls`` with its filters, every column where they fit, else the most important; and a study's trials."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from seatrial.cli import terminal
 from seatrial.cli.options import quoted
 from seatrial.compose.listing import Listed
 from seatrial.errors import UsageError
 from seatrial.job.units import format_seconds
-from seatrial.runs.listing import started_at
+from seatrial.runs.status import started_at
 from seatrial.system.text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from seatrial.search.request import Objective
+    from seatrial.search.trial import Trial
 
 #: Letters of a cell: every row is as wide as the widest.
 _MOST_LETTERS = 4000
@@ -40,7 +50,7 @@ _BEFORE_REASON = (
 )
 
 
-def table(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
+def runs_lines(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
     """Return a line each, below a head. By hand: rich needs a second for a thousand.
 
     Where the terminal is narrow, the ID becomes the run's name or its own end, columns are left out, and the target is
@@ -141,3 +151,83 @@ def parse_since(text: str) -> float:
         return parse_seconds(text)
     except UsageError as error:
         raise UsageError(f"--since: {error.message}", run="seatrial runs ls --since 2d") from None
+
+
+# ------------------------------------------------------------------------------------------------ a study's trials
+
+#: Columns of a terminal that outcomes get at least; they go on in the next line.
+_LEAST_OUTCOME = 16
+
+#: Between two columns.
+_GAP = 2
+
+
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    cells: Sequence[Text]
+
+    @property
+    def width(self) -> int:
+        return max(len(self.title), *(len(cell) for cell in self.cells))
+
+
+def print_trials(trials: Sequence[Trial], objective: Objective | None, console: Console | None = None) -> None:
+    """Print settings, numbers (the best bold) and each trial's end. Without a terminal nothing is left out."""
+    if not trials:
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    from seatrial.search.results import best_of
+
+    console = console or terminal.console()
+    best = best_of(trials, objective)
+    trial = _Column("trial", [Text(str(each.number), style="bold" if each is best else "") for each in trials])
+    settings = [_Column(name, [Text(each.settings.get(name, "")) for each in trials]) for name in trials[0].settings]
+    numbers = _numbers(trials, objective)
+    outcome = _Column("outcome", [Text(each.ending.outcome if each.ending else each.state) for each in trials])
+    every = [trial, *settings, *numbers, outcome]
+    if not console.is_terminal:
+        console.width = _width(every)
+    shown = numbers[:1]
+    space = console.width - _width([trial, *shown]) - min(outcome.width, _LEAST_OUTCOME) - 2 * _GAP
+    if _width(settings) <= space:
+        space -= _width(settings)
+    else:
+        settings = [_Column("settings", [Text(each.label) for each in trials])]
+        longest = max(len(f"{name}={value}") for each in trials for name, value in each.settings.items())
+        space -= max(longest, space // 2)
+    for number in numbers[1:]:
+        space -= number.width + _GAP
+        if space < 0:
+            break
+        shown.append(number)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in (trial, *settings, *shown, outcome):
+        table.add_column(column.title, no_wrap=column is trial or column in shown, overflow="fold")
+    for row in zip(*(column.cells for column in (trial, *settings, *shown, outcome)), strict=True):
+        table.add_row(*row)
+    console.print(table)
+    if left_out := [column.title for column in numbers[len(shown) :]]:
+        console.print(Text(f"too narrow for {', '.join(left_out)}: see the page, or --json", style="dim"))
+
+
+def _numbers(trials: Sequence[Trial], objective: Objective | None) -> list[_Column]:
+    """Return a column for each number, its best bold."""
+    from rich.text import Text
+
+    from seatrial.search.results import best_in, columns
+
+    found = []
+    for column in columns(trials, objective):
+        best, values = best_in(trials, column), [column.number(each) for each in trials]
+        texts = ["" if value is None else f"{value:.4g}" for value in values]
+        styles = ["bold" if best is each else "" for each in trials]
+        found.append(_Column(column.title, [Text(*each) for each in zip(texts, styles, strict=True)]))
+    return found
+
+
+def _width(listed: Sequence[_Column]) -> int:
+    """Return the width of columns and the gaps between them."""
+    return sum(column.width for column in listed) + _GAP * max(0, len(listed) - 1)

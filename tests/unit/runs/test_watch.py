@@ -9,8 +9,8 @@ import pytest
 
 import seatrial.runs
 from fakes import a_local_job, untold
-from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
+from seatrial.runs.watch import follow
 
 JUDGES = "seatrial.runs.ending"
 SCRIPT = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.02)\n"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from seatrial.events import Lines
 from seatrial.frames import encode_input, encode_size
-from seatrial.system.caller import in_foreground, window_size
+from seatrial.system.host import in_foreground, window_size
 from seatrial.system.nofollow import open_regular
 
 if TYPE_CHECKING:  # those who only read output import no models

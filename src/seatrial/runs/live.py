@@ -18,9 +18,9 @@ from seatrial.receipt.logs import read_printed
 from seatrial.receipt.printed import Printed
 from seatrial.receipt.reported import ReportedSteps
 from seatrial.receipt.values import percent, rate
-from seatrial.runs.following.watch import ensure_recorder
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
+from seatrial.runs.watch import ensure_recorder
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024

@@ -25,9 +25,10 @@ from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.processes import Attribution
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.values import clean
-from seatrial.runs.following.streams import OfRank, OutputReader, Stream
 from seatrial.runs.leases import backend_of, handle_of
 from seatrial.runs.run import Run
+from seatrial.runs.status import finalise
+from seatrial.runs.streams import OfRank, OutputReader, Stream
 from seatrial.system.command import own_program, spawn_detached
 from seatrial.system.host import Host
 
@@ -38,7 +39,7 @@ LOG_INTERVAL_S = 0.1
 FIRST_INTERVAL_S = 0.02
 STATE_INTERVAL_S = 1.0
 
-#: Judges a run (finish.py imports it). It is loaded once the run lives: an upgrade of seatrial meanwhile must not mix
+#: Judges a run (status.py imports it). It is loaded once the run lives: an upgrade of seatrial meanwhile must not mix
 #: two versions in one process.
 _JUDGES = "seatrial.runs.ending"
 
@@ -227,8 +228,6 @@ def ensure_recorder(run: Run) -> None:
 
 def record(run: Run, host: Host) -> None:
     """Follow a run to its end, and make its receipt."""
-    from seatrial.runs.finish import finalise  # run --detach starts a recorder, and judges nothing itself
-
     follow(
         run,
         lambda stream, data: None,
