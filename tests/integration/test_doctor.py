@@ -27,8 +27,7 @@ from engines import BuildImage
 from fake_driver import compile_driver
 from machines import UUID, FakeHost, healthy
 from pace import until
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.docker_and_podman import Docker, Podman
 from seatrial.doctor import inspection as inspection_module
 from seatrial.doctor import report
 from seatrial.doctor.examine import Result, examine
@@ -192,9 +191,12 @@ def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Fa
     """A real container gets the devices and the libraries of a generated spec, through Podman's own CDI."""
     if os.getuid() != 0:
         pytest.skip("only root makes device nodes and writes /etc/cdi")
-    from seatrial.doctor import cdi_spec
+    from seatrial.backends.containers.cdi import spec_text
 
-    text = cdi_spec.to_yaml(cdi_spec.make_spec(host.machine())).replace("nvidia.com/gpu", "seatrial.test/gpu")
+    machine = host.machine()
+    text = spec_text(machine.driver, machine.inventory.gpus, machine.root).replace(
+        "nvidia.com/gpu", "seatrial.test/gpu"
+    )
     text = text.replace("hostPath: /usr", f"hostPath: {host.root}/usr")
     for node in ("/dev/nvidiactl", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidia0"):
         text = text.replace(

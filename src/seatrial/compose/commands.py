@@ -11,14 +11,13 @@ from pathlib import Path
 from seatrial.backends import table
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose import up as starting
-from seatrial.compose.asks import compose_asks
 from seatrial.compose.client import Compose, compose_of, containers, docker_compose
+from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import ENDED, Group, GroupStore, ended, identity
 from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
 from seatrial.compose.read import ComposeFile, find_files, read_compose, with_profiles
 from seatrial.compose.receipt import request_notify, show_receipt
-from seatrial.compose.request import Console, UpRequest
-from seatrial.compose.warnings import ComposeWarning, check_compose, short_form
+from seatrial.compose.review import ComposeWarning, check_compose, compose_asks, short_form
 from seatrial.compose.watch import Watch, exit_code
 from seatrial.errors import EXIT_DONE, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES

@@ -13,8 +13,7 @@ import yaml
 
 from seatrial.backends.table import ENGINES
 from seatrial.compose.client import escaped
-from seatrial.compose.gpu_requests import RESERVED, is_nvidias, value_at
-from seatrial.compose.service import COMPLETED, Service
+from seatrial.compose.service import COMPLETED, RESERVED, Service, is_nvidias, value_at
 from seatrial.job.plan import ContainerPlan, Mount, Plan
 from seatrial.planning.container.plan import GPU_DEVICE
 

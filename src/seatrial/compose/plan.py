@@ -12,9 +12,8 @@ from pathlib import Path
 from seatrial.backends.base import EngineFacts, ImageFacts
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.mounts import real_source
-from seatrial.compose.gpu_requests import GpuAsk, foreign_ask, gpu_ask
 from seatrial.compose.read import ComposeFile
-from seatrial.compose.service import ImageConfig, Service
+from seatrial.compose.service import GpuAsk, ImageConfig, Service, foreign_ask
 from seatrial.errors import ConfigError, GpuContractError, GpuRequestError, SeatrialError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.gpus import Selection
@@ -57,7 +56,7 @@ class ComposeContext:
         """
         found = {}
         for name, service in self.file.services.items():
-            ask = gpu_ask(self.file, service)
+            ask = self.file.gpu_ask(service)
             if ask is None or (
                 ask.ways == ("environment",) and self.gpus is None and not (self.host.gpus or self.job.image.target)
             ):

@@ -14,12 +14,12 @@ from typing import Any
 
 from seatrial.backends.containers.mounts import held_sources, make_host_files, real_source
 from seatrial.compose.client import Compose, containers
+from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import Group, GroupStore, Member, identity
 from seatrial.compose.override import override
 from seatrial.compose.plan import ComposeContext, becomes_run, compare_service, plan_service, select, with_images
 from seatrial.compose.read import ComposeFile, profiles_in
-from seatrial.compose.request import Console, UpRequest
-from seatrial.compose.warnings import short_form
+from seatrial.compose.review import short_form
 from seatrial.errors import EngineError, SeatrialError, UsageError
 from seatrial.images.build.build import pull
 from seatrial.images.build.failure import failing_step, last_meaningful, readable

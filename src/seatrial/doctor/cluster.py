@@ -15,7 +15,7 @@ from seatrial.backends.kubernetes import client
 from seatrial.backends.kubernetes.client import read_kubeconfig
 from seatrial.backends.kubernetes.manifests import JOB_CONTAINER
 from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, config_maps, described, pod_spec
-from seatrial.backends.kubernetes.pods import read_pod
+from seatrial.backends.kubernetes.survey import read_pod
 from seatrial.errors import EngineUnavailableError, SeatrialError, printable
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
 from seatrial.job.in_container import CONTAINER_MODELS

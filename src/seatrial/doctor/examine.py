@@ -15,15 +15,12 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 
 from seatrial.doctor.check import Check, Layer, Verdict, found, unknown
-from seatrial.doctor.checks.cdi import CDI
-from seatrial.doctor.checks.container import CONTAINER
-from seatrial.doctor.checks.driver import DRIVER
+from seatrial.doctor.checks.container import CONTAINER, IMAGE
 from seatrial.doctor.checks.engine import ENGINE
 from seatrial.doctor.checks.framework import FRAMEWORK
-from seatrial.doctor.checks.hardware import HARDWARE
-from seatrial.doctor.checks.image import IMAGE
+from seatrial.doctor.checks.hardware import DRIVER, HARDWARE
 from seatrial.doctor.checks.kubernetes import KUBERNETES
-from seatrial.doctor.checks.toolkit import TOOLKIT
+from seatrial.doctor.checks.toolkit import CDI, TOOLKIT
 from seatrial.doctor.checks.userspace import USERSPACE
 from seatrial.doctor.machine import Machine
 from seatrial.findings.finding import FIX, Finding

@@ -17,8 +17,8 @@ import seatrial
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers import injection
+from seatrial.backends.containers.client import start_error
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
 from seatrial.job.in_container import SHM_BYTES_PER_GPU

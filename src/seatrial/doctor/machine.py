@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.containers.client import read_info
-from seatrial.backends.containers.docker import docker_facts
+from seatrial.backends.containers.client import as_addressed, read_info
+from seatrial.backends.containers.docker_and_podman import docker_facts, podman_facts
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.errors import as_addressed
-from seatrial.backends.containers.podman import podman_facts
 from seatrial.doctor import cluster
 from seatrial.doctor.inspection import Inspection, InspectionRequest
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError

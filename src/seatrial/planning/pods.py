@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from seatrial.backends.containers.env_file import read_env_file
+from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.kubernetes.manifests import KINDS, addresses, rendezvous
 from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
@@ -31,8 +31,19 @@ from seatrial.planning.container.env import without_login, without_steering
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
-from seatrial.planning.pod_contents import Code, Volumes, cluster_image, project_code, volume_warnings, volumes_of
-from seatrial.planning.pod_gpus import PodGpus, cluster_machine, gpu_memory_warnings, pod_gpus, pod_resource
+from seatrial.planning.pod_contents import (
+    Code,
+    PodGpus,
+    Volumes,
+    cluster_image,
+    cluster_machine,
+    gpu_memory_warnings,
+    pod_gpus,
+    pod_resource,
+    project_code,
+    volume_warnings,
+    volumes_of,
+)
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.stack.machine import parse_target

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.compose.gpu_requests import foreign_ask, gpu_ask
 from seatrial.compose.plan import becomes_run
 from seatrial.compose.read import ComposeFile
-from seatrial.compose.service import Service
-from seatrial.compose.warnings import check_compose, short_form
+from seatrial.compose.review import check_compose, short_form
+from seatrial.compose.service import Service, foreign_ask
 from seatrial.errors import GpuRequestError
 from tables import cases, constant
 
@@ -67,21 +66,21 @@ ASKS = constant(__file__, "ASKS")
 def test_a_request(read, name: str) -> None:
     lines, expected = ASKS[name]
     file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
-    ask = gpu_ask(file, file.services["a"])
+    ask = file.gpu_ask(file.services["a"])
     assert ask is not None and str(ask.request) == expected and not ask.compute_added
 
 
 @cases("lines")
 def test_none(read, lines: str) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
-    assert gpu_ask(file, file.services["a"]) is None
+    assert file.gpu_ask(file.services["a"]) is None
 
 
 @cases("config", "expected")
 def test_the_short_key(read, config: dict[str, object], expected: str | None) -> None:
     """Return the output of ``docker compose config``; Compose before 2.30 lacks the key."""
     file, service = read("services:\n  a:\n    image: x\n"), Service("a", config, "x")
-    ask = gpu_ask(file, service)
+    ask = file.gpu_ask(service)
     assert (str(ask.request) if ask else None) == expected
     assert foreign_ask(service) == (("gpus",) if expected is None else None), "it is one or the other"
 
@@ -98,13 +97,13 @@ def test_a_name_of_a_variable_that_is_not_set(read) -> None:
     lines = DEVICES % '{device_ids: ["${WHICH_}"], capabilities: [gpu]}'
     file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
     with pytest.raises(GpuRequestError) as caught:
-        gpu_ask(file, file.services["a"])
+        file.gpu_ask(file.services["a"])
     assert caught.value.cause == "not set, and so empty: WHICH_" and caught.value.run == "export WHICH_=…"
 
 
 def test_capabilities_without_cuda_get_it(read) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {DEVICES % '{count: 1, capabilities: [gpu, utility]}'}\n")
-    ask = gpu_ask(file, file.services["a"])
+    ask = file.gpu_ask(file.services["a"])
     assert ask is not None and ask.compute_added and ask.request.capabilities == ("compute", "utility")
 
 
@@ -112,4 +111,4 @@ def test_a_name_that_is_none_is_reported_with_its_line(read) -> None:
     device = '{driver: nvidia, device_ids: ["first"], capabilities: [gpu]}'
     file = read(f"services:\n  a:\n    image: x\n    {DEVICES % device}\n")
     with pytest.raises(GpuRequestError, match=r"compose.yaml:4: a: .*'first' does not name a GPU"):
-        gpu_ask(file, file.services["a"])
+        file.gpu_ask(file.services["a"])

@@ -13,14 +13,14 @@ from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
 from fakes import load_job
 from manifest_rules import CRDS, VERSIONS, violations
 from planning_sites import chosen, plan_of
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import ConfigError, UsageError
 from seatrial.job.cluster import ClusterOptions
 from seatrial.job.model import Target
 from seatrial.job.plan import Plan
-from seatrial.planning.pod_gpus import cluster_machine
+from seatrial.planning.pod_contents import cluster_machine
 from tables import constant
 
 #: The device plugin with MIG strategy mixed: whole GPUs, and slices of two sizes.

@@ -23,8 +23,8 @@ from seatrial.backends.containers.client import (
     EngineClient,
     container_state,
     is_unknown,
+    start_error,
 )
-from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.mounts import held_sources

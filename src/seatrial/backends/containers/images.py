@@ -15,8 +15,14 @@ from secrets import token_hex
 from typing import Any
 
 from seatrial.backends.base import Freed, ImageFacts
-from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, with_algorithm
-from seatrial.backends.containers.errors import last_line, pull_error, start_error
+from seatrial.backends.containers.client import (
+    ANSWER_TIMEOUT_S,
+    EngineClient,
+    last_line,
+    pull_error,
+    start_error,
+    with_algorithm,
+)
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import (
     CommandError,

@@ -17,7 +17,7 @@ from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manif
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
 from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, secret
-from seatrial.backends.kubernetes.pods import Pod, end_of, newest, state_of, workload_state
+from seatrial.backends.kubernetes.survey import Pod, end_of, newest, state_of, workload_state
 from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import MAX_BYTES, EngineAddress, Plan

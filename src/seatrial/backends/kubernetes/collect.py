@@ -22,8 +22,7 @@ from seatrial.backends.base import Echo, time_ns
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.pending import Surroundings, explain, explain_workload, gpu_holders, is_of_run
 from seatrial.backends.kubernetes.pod import selector
-from seatrial.backends.kubernetes.pods import Pod, read_pod
-from seatrial.backends.kubernetes.survey import read_node
+from seatrial.backends.kubernetes.survey import Pod, read_node, read_pod
 from seatrial.backends.log_sink import Cursor, Sink, Turn
 from seatrial.errors import SeatrialError
 from seatrial.events import Event, HostPod, Note

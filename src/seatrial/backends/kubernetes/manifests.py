@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.kubernetes import admission
 from seatrial.backends.kubernetes.pod import (
     DEFAULT_CONTAINER,
     RUN_LABEL,
     Manifest,
     agent_volumes,
+    check_admission,
     claim_template,
     config_maps,
     described,
@@ -87,7 +87,7 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
     workloads = _own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster)
     for workload in workloads:
-        admission.check(workload, plan.job.own.file if plan.job.own else None)
+        check_admission(workload, plan.job.own.file if plan.job.own else None)
     return [*maps, *claim_template(cluster), *workloads]
 
 
