@@ -167,7 +167,7 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
     finally:
         if file.compose.copies is not None:
             file.compose.copies.cleanup()
-    file, _ = with_images(file, backend)
+    file = with_images(file, backend)
     # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
     facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())
     return ComposeContext(file, job, backend, facts, read_host(host), gpus)

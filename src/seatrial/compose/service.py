@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from seatrial.backends.base import ImageFacts
 from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
 from seatrial.planning.container.plan import GPU_DEVICE
 
@@ -51,19 +52,8 @@ class ServiceMount:
         return self.kind in ("volume", "bind") and bool(self.source)
 
 
-@dataclass(frozen=True)
-class ImageConfig:
-    """The configuration of a service's image.
-
-    Attributes:
-        ports: it exposes some. health_check: it has one. user: "" for root.
-    """
-
-    ports: bool = False
-    health_check: bool = False
-    entrypoint: tuple[str, ...] = ()
-    cmd: tuple[str, ...] = ()
-    user: str = ""
+#: The facts of an image that is not here.
+_UNKNOWN = ImageFacts("", None)
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class Service:
     Attributes:
         config: its part of ``docker compose config``, with ``$$`` read as one dollar.
         image: what is run; of one that is built, the name that Compose gives the result.
-        image_config: of its image; None if that is not here yet.
+        facts: of its image; None if that is not here yet.
         by_path: what is mounted by a path of this machine.
         awaited: another service waits for its successful end, so that it has one.
     """
@@ -81,7 +71,7 @@ class Service:
     name: str
     config: Mapping[str, Any]
     image: str
-    image_config: ImageConfig | None = field(default=None)
+    facts: ImageFacts | None = None
     awaited: bool = False
     by_path: tuple[ServiceMount, ...] = ()
 
@@ -119,8 +109,8 @@ class Service:
     @property
     def user(self) -> str:
         """Return the user's name or number, without the group; "root" if neither file nor image has one."""
-        user = self.image_config.user if self.image_config else ""
-        return str(self.config.get("user") or user).partition(":")[0] or "root"
+        user = self.config.get("user") or (self.facts or _UNKNOWN).user
+        return str(user).partition(":")[0] or "root"
 
     @property
     def ports(self) -> tuple[Mapping[str, Any], ...]:
@@ -135,12 +125,16 @@ class Service:
     @property
     def words(self) -> str:
         """Return image and command in one text, for guesses."""
-        image = self.image_config or ImageConfig()
-        entrypoint = self.config.get("entrypoint")
-        command = self.config.get("command")
-        words = [*(image.entrypoint if entrypoint is None else entrypoint)]
-        words += image.cmd if command is None and entrypoint is None else command or ()
-        return " ".join([self.image.rpartition("/")[2], *map(str, words)])
+        return " ".join([self.image.rpartition("/")[2], *self.argv])
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Return the command of the container, from entrypoint and command of file and image as an engine does."""
+        image, entrypoint, command = self.facts or _UNKNOWN, self.config.get("entrypoint"), self.config.get("command")
+        if command is None:
+            command = image.cmd if entrypoint is None else ()
+        words = (*(image.entrypoint if entrypoint is None else entrypoint), *command)
+        return tuple(str(word) for word in words if word is not None)
 
     @property
     def watches(self) -> bool:
@@ -155,7 +149,7 @@ class Service:
         restart = self.config.get("restart") or ""
         condition = self._mapping("deploy").get("restart_policy", {}) or {}
         checks = self._mapping("healthcheck")
-        image = self.image_config or ImageConfig()
+        image = self.facts or _UNKNOWN
         signs = {
             "it publishes ports": self.ports,
             "it exposes ports": self.config.get("expose") or image.ports,

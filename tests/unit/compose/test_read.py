@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.backends.base import ImageFacts
 from seatrial.compose.read import ComposeFile, find_files, profiles_in, up_command, with_profiles
-from seatrial.compose.service import ImageConfig
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.system.host import Host
 from tables import cases, constant
@@ -62,7 +62,7 @@ def test_the_user_of_a_service(read) -> None:
     service = read("services:\n  a: {image: x, user: '1000:1000'}\n").services["a"]
     assert service.user == "1000"
     assert replace(service, config={}).user == "root"
-    assert replace(service, config={}, image_config=ImageConfig(user="jovyan")).user == "jovyan"
+    assert replace(service, config={}, facts=ImageFacts("", None, user="jovyan")).user == "jovyan"
 
 
 def test_variables_that_are_not_set_are_named_as_the_cause(read) -> None:
