@@ -29,19 +29,15 @@ from seatrial.system.typed_path import as_typed
 
 
 def cluster_image(
-    job: Job, script: ScriptFacts, facts: ClusterFacts, host: Host, cache_folder: Path
+    job: Job, script: ScriptFacts, gpus: PodGpus, host: Host, cache_folder: Path
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """Plan an image for the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
-    request = job.gpus
-    cpu_only = request.kind == "none" or (
-        request.kind == "auto" and not any(node.allocatable for node in facts.nodes or ())
-    )
     image, choices = plan_image(
         job,
         script=script,
-        cpu_only=cpu_only,
-        machine=cluster_machine(facts, job.kubernetes.node_selector),
-        multi_gpu=request.kind == "all" or (request.count or 0) > 1 or script.multi_gpu_evidence is not None,
+        cpu_only=not gpus.plan.count,
+        machine=cluster_machine(gpus.facts, job.kubernetes.node_selector),
+        multi_gpu=gpus.plan.count > 1 or script.multi_gpu_evidence is not None,
         resolver=UvResolver(cache_folder / "packages", host),
     )
     return (image if image.build else _ready(job, image, host)), choices

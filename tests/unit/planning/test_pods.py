@@ -66,6 +66,12 @@ def test_every_kind_but_a_trainjob_claims(tmp_path: Path, kind: str) -> None:
         assert violations(workload) == []
 
 
+def test_image_is_built_for_a_gpu_that_auto_claims(tmp_path: Path) -> None:
+    flags = {"script": "import torch\n", "image": {}, "kubernetes": {"gpu_claims": True}}
+    for gpus, build in (("auto", "cu"), ("none", "cpu")):
+        assert chosen(a_cluster_plan(tmp_path, CLAIMS, gpus=gpus, **flags), "torch build").value.startswith(build)
+
+
 def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, MIXED, gpus="mig-1g.10gb")
     assert _container(plan)["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
