@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from seatrial.backends.containers.mounts import CACHE
+from seatrial.backends.containers.run_options import mount_option
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.build.build import context_of
 from seatrial.images.dockerfile.render import VENV_PYTHON
@@ -47,7 +48,7 @@ def as_docker(plan: Plan) -> str:
         ("--runtime", [container.runtime] if container.runtime else []),
         ("--device", list(container.devices)),
         ("--tmpfs", _tmpfs(plan, container)),
-        ("--mount", [_as_option(each) for each in _mounts(plan, container)]),
+        ("--mount", [mount_option(each) for each in _mounts(plan, container)]),
         ("--env", [f"{name}={value}" for name, value in _env(plan, container).items()]),
         ("--env", targets_secrets(plan.job)),
         ("--shm-size", [str(container.shm_bytes)]),
@@ -67,8 +68,8 @@ def as_docker(plan: Plan) -> str:
     command = " \\\n  ".join(shlex.join(line) for line in words) + "\n"
     if _elsewhere(plan):
         project = next(each for each in container.mounts if each.target == CONTAINER_PROJECT)
-        here = '"' + _as_option(project.changed(source=Path("$PWD"))) + '"'
-        command = command.replace(shlex.quote(_as_option(project)), here)
+        here = '"' + mount_option(project.changed(source=Path("$PWD"))) + '"'
+        command = command.replace(shlex.quote(mount_option(project)), here)
     return _before(plan, None) + command
 
 
@@ -201,10 +202,6 @@ def _tmpfs(plan: Plan, container: ContainerPlan) -> list[str]:
     home = any(each.target == CONTAINER_HOME and plan.run_id in each.source.parts for each in container.mounts)
     own = [f"{each.target}:{each.options}" for each in container.tmpfs if not each.target.endswith("/.seatrial")]
     return [f"{CONTAINER_HOME}:exec,mode=1777", *own] if home else own
-
-
-def _as_option(mount: Mount) -> str:
-    return f"type=bind,source={mount.source},target={mount.target}" + (",readonly" if mount.read_only else "")
 
 
 def _ulimit(text: str) -> tuple[str, Any]:

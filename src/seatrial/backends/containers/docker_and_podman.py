@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +15,6 @@ from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.log import K8sFile, OpenLog
-from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.findings.finding import ADD_SUBIDS, GENERATE_CDI, INSTALL_DOCKER
 from seatrial.job.plan import ContainerPlan
@@ -125,8 +126,8 @@ class Podman(ContainerEngine):
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
         return podman_facts(info, DEFAULT_SPEC_DIRS)
 
-    def options(self, container: ContainerPlan, image: str) -> RunOptions:
-        """Return the options. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.
+    def argv(self, client_call: Sequence[str], container: ContainerPlan, image: str, **options: Any) -> list[str]:
+        """Return the command line. Raises GpuContractError for ``--gpus``, which Podman accepts and ignores.
 
         Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 ``podman run --gpus all`` on a machine
         without a GPU ends with exit code 0.
@@ -137,18 +138,17 @@ class Podman(ContainerEngine):
                 cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
                 run=GENERATE_CDI,
             )
-        options = super().options(container, image)
-        bare = [tmpfs + self.bare_tmpfs for tmpfs in options.options.get("tmpfs", [])]
-        return options.plus(tmpfs=bare) if bare else options
+        return super().argv(client_call, container, image, **options)
 
     def open_log(self, handle: Handle) -> OpenLog:
         """Open the file that conmon writes; if it is unreadable (``sudo podman``), the output after the end.
 
         With ``keep-id`` the file lies in a folder of the container's root; then conmon's open file is read.
         """
-        try:
-            about = self._inspect(handle.id)
-        except SeatrialError:  # it is gone
+        about = None
+        with contextlib.suppress(SeatrialError):
+            about = self.client.inspect("container", handle.id)
+        if about is None:  # it is gone
             return super().open_log(handle)
         logs = [*self.client.call, "container", "logs", handle.id]
         wait = shlex.join([*self.client.call, "container", "wait", handle.id])
