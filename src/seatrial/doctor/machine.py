@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
+from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS
 from seatrial.backends.containers.client import as_addressed, read_info
-from seatrial.backends.containers.docker_and_podman import docker_facts, podman_facts
+from seatrial.backends.containers.docker_and_podman import HOOK, SYSTEM_PATH, docker_facts, podman_facts
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.doctor import cluster
 from seatrial.doctor.inspection import Inspection, InspectionRequest
@@ -115,7 +116,7 @@ class Machine:
         return None
 
     def exists(self, path: str) -> bool:
-        return self.here(path).exists()
+        return os.path.exists(self.root + path)  # noqa: PTH110  Path's raises for a name that is too long
 
     def names(self, folder: str) -> list[str]:
         """Return sorted names in a folder; [] if it is not there or closed (see ``unseen``)."""
@@ -263,7 +264,11 @@ class Machine:
     def podman(self) -> EngineFacts | None:
         if not isinstance(self.podman_info, dict):
             return None
-        return podman_facts(self.podman_info, tuple(self.here(folder) for folder in ("/etc/cdi", "/var/run/cdi")))
+        return podman_facts(self.podman_info, tuple(self.here(str(folder)) for folder in DEFAULT_SPEC_DIRS))
+
+    def facts(self, name: str) -> EngineFacts | None:
+        """Return the facts of docker or podman; None if it is not installed or does not answer."""
+        return self.docker if name == "docker" else self.podman
 
     @cached_property
     def docker_client(self) -> Path | None:
@@ -277,16 +282,14 @@ class Machine:
     @cached_property
     def hook(self) -> str | None:
         """Return the toolkit's hook, where dockerd looks for it; None without one."""
-        folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-        names = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
-        paths = (f"{folder}/{name}" for folder in folders for name in names)
+        names = (HOOK, "nvidia-container-toolkit")
+        paths = (f"{folder}/{name}" for folder in SYSTEM_PATH.split(":") for name in names)
         return next((path for path in paths if self.exists(path)), None)
 
     @cached_property
     def engine(self) -> EngineFacts | None:
         """Return the engine whose containers are examined: the requested one, else the first that works, or None."""
-        readers = {"docker": lambda: self.docker, "podman": lambda: self.podman}
-        facts = (readers[name]() for name in table.ENGINES if self.asks_for(name))
+        facts = (self.facts(name) for name in table.ENGINES if self.asks_for(name))
         return next((one for one in facts if one is not None and one.available), None)
 
     @cached_property

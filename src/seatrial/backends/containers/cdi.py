@@ -76,7 +76,7 @@ class CdiSpecs:
 
 
 def read_specs(folders: Iterable[Path]) -> CdiSpecs:
-    """Read all specs. Never raises: an unreadable spec, a conflict and a stale path become findings.
+    """Read all specs. Never raises: an unreadable spec and a conflict become findings.
 
     A name defined twice in one folder is a conflict that engines refuse to resolve; in a later folder it replaces
     the earlier definition.
@@ -105,7 +105,6 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
         devices.update(here)
         for name in conflicts:
             del devices[name]
-    findings.extend(_stale(devices.values()))
     return CdiSpecs(tuple(devices.values()), tuple(findings))
 
 
@@ -172,26 +171,6 @@ def _host_paths(edits: Any) -> tuple[list[str], list[str]]:
 def _is_path(value: Any) -> TypeGuard[str]:
     """Return whether the file system and a terminal can take a text."""
     return isinstance(value, str) and value.isprintable() and 0 < len(value) < _MOST_PATH
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # a name too long: nothing has it
-        return False
-
-
-def _stale(devices: Iterable[CdiDevice]) -> Iterator[Finding]:
-    """Yield a finding for each spec that names host paths that do not exist."""
-    missing: dict[Path, dict[str, None]] = {}
-    for device in devices:
-        for path in device.host_paths:
-            if not _exists(path):
-                missing.setdefault(device.spec, {})[path] = None
-    for spec, paths in missing.items():
-        title = f"{spec} names {len(paths)} host paths that do not exist, so the container would not start"
-        why = "the driver was updated, or its device nodes were removed, after the spec was written"
-        yield _finding("cdi-spec-stale", title, why, GENERATE_CDI, list(paths))
 
 
 def _finding(id: str, title: str, cause: str, fix: str, evidence: list[str]) -> Finding:

@@ -7,7 +7,6 @@ import shlex
 from pathlib import PurePath
 from typing import Any
 
-from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.docker_and_podman import SYSTEM_PATH
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
 from seatrial.doctor.machine import Machine
@@ -26,17 +25,7 @@ PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
     "engine-down engine-missing engine-permission docker-context-missing docker-is-podman docker-client-too-new",
 )
 def _docker(machine: Machine) -> Verdict:
-    if not machine.asks_for("docker"):
-        return skipped(f"--on {machine.on} was given")
-    info = machine.docker_info
-    if info is None:
-        if machine.on != "auto":
-            return found("engine-missing", ["docker: not on PATH"], message="Docker is not installed")
-        return skipped("Docker is not installed")
-    if isinstance(info, EngineUnavailableError):
-        return _silent(info, other_works=machine.on == "auto" and _works(machine.podman))
-    assert machine.docker is not None
-    return ok(machine.docker.reason)
+    return _responds(machine, "docker", "podman")
 
 
 @ENGINE.check("parts", "containerd and runc are installed", "engine-part-missing", needs="engine.docker")
@@ -57,39 +46,28 @@ def _parts(machine: Machine) -> Verdict:
 
 @ENGINE.check("podman", "Podman responds", "engine-down engine-missing engine-permission rootless-no-subids")
 def _podman(machine: Machine) -> Verdict:
-    if not machine.asks_for("podman"):
+    return _responds(machine, "podman", "docker", "sudo apt install podman   # or dnf, zypper")
+
+
+def _responds(machine: Machine, name: str, other: str, install: str | None = None) -> Verdict:
+    """Report whether an engine answers; no more than a warning where the other one works, and may be taken."""
+    if not machine.asks_for(name):
         return skipped(f"--on {machine.on} was given")
-    info = machine.podman_info
+    title, info = name.capitalize(), machine.docker_info if name == "docker" else machine.podman_info
     if info is None:
-        if machine.on != "auto":
-            fix = "sudo apt install podman   # or dnf, zypper"
-            return found("engine-missing", ["podman: not on PATH"], message="Podman is not installed", fix=fix)
-        return skipped("Podman is not installed")
-    other_works = machine.on == "auto" and _works(machine.docker)
+        if machine.on == "auto":
+            return skipped(f"{title} is not installed")
+        return found("engine-missing", [f"{name}: not on PATH"], message=f"{title} is not installed", fix=install)
+    facts = machine.facts(name)
+    if facts is not None and facts.available:
+        return ok(facts.reason)
+    instead = machine.facts(other) if machine.on == "auto" else None
+    severity = "warning" if instead is not None and instead.available else "error"
     if isinstance(info, EngineUnavailableError):
-        return _silent(info, other_works=other_works)
-    podman = machine.podman
-    assert podman is not None
-    if not podman.available:
-        severity = "warning" if other_works else "error"
-        return found("rootless-no-subids", [podman.reason], severity=severity, fix=podman.fix)
-    return ok(podman.reason)
-
-
-def _works(facts: EngineFacts | None) -> bool:
-    return facts is not None and facts.available
-
-
-def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
-    """Report an installed engine that gives no answer; no more than a warning where the other one works."""
-    return found(
-        error.finding,
-        [error.message],
-        message=error.message,
-        cause=error.cause,
-        fix=error.run,
-        severity="warning" if other_works else "error",
-    )
+        words = {"message": info.message, "cause": info.cause, "fix": info.run}
+        return found(info.finding, [info.message], **words, severity=severity)
+    assert facts is not None
+    return found("rootless-no-subids", [facts.reason], severity=severity, fix=facts.fix)
 
 
 @ENGINE.check("any", "A container engine works", "engine-missing")

@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from seatrial.backends.containers.cdi import CDI_KIND, CdiDevice, CdiSpecs, read_specs
+from seatrial.backends.containers.cdi import CDI_KIND, DEFAULT_SPEC_DIRS, CdiDevice, CdiSpecs, read_specs
 from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, unknown, worst
 from seatrial.doctor.checks.engine import daemon_json_path, toolkit_steps
 from seatrial.doctor.machine import Machine
@@ -239,9 +239,6 @@ def _apt(machine: Machine) -> Verdict:
 
 CDI = Layer("cdi", "CDI")
 
-#: Folders in the engines' order: a later one wins. Source: container-device-interface, pkg/cdi/spec-dirs.go.
-FOLDERS = ("/etc/cdi", "/var/run/cdi")
-
 #: A library's name that ends in the driver's version.
 VERSIONED = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 
@@ -256,7 +253,7 @@ def _folders(machine: Machine) -> tuple[str, ...]:
     """Return the folders where the engine reads specs: those that it reports, else the usual ones."""
     docker = machine.docker
     own = docker.cdi_spec_dirs if docker is not None and machine.engine is docker else ()
-    return tuple(dict.fromkeys((*own, *FOLDERS)))
+    return tuple(dict.fromkeys((*own, *map(str, DEFAULT_SPEC_DIRS))))
 
 
 def _specs(machine: Machine, *folders: str) -> CdiSpecs:
@@ -273,13 +270,11 @@ def _shown(machine: Machine, spec: Path) -> str:
 
 @CDI.check("readable", "Specs are readable and define each device once", "cdi-spec-unreadable cdi-device-conflict")
 def _readable(machine: Machine) -> Verdict:
-    problems = []
-    for finding in _specs(machine).findings:
-        if finding.id != "cdi-spec-stale":  # whose paths are looked for under our root, in _fresh
-            if finding.id != "cdi-device-conflict":
-                finding.fix = _generate_command(machine)
-            problems.append(of_finding(finding))
-    return worst(problems, "every spec is readable")
+    findings = _specs(machine).findings
+    for finding in findings:
+        if finding.id == "cdi-spec-unreadable":
+            finding.fix = _generate_command(machine)
+    return worst([of_finding(finding) for finding in findings], "every spec is readable")
 
 
 @CDI.check("names", "The engine resolves every GPU's CDI name", "cdi-unresolvable", needs="hardware.present")
