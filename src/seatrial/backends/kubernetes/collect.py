@@ -79,9 +79,8 @@ class PodProgress:
             await self._trouble(pod, "NodeNotReady", "Node is not ready")
         if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
             await self._trouble(pod, pod.reason, pod.message or "")
-        for condition in item.get("status", {}).get("conditions") or []:
-            if condition.get("reason") == "Unschedulable":
-                await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
+        if pod.unschedulable:
+            await self._trouble(pod, "FailedScheduling", pod.unschedulable)
         if pod.deleted and pod.started and not pod.ended:
             self._once(f"{pod.name} is being deleted; its target received SIGTERM and may save")
         if pod.ended and pod.exit_code == EXIT_POD_STOPPED:

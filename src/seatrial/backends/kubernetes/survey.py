@@ -324,31 +324,19 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
     )
 
 
-def workload_state(workloads: Sequence[Object]) -> str:
-    """Return ``active``, ``done`` or ``failed`` of the run's workload; ``unknown`` until its controller has acted."""
-    if not workloads:
-        return "failed"
-    status = workloads[0].get("status") or {}
-    end = end_of(status)
-    return "unknown" if not status else "active" if end is None else "done" if end.well else "failed"
+def workload_state(workloads: Sequence[Object]) -> tuple[str, str | None]:
+    """Return ``active``, ``done`` or ``failed`` of the run's workload, and its controller's message on the end.
 
-
-@dataclass(frozen=True)
-class End:
-    """Describes the end that a workload reports: whether its pods succeeded, and its controller's message."""
-
-    well: bool
-    message: str = ""
-
-
-def end_of(status: Mapping[str, Any]) -> End | None:
-    """Return the end of a workload by its own conditions; None while it goes on, waits, is suspended or is untouched.
+    ``unknown`` until its controller has acted; ``active`` while it goes on, waits or is suspended.
 
     Source: conditions of batch/v1 and trainer (Complete, Failed), of kubeflow.org/v1 (Succeeded, Failed) and of
     jobset.x-k8s.io (Completed, Failed).
     """
+    if not workloads:
+        return "failed", None
+    status = workloads[0].get("status") or {}
     for condition in status.get("conditions") or []:
         kind = condition.get("type", "")
         if condition.get("status") == "True" and kind in ("Complete", "Completed", "Succeeded", "Failed"):
-            return End(kind != "Failed", condition.get("message") or "")
-    return None
+            return "failed" if kind == "Failed" else "done", condition.get("message")
+    return "active" if status else "unknown", None
