@@ -120,8 +120,7 @@ def _service(plan: Plan, recipe: str | None) -> dict[str, Any]:
         "read_only": container.read_only_root,
     }
     if container.gpus_flag:
-        reservation = {"driver": "nvidia", **_devices(container.gpus_flag), "capabilities": ["gpu"]}
-        service["deploy"] = {"resources": {"reservations": {"devices": [reservation]}}}
+        service["deploy"] = {"resources": {"reservations": {"devices": [gpu_reservation(container.gpus_flag)]}}}
     if container.ulimits:
         service["ulimits"] = dict(_ulimit(text) for text in container.ulimits)
     return {key: value for key, value in service.items() if value not in (None, [], {})}
@@ -161,13 +160,12 @@ def _build(recipe: str | None, image: ImagePlan) -> dict[str, Any] | None:
     return {"context": ".", "dockerfile_inline": recipe.replace("$", "$$"), **network}
 
 
-def _devices(gpus_flag: str) -> dict[str, Any]:
-    """Translate Docker's ``--gpus`` into Compose's words."""
-    if gpus_flag == "all":
-        return {"count": "all"}
-    if gpus_flag.isdigit():
-        return {"count": int(gpus_flag)}
-    return {"device_ids": gpus_flag.strip('"').partition("=")[2].split(",")}
+def gpu_reservation(gpus_flag: str) -> dict[str, Any]:
+    """Translate Docker's ``--gpus`` into a reservation of Compose."""
+    wanted: dict[str, Any] = {"count": int(gpus_flag) if gpus_flag.isdigit() else gpus_flag}
+    if "=" in gpus_flag:
+        wanted = {"device_ids": gpus_flag.strip('"').partition("=")[2].split(",")}
+    return {"driver": "nvidia", **wanted, "capabilities": ["gpu"]}
 
 
 def _command(plan: Plan) -> list[str]:
