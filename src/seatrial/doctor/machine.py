@@ -17,6 +17,7 @@ from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS
 from seatrial.backends.containers.client import as_addressed, read_info
 from seatrial.backends.containers.docker_and_podman import HOOK, SYSTEM_PATH, docker_facts, podman_facts
 from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.backends.kubernetes.client import kubeconfigs
 from seatrial.doctor import cluster
 from seatrial.doctor.inspection import Inspection, InspectionRequest
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
@@ -292,12 +293,16 @@ class Machine:
         facts = (self.facts(name) for name in table.ENGINES if self.asks_for(name))
         return next((one for one in facts if one is not None and one.available), None)
 
+    @property
+    def kubeconfig(self) -> Path | None:
+        """Return the file by which a run would find its cluster; None without one."""
+        return next(kubeconfigs(self.host, self.root), None)
+
     @cached_property
     def cluster(self) -> cluster.ClusterObjects | cluster.ClusterError | None:
         """Return the cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
-        path = cluster.kubeconfig(self.host, self.root)
         try:
-            return cluster.read(self.root + path) if path is not None else None
+            return cluster.read(self.kubeconfig) if self.kubeconfig is not None else None
         except cluster.ClusterError as error:
             return error
 

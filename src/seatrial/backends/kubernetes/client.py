@@ -41,10 +41,11 @@ Object = dict[str, Any]
 T = TypeVar("T")
 
 
-def kubeconfigs(host: Host) -> Iterator[Path]:
-    """Yield the files that exist, of those that KUBECONFIG names, or the usual one."""
+def kubeconfigs(host: Host, root: str = "") -> Iterator[Path]:
+    """Yield the files that exist, of those that KUBECONFIG names, or the usual one. ``root`` stands for ``/``."""
+    home = host.env.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  Path's raises without a home
     for name in host.env.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's raises without a home
+        path = Path(root + (home + name[1:] if name.startswith("~/") else name))
         if name and path.is_file():
             yield path
 
