@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from seatrial.backends.containers.run_options import read_env_file
-from seatrial.backends.kubernetes.manifests import KINDS, addresses, rendezvous
+from seatrial.backends.kubernetes.manifests import KINDS, addresses
 from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
@@ -315,8 +315,8 @@ def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
         job.nodes,
         cluster.min_nodes,
         node_rank_variable=KINDS[cluster.kind].rank_variable,
-        rendezvous=rendezvous(cluster),
-        workers=addresses(cluster),
+        rendezvous=addresses(cluster)[0],
+        workers=addresses(cluster) if KINDS[cluster.kind].names_all else (),
     )
 
 

@@ -67,15 +67,10 @@ class Kubernetes:
 
     def facts(self) -> EngineFacts:
         """Check from files alone whether there is a cluster to contact. Its own facts are survey's."""
-        why = configured(self._host)
-        if why is None:
-            return EngineFacts(
-                self.name,
-                available=False,
-                reason=not_configured(self._host),
-                fix="kubectl config get-contexts   # KUBECONFIG names another file",
-            )
-        return EngineFacts(self.name, available=True, reason=why)
+        source = configured(self._host)
+        fix = None if source else "kubectl config get-contexts   # KUBECONFIG names another file"
+        reason = source or not_configured(self._host)
+        return EngineFacts(self.name, available=source is not None, reason=reason, fix=fix)
 
     def compile(self, plan: Plan) -> list[str]:
         return ["kubectl", "create", "--filename", "manifests.yaml"]

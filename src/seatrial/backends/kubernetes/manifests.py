@@ -97,18 +97,11 @@ def agent_plan(plan: Plan) -> str:
     return json.dumps(whole, indent=1)
 
 
-def rendezvous(cluster: ClusterPlan) -> str:
-    """Return the ``HOST:PORT`` at which the other nodes reach node 0."""
-    return _address(cluster, 0)
-
-
 def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
-    """Return ``HOST:PORT`` of every node; () where only the first has a name."""
-    return tuple(_address(cluster, node) for node in range(cluster.nodes)) if KINDS[cluster.kind].names_all else ()
-
-
-def _address(cluster: ClusterPlan, node: int) -> str:
-    return f"{KINDS[cluster.kind].host.format(name=cluster.name, node=node)}:{cluster.port}"
+    """Return ``HOST:PORT`` of every node; of node 0 alone where the others have no name."""
+    row = KINDS[cluster.kind]
+    nodes = range(cluster.nodes if row.names_all else 1)
+    return tuple(f"{row.host.format(name=cluster.name, node=node)}:{cluster.port}" for node in nodes)
 
 
 # ------------------------------------------------------------------------------------------------- the kinds
