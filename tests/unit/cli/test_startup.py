@@ -92,7 +92,6 @@ command.run = called
 SPEAKS_TO_CLUSTERS = {"asyncio", "kr8s", "httpx", "seatrial.backends.kubernetes.client"}
 SPEAKS_HTTP = {"http.client", "ssl", "urllib.request"}
 ENDS_RUNS = {"seatrial.runs.ending", "seatrial.receipt.model", "jinja2", "seatrial.doctor.examine"}
-OF_THIS_MACHINE = {"seatrial.backends.containers.docker_and_podman", "seatrial.backends.local.backend"}
 HEAVY = {"torch", "numpy"} | SPEAKS_TO_CLUSTERS | SPEAKS_HTTP | ENDS_RUNS
 
 

@@ -138,10 +138,11 @@ def test_nobody_waits_for_the_end_of_a_service(read, sign: str) -> None:
     assert waits(file) == [] and file.services["prep"].why_service
 
 
-@cases("keys", "why")
-def test_service_is_a_task_unless_a_reason_speaks_against_it(read, keys: str, why: str | None) -> None:
-    service = read(f"services:\n  a: {{image: x, {keys}}}\n").services["a"]
-    assert service.is_task is (why is None) and (service.why_service or None) == why
+def test_service_is_a_task_unless_a_reason_speaks_against_it(services) -> None:
+    rows = constant(__file__, "REASONS")
+    _, found = services([f"{{image: x, {row['keys']}}}" for row in rows])
+    assert [each.why_service for each in found] == [row.get("why") for row in rows]
+    assert [each.is_task for each in found] == ["why" not in row for row in rows]
 
 
 def test_folders_of_the_host_are_handed_over_too(read, tmp_path) -> None:
