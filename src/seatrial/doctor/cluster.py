@@ -14,11 +14,11 @@ from typing import Any
 from seatrial.backends.kubernetes import client
 from seatrial.backends.kubernetes.client import read_kubeconfig
 from seatrial.backends.kubernetes.manifests import JOB_CONTAINER
-from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, config_maps, described, pod_spec
+from seatrial.backends.kubernetes.pod import MANAGED_BY, config_maps, described, pod_spec
 from seatrial.backends.kubernetes.survey import read_pod
 from seatrial.errors import EngineUnavailableError, SeatrialError, printable
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
-from seatrial.job.in_container import CONTAINER_MODELS
+from seatrial.job.in_container import CONTAINER_MODELS, RUN_LABEL
 from seatrial.system.host import Host
 
 #: Seconds for the first answer; a healthy cluster gives each in 0.1 s. All others get together what kr8s needs, which

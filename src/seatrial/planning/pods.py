@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.kubernetes.manifests import KINDS, addresses
-from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
+from seatrial.backends.kubernetes.pod import MANAGED_BY
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan
@@ -21,6 +21,7 @@ from seatrial.job.in_container import (
     CONTAINER_MODELS,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
+    RUN_LABEL,
 )
 from seatrial.job.model import Job
 from seatrial.job.own_workload import OwnWorkload, own_container_of, replicas, volume_kinds

@@ -16,10 +16,11 @@ from seatrial.backends.kubernetes.client import configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
-from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, secret
+from seatrial.backends.kubernetes.pod import Manifest, secret
 from seatrial.backends.kubernetes.survey import Pod, newest, state_of, workload_state
 from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
+from seatrial.job.in_container import RUN_LABEL
 from seatrial.job.plan import MAX_BYTES, EngineAddress, Plan
 from seatrial.system import agent_archive, command
 from seatrial.system.host import Host

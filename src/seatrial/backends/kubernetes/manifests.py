@@ -15,7 +15,6 @@ from typing import Any
 
 from seatrial.backends.kubernetes.pod import (
     DEFAULT_CONTAINER,
-    RUN_LABEL,
     Manifest,
     agent_volumes,
     check_admission,
@@ -26,7 +25,7 @@ from seatrial.backends.kubernetes.pod import (
 )
 from seatrial.errors import UsageError
 from seatrial.job.cluster import ClusterPlan, Kind
-from seatrial.job.in_container import EXIT_POD_STOPPED
+from seatrial.job.in_container import EXIT_POD_STOPPED, RUN_LABEL
 from seatrial.job.own_workload import own_container_of, replicas
 from seatrial.job.plan import Plan
 

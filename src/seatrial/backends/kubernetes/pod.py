@@ -12,11 +12,10 @@ from typing import Any
 from seatrial.backends.containers.mounts import home_env, user_files
 from seatrial.errors import UsageError
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
-from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS
+from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS, RUN_LABEL
 from seatrial.system.toml_file import own_table
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
-RUN_LABEL = "seatrial.run"
 
 #: NVIDIA's driver for Dynamic Resource Allocation, before the names of its devices' attributes.
 _DRA_DRIVER = "gpu.nvidia.com"
