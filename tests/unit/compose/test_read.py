@@ -122,20 +122,19 @@ def waits(file: ComposeFile) -> list[tuple[str, str]]:
     return list(file.short_waits)
 
 
-READERS = constant(__file__, "READERS")
+def test_readers_that_wait(read) -> None:
+    readers = constant(__file__, "READERS")
+    texts = [f"  r{number}:\n    image: x\n    {lines}\n" for number, (lines, _) in enumerate(readers.values())]
+    found = waits(read(f"{HEAD}{''.join(texts)}{TAIL}"))
+    assert found == [("prep", f"r{number}") for number, (_, does) in enumerate(readers.values()) if does]
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_reader(read, name: str) -> None:
-    lines, expected = READERS[name]
-    file = read(f"{HEAD}  train:\n    image: x\n    command: python train.py\n    {lines}\n{TAIL}")
-    assert waits(file) == list(expected)
-
-
-@cases("sign")
-def test_nobody_waits_for_the_end_of_a_service(read, sign: str) -> None:
-    file = read(f"{HEAD}    {sign}\n  train:\n    image: x\n    depends_on: [prep]\n    volumes: [data:/in]\n{TAIL}")
-    assert waits(file) == [] and file.services["prep"].why_service
+def test_nobody_waits_for_the_end_of_a_service(read) -> None:
+    preps = {f"p{number}": sign for number, sign in enumerate(constant(__file__, "SIGNS"))}
+    text = "".join(f"  {name}:\n    image: x\n    volumes: [data:/out]\n    {sign}\n" for name, sign in preps.items())
+    reader = f"  train: {{image: x, depends_on: [{', '.join(preps)}], volumes: [data:/in]}}\n"
+    file = read(f"services:\n{text}{reader}{TAIL}")
+    assert waits(file) == [] and all(file.services[name].why_service for name in preps)
 
 
 def test_service_is_a_task_unless_a_reason_speaks_against_it(services) -> None:
