@@ -19,8 +19,7 @@ import pytest
 from cli_project import Project, environment
 from here import free_ports
 from pace import until
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.docker_and_podman import Docker, Podman
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.survey import INDEXED_SINCE, read_version
 from seatrial.system.host import Host

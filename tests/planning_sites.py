@@ -7,7 +7,7 @@ from typing import Any
 
 from fakes import FakeBackend
 from seatrial.backends.base import OF_CONTAINERS, OF_PROCESSES, EngineFacts, ImageFacts, Traits
-from seatrial.backends.containers.podman import PODMAN
+from seatrial.backends.containers.docker_and_podman import PODMAN
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.job.gpus import Selection

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from cli_project import CONFIG, Project
-from seatrial.compose.asks import compose_asks
 from seatrial.compose.client import Compose
 from seatrial.compose.read import read_compose
+from seatrial.compose.review import compose_asks
 from seatrial.errors import UsageError
 from seatrial.system.host import Host
 

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from package_indexes import serving
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.docker_and_podman import Docker, Podman
 from seatrial.errors import ConfigError, ImageError, SeatrialError
 from seatrial.images.build.build import build, write_context
 from seatrial.images.plan import plan_image

@@ -13,7 +13,7 @@ import pytest
 
 from attacks_harness import READY, finding_ids, intact, receipt
 from cli_project import Project
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.probe import nvml
 
 pytestmark = [

@@ -11,7 +11,7 @@ import pytest
 
 from cli_project import Project
 from corpus.corpus import NAMES, Stranger, read
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 
 STRANGERS = [name for name in NAMES if read(name).run is not None]
 

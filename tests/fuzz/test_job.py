@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from fakes import load_job
 from fuzz.attack import attack, one_case
 from fuzz.hostile import ODD_TEXTS, ODD_VALUES, as_toml, changed_values, nearly
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.env_file import read_env_file
-from seatrial.compose.asks import compose_asks
+from seatrial.backends.containers.docker_and_podman import Docker
+from seatrial.backends.containers.run_options import read_env_file
 from seatrial.compose.client import compose_of
 from seatrial.compose.read import read_compose
+from seatrial.compose.review import compose_asks
 from seatrial.errors import CommandTimeoutError, SeatrialError
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import RECIPES

@@ -13,7 +13,7 @@ import pytest
 
 from cluster_plans import rendered
 from planning_sites import a_site
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.job.cluster import ClusterOptions
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan

@@ -19,7 +19,7 @@ import yaml
 
 from cli_project import Project
 from here import free_ports
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.compose.client import docker_compose
 from seatrial.probe import nvml
 from seatrial.runs.store import project_key

@@ -14,7 +14,7 @@ import pytest
 from cdi_specs import written_spec
 from fakes import a_container, a_plan
 from pace import slowness, until
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.errors import (
     EXIT_GPU_CONTRACT,
     EngineError,
@@ -182,8 +182,8 @@ ON_A_TERMINAL = """
 import sys
 from pathlib import Path
 from seatrial.backends.base import Handle
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.docker_and_podman import Docker
+from seatrial.backends.containers.docker_and_podman import Podman
 from seatrial.job.plan import Plan
 backend = {"docker": Docker, "podman": Podman}[sys.argv[1]](sys.argv[2].split())
 if sys.argv[3] == "exec":

@@ -13,10 +13,9 @@ from cdi_specs import written_spec
 from fakes import FakeBackend
 from planning_sites import a_host
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
-from seatrial.backends.containers.env_file import proxy_env
 from seatrial.backends.containers.injection import InjectionPlan, choose
 from seatrial.backends.containers.mounts import make_host_files
-from seatrial.backends.containers.run_options import run_options
+from seatrial.backends.containers.run_options import proxy_env, run_argv
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu, ImagePlan
@@ -108,7 +107,7 @@ def run_script(
     if os.geteuid() == 0:
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, uid, uid)
-    argv = run_options(container, IMAGE).plus(remove=True).argv([engine_name])
+    argv = run_argv([engine_name], container, IMAGE, remove=True)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -21,14 +21,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 from cdi_specs import written_spec
 from engines import BuildImage
 from fake_driver import compile_driver
 from machines import UUID, FakeHost, healthy
 from pace import until
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.cdi import spec_text
+from seatrial.backends.containers.docker_and_podman import Docker, Podman
 from seatrial.doctor import inspection as inspection_module
 from seatrial.doctor import report
 from seatrial.doctor.examine import Result, examine
@@ -192,20 +193,15 @@ def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Fa
     """A real container gets the devices and the libraries of a generated spec, through Podman's own CDI."""
     if os.getuid() != 0:
         pytest.skip("only root makes device nodes and writes /etc/cdi")
-    from seatrial.doctor import cdi_spec
-
-    text = cdi_spec.to_yaml(cdi_spec.make_spec(host.machine())).replace("nvidia.com/gpu", "seatrial.test/gpu")
-    text = text.replace("hostPath: /usr", f"hostPath: {host.root}/usr")
-    for node in ("/dev/nvidiactl", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidia0"):
-        text = text.replace(
-            f"path: {node}\n", f"path: {node}\n      hostPath: /dev/null\n".replace("      hostPath", "    hostPath")
-        )
-    lines = []
-    for line in text.splitlines():  # hostPath stands below its path, at the same depth
-        if line.strip() == "hostPath: /dev/null":
-            line = " " * (len(lines[-1]) - len(lines[-1].lstrip()) + 2) + line.strip()
-        lines.append(line)
-    with written_spec(f"seatrial-test-{os.getpid()}.yaml", "\n".join(lines) + "\n"):
+    machine = host.machine()
+    spec = yaml.safe_load(spec_text(machine.driver, machine.inventory.gpus, machine.root))
+    spec["kind"] = "seatrial.test/gpu"
+    for edits in (spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])):
+        for node in edits.get("deviceNodes", ()):
+            node["hostPath"] = "/dev/null"
+        for mount in edits.get("mounts", ()):
+            mount["hostPath"] = f"{host.root}{mount['hostPath']}"
+    with written_spec(f"seatrial-test-{os.getpid()}.yaml", yaml.safe_dump(spec)):
         program = "ls /dev | grep nvidia; ls /usr/lib/x86_64-linux-gnu/libcuda.so.1; echo $NVIDIA_VISIBLE_DEVICES"
         argv = [*podman_backend.call, "run", "--rm", "--device", "seatrial.test/gpu=all", IMAGE, "sh", "-c", program]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from cli_project import Project
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 

@@ -17,8 +17,7 @@ import pytest
 
 import seatrial
 from pace import within
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.docker_and_podman import Docker, Podman
 from seatrial.errors import EngineUnavailableError, ImageError
 from seatrial.images.build.build import BuildResult, build
 from seatrial.images.build.failure import NAME_THE_PACKAGE

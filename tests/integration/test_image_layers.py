@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.docker_and_podman import Docker, Podman
 from seatrial.errors import ConfigError, ImageError
 from seatrial.images.build.build import build
 from seatrial.images.build.size import image_bytes

@@ -10,8 +10,7 @@ import pytest
 
 from engines import IMAGE as BASE
 from engines import BuildImage
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.docker_and_podman import Docker, Podman
 from seatrial.images.build.size import FOLDER, image_bytes
 from seatrial.system.host import Host
 

@@ -15,7 +15,7 @@ import pytest
 from cli_project import Project
 from engines import CLUSTER, report_gpus
 from fake_driver import compile_driver
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [

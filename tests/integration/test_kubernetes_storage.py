@@ -13,7 +13,7 @@ import pytest
 
 from cli_project import CONFIG, Project
 from engines import CLUSTER, IMAGE, READY
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = pytest.mark.kubernetes

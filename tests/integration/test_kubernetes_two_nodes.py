@@ -18,7 +18,7 @@ import pytest
 from cli_project import CONFIG, Project
 from engines import CLUSTER, IMAGE, NODE_ENDPOINT, READY
 from pace import until
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli_project import Project
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker]
 

@@ -11,7 +11,7 @@ import pytest
 
 from cli_project import Project, environment
 from engines import IMAGE
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.monitor.app import Housekeeping
 from seatrial.runs.store import Projects, RunStore
 from seatrial.system.host import Host

@@ -236,6 +236,7 @@ class ImageFacts:
     Attributes:
         id: ``sha256:…`` of its configuration. digest: repository digest, None for a local build.
         python: path of a Python >= 3.8 inside; None if there is none, or none was looked for.
+        ports: it exposes some. health_check: it has one. user: "" for root. layers: digests of its files.
     """
 
     id: str
@@ -245,6 +246,10 @@ class ImageFacts:
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
     python: str | None = None
+    ports: bool = False
+    health_check: bool = False
+    user: str = ""
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

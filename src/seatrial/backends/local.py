@@ -108,18 +108,12 @@ class Local:
         return Local(engine)
 
     def facts(self) -> EngineFacts:
-        version = platform.python_version()
-        if not Path("/proc/self/stat").exists():
-            return EngineFacts(
-                self.name,
-                available=False,
-                reason="this system has no /proc: the local backend runs on Linux",
-                version=version,
-            )
+        version, works = platform.python_version(), Path("/proc/self/stat").exists()
+        found = f"Python {version} at {sys.executable}"
         return EngineFacts(
             self.name,
-            available=True,
-            reason=f"Python {version} at {sys.executable}",
+            available=works,
+            reason=found if works else "this system has no /proc: the local backend runs on Linux",
             version=version,
             rootless=os.getuid() != 0,
             cpu_limits=False,

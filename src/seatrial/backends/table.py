@@ -25,8 +25,8 @@ def _imported(module: str, name: str) -> Any:
 
 #: Backends that run containers on this machine.
 ENGINES: dict[str, Callable[[], type[ContainerEngine]]] = {
-    "docker": lambda: _imported("containers.docker", "Docker"),
-    "podman": lambda: _imported("containers.podman", "Podman"),
+    "docker": lambda: _imported("containers.docker_and_podman", "Docker"),
+    "podman": lambda: _imported("containers.docker_and_podman", "Podman"),
 }
 
 #: Name → the backend for an environment, in the order that ``auto`` tries: those that isolate the run come first.

@@ -129,7 +129,7 @@ def _information(path: Path) -> tuple[str, str]:
 
 def _run_words() -> Iterator[tuple[str, str]]:
     """Yield ``last``, the names and the newest IDs of this project's runs."""
-    from seatrial.compose.output import newest_members
+    from seatrial.compose.group import newest_members
     from seatrial.runs.run import run_name
     from seatrial.runs.store import store_of
 

@@ -47,7 +47,7 @@ def store_at(project: Path | None) -> RunStore:
 
 def find(store: RunStore, reference: str) -> Run:
     """Return the run of an ID, a part of one, a name, or last. Raises RunNotFoundError."""
-    from seatrial.compose.output import find_run
+    from seatrial.compose.group import find_run
 
     return find_run(store, reference)
 

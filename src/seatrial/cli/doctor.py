@@ -187,11 +187,13 @@ def _inspection(
 
 def _write_cdi(file: str) -> int:
     """Write the spec of this machine's GPUs, which Podman and Docker 25 and later read; "-" prints it."""
-    from seatrial.doctor import cdi_spec, fix, report
+    from seatrial.backends.containers.cdi import spec_text
+    from seatrial.doctor import fix, report
     from seatrial.doctor.machine import Machine
     from seatrial.system.files import make_folder, write_atomically
 
-    text = cdi_spec.to_yaml(cdi_spec.make_spec(Machine(this_host())))
+    machine = Machine(this_host())
+    text = spec_text(machine.driver, machine.inventory.gpus)
     if file == "-":
         print(text, end="")
         return report.EXIT_OK
@@ -264,7 +266,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
 
 def _run_of(word: str) -> Run | None:
     """Return the run that the word names, after its verdict is printed; None if it names none that has ended."""
-    from seatrial.compose.output import find_run
+    from seatrial.compose.group import find_run
     from seatrial.runs.status import finalise
     from seatrial.runs.store import store_of
 

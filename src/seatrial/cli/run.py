@@ -141,7 +141,7 @@ def up(
     with importing():
         from seatrial.cli.screen import front
         from seatrial.compose import commands
-        from seatrial.compose.request import UpRequest
+        from seatrial.compose.console import UpRequest
         from seatrial.system.project_files import real_project
 
     if request["target"] and not request["plan_only"]:

@@ -185,8 +185,8 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
     store = store_at(project)
     if (group := group_of(store, reference)) is not None:
         from seatrial.cli.screen import front
+        from seatrial.compose.console import follow_group
         from seatrial.compose.group import GroupStore
-        from seatrial.compose.output import follow_group
 
         follow_group(GroupStore(store), group, front(), this_host(), until_end=following, tail=tail)
         return EXIT_DONE

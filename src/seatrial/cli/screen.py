@@ -23,7 +23,7 @@ from seatrial.system.text import as_typed, one_line
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
-    from seatrial.compose.request import Console as Person
+    from seatrial.compose.console import Console as Person
     from seatrial.job.model import Job
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
@@ -344,7 +344,7 @@ def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, qu
         trust: ``--trust``: the project's requests are allowed without a question.
         as_json, whole, quiet: of Screen.
     """
-    from seatrial.compose.request import Console as Person
+    from seatrial.compose.console import Console as Person
 
     screen = Screen(json=as_json, whole=whole, quiet=quiet)
 

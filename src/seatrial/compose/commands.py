@@ -9,16 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from seatrial.backends import table
+from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose import up as starting
-from seatrial.compose.asks import compose_asks
 from seatrial.compose.client import Compose, compose_of, containers, docker_compose
+from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import ENDED, Group, GroupStore, ended, identity
 from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
 from seatrial.compose.read import ComposeFile, find_files, read_compose, with_profiles
 from seatrial.compose.receipt import request_notify, show_receipt
-from seatrial.compose.request import Console, UpRequest
-from seatrial.compose.warnings import ComposeWarning, check_compose, short_form
+from seatrial.compose.review import ComposeWarning, check_compose, compose_asks, short_form
 from seatrial.compose.watch import Watch, exit_code
 from seatrial.errors import EXIT_DONE, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
@@ -152,14 +152,10 @@ def refresh(store: GroupStore, group: Group, host: Host) -> Group:
 
 def _context(request: UpRequest, host: Host) -> ComposeContext:
     """Read everything before anything is decided. Raises SeatrialError."""
-    backend = _engine(request.backend or "auto", host)
     files = request.files or find_files(request.project, host)
     if not files:
         raise _no_file(request)
-    facts = backend.facts()
-    if not facts.available:
-        raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
-    backend = backend if facts.address is None else backend.bound_to(facts.address)
+    backend, facts = _available(request.backend or "auto", host)
     gpus = checked_gpus(request.gpus)
     job = _job(request.project, request.notify, request.target)
     file = read_compose(files, compose_of(backend, host), request.names)
@@ -168,7 +164,7 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
     finally:
         if file.compose.copies is not None:
             file.compose.copies.cleanup()
-    file, _ = with_images(file, backend)
+    file = with_images(file, backend)
     # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
     facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())
     return ComposeContext(file, job, backend, facts, read_host(host), gpus)
@@ -196,11 +192,22 @@ def _no_file(request: UpRequest) -> UsageError:
     )
 
 
+def _available(name: str, host: Host) -> tuple[ContainerEngine, EngineFacts]:
+    """Return an engine, bound to what has answered, and its facts; for ``auto`` Docker, else Podman with Compose.
+
+    Raises EngineUnavailableError, UsageError.
+    """
+    backend = _engine("docker" if name == "auto" else name, host)
+    facts = backend.facts()
+    if name == "auto" and not facts.available and docker_compose(host) is not None:
+        podman = table.engine("podman", host)
+        backend, facts = (podman, own) if (own := podman.facts()).available else (backend, facts)
+    if not facts.available:
+        raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
+    return backend if facts.address is None else backend.bound_to(facts.address), facts
+
+
 def _engine(name: str, host: Host) -> ContainerEngine:
-    if name == "auto":
-        docker, podman = (table.engine(each, host) for each in ("docker", "podman"))
-        there = docker.facts().available or not podman.facts().available or docker_compose(host) is None
-        return docker if there else podman
     if name not in table.ENGINES:
         raise UsageError(f"A Compose file runs on docker or podman, not on {name}", run="seatrial up --on docker")
     return table.engine(name, host)

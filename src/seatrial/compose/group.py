@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
-from seatrial.runs.run import Summary
+from seatrial.runs.run import Run, Summary
 from seatrial.runs.store import CLAIMS, RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.records import Folder, Process, typed
@@ -262,3 +262,29 @@ def _from_json(loaded: Any) -> Group:
     for at in (group.created_at, *(at for each in group.members for at in (each.started_at, each.ended_at))):
         time.localtime(at)  # raises OverflowError for a time that is none
     return group
+
+
+def find_run(store: RunStore, reference: str) -> Run:
+    """Find a run as ``RunStore.find`` does, or by a service's name in the newest group that has one of that name.
+
+    Raises RunNotFoundError; for a service without a run, its sentence has the reason.
+    """
+    members = newest_members(store)
+    runs = {name: member.run for name, (_, member) in members.items() if member.run is not None}
+    without = next((found for name, found in members.items() if name == reference and name not in runs), None)
+    try:
+        return store.find(reference, also=runs)
+    except RunNotFoundError:
+        if without is None:
+            raise
+        group, member = without
+        why = f": {member.why}" if member.why else ""
+        raise RunNotFoundError(
+            f'"{reference}" of group {group.id} has no run; it is {member.state}{why}',
+            run=f"seatrial runs show {group.id}",
+        ) from None
+
+
+def newest_members(store: RunStore) -> dict[str, tuple[Group, Member]]:
+    """Return each member's name → the newest group that has one, and it."""
+    return {member.name: (group, member) for group in GroupStore(store).all() for member in group.members}

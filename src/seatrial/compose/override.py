@@ -13,10 +13,10 @@ import yaml
 
 from seatrial.backends.table import ENGINES
 from seatrial.compose.client import escaped
-from seatrial.compose.gpu_requests import RESERVED, is_nvidias, value_at
-from seatrial.compose.service import COMPLETED, Service
+from seatrial.compose.service import COMPLETED, RESERVED, Service, is_nvidias, value_at
 from seatrial.job.plan import ContainerPlan, Mount, Plan
 from seatrial.planning.container.plan import GPU_DEVICE
+from seatrial.planning.portable import gpu_reservation
 
 #: The keys of one service in the override.
 Entry = dict[str, Any]
@@ -137,12 +137,7 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
 
 def _requests(container: ContainerPlan) -> list[dict[str, Any]]:
     """Return ``--gpus`` and CDI names as device requests."""
-    requests: list[dict[str, Any]] = []
-    if container.gpus_flag == "all":
-        requests.append({"driver": "nvidia", "count": "all", "capabilities": ["gpu"]})
-    elif container.gpus_flag:
-        ids = container.gpus_flag.strip('"').partition("=")[2].split(",")
-        requests.append({"driver": "nvidia", "device_ids": ids, "capabilities": ["gpu"]})
+    requests = [gpu_reservation(container.gpus_flag)] if container.gpus_flag else []
     if names := [name for name in container.devices if not name.startswith("/")]:
         requests.append({"driver": "cdi", "device_ids": names, "capabilities": ["gpu"]})
     return requests

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from seatrial.backends.base import EngineFacts, ImageFacts
+from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.mounts import real_source
-from seatrial.compose.gpu_requests import GpuAsk, foreign_ask, gpu_ask
 from seatrial.compose.read import ComposeFile
-from seatrial.compose.service import ImageConfig, Service
+from seatrial.compose.service import GpuAsk, Service, foreign_ask
 from seatrial.errors import ConfigError, GpuContractError, GpuRequestError, SeatrialError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.gpus import Selection
@@ -39,7 +37,6 @@ class ComposeContext:
     Attributes:
         job: seatrial.toml's values for every service: criteria, the network of builds.
         gpus: replaces the request of each service that has one; None keeps the file's.
-        images: service → configuration of its image, of those that are here.
     """
 
     file: ComposeFile
@@ -48,7 +45,6 @@ class ComposeContext:
     engine: EngineFacts
     host: HostFacts
     gpus: GpuRequest | None = None
-    images: Mapping[str, ImageFacts] = field(default_factory=dict)
 
     def asks(self) -> dict[str, GpuAsk]:
         """Return each service's GPU request, replaced ones included.
@@ -57,7 +53,7 @@ class ComposeContext:
         """
         found = {}
         for name, service in self.file.services.items():
-            ask = gpu_ask(self.file, service)
+            ask = self.file.gpu_ask(service)
             if ask is None or (
                 ask.ways == ("environment",) and self.gpus is None and not (self.host.gpus or self.job.image.target)
             ):
@@ -71,38 +67,23 @@ class ComposeContext:
         return found
 
 
-def with_images(
-    file: ComposeFile, backend: ContainerEngine, *, pythons: bool = False
-) -> tuple[ComposeFile, dict[str, ImageFacts]]:
-    """Return the services with the configuration of their images, of those that are here.
+def with_images(file: ComposeFile, backend: ContainerEngine, *, pythons: bool = False) -> ComposeFile:
+    """Return the services with the facts of their images, of those that are here.
 
     Args:
         pythons: find the Python in each as well, which starts a container of it.
     """
-    store, facts, services = backend.images, dict[str, ImageFacts](), dict[str, Service]()
-    found: dict[str, str | None] = {}  # images of one build differ in their labels, and not in what is inside
+    services = {}
+    found: dict[object, str | None] = {}  # images of one build differ in their labels, and not in what is inside
     for name, service in file.services.items():
-        inspected = backend.client.inspect("image", service.image)
-        image = store.image(service.image)
-        if inspected is None or image is None:
-            services[name] = service
-            continue
-        config = inspected.get("Config") or {}
-        if pythons:
-            inside = json.dumps([inspected.get("RootFS"), config.get("Env")]) if inspected.get("RootFS") else image.id
+        facts = backend.images.image(service.image)
+        if facts is not None and pythons:
+            inside = (facts.layers, *facts.env.items()) if facts.layers else facts.id
             if inside not in found:
-                found[inside] = store.find_python(service.image)
-            image = replace(image, python=found[inside])
-        facts[name] = image
-        found_config = ImageConfig(
-            ports=bool(config.get("ExposedPorts")),
-            health_check=bool(config.get("Healthcheck")),
-            entrypoint=image.entrypoint,
-            cmd=image.cmd,
-            user=str(config.get("User") or ""),
-        )
-        services[name] = replace(service, image_config=found_config)
-    return file.with_services(services), facts
+                found[inside] = backend.images.find_python(service.image)
+            facts = replace(facts, python=found[inside])
+        services[name] = replace(service, facts=facts)
+    return file.with_services(services)
 
 
 def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Selection]:
@@ -161,20 +142,16 @@ def plan_service(
     run: Run,
     *,
     selection: Selection,
-    image: ImageFacts | None,
     ask: GpuAsk | None,
 ) -> Plan:
-    """Plan one service as a run.
-
-    Args:
-        image: None where it is not here yet, and nobody may build or pull it: the plan then has its name alone.
-    """
+    """Plan one service as a run; by its image's name alone where that is not here and nobody may build or pull it."""
     grace_s = context.job.grace_s
     with suppress(SeatrialError, KeyError):
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))
-    site = _site(context, service, run, image)
+    site = _site(context, service, run)
     assert site.service is not None
-    python, watch, argv = image.python if image else None, context.job.watch, site.service.argv
+    python = service.facts.python if service.facts else None
+    watch, argv = context.job.watch, site.service.argv
     job = context.job.without_notify.changed(
         name=service.name,
         target=Target(kind="image", value="", args=argv if argv and argv[0][:1] != "(" else ()),
@@ -188,27 +165,25 @@ def plan_service(
     return make_plan(job, replace(site, selection=selection, another=another), _facts(service, argv))
 
 
-def compare_service(
-    context: ComposeContext, service: Service, run: Run, image: ImageFacts | None
-) -> tuple[ContainerPlan, dict[str, str]] | None:
+def compare_service(context: ComposeContext, service: Service, run: Run) -> tuple[ContainerPlan, dict[str, str]] | None:
     """Return what a service that becomes no run gets, so that it starts on the folders that were checked.
 
     None where nothing is mounted by path, where its command is not known, and where no Python can come along.
     """
-    site = _site(context, service, run, image)
+    site = _site(context, service, run)
     assert site.service is not None
-    if image is None or site.interpreter is None or not site.service.mounts or not site.service.argv:
+    if service.facts is None or site.interpreter is None or not site.service.mounts or not site.service.argv:
         return None
-    return compared(context.job, site, image.env)
+    return compared(context.job, site, service.facts.env)
 
 
-def _site(context: ComposeContext, service: Service, run: Run, image: ImageFacts | None) -> Site:
+def _site(context: ComposeContext, service: Service, run: Run) -> Site:
     """Return the site of the service's run. Raises UsageError: a mount leads out of the project through a link."""
     project, state = context.job.project, context.host.state_folder
     own = ServiceSite(
         name=service.name,
-        argv=service_argv(service, image),
-        workdir=str(service.config.get("working_dir") or (image.workdir if image else "") or "/"),
+        argv=service.argv if service.argv or service.facts else (f"(the command of {service.image})",),
+        workdir=str(service.config.get("working_dir") or (service.facts.workdir if service.facts else "") or "/"),
         environment=service.environment,
         mounts=tuple(
             Mount(
@@ -222,20 +197,6 @@ def _site(context: ComposeContext, service: Service, run: Run, image: ImageFacts
         read_only_root=bool(service.config.get("read_only")),
     )
     return replace(run_site(run, project, context.backend, context.engine, context.host), service=own)
-
-
-def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
-    """Return the command of the container, from entrypoint and command of file and image as an engine does."""
-    entrypoint, command = service.config.get("entrypoint"), service.config.get("command")
-    if entrypoint is None:
-        words = image.entrypoint if image else ()
-        rest = command if command is not None else image.cmd if image else ()
-    else:
-        words, rest = entrypoint, command or ()
-    argv = tuple(str(word) for word in (*words, *rest) if word is not None)
-    if not argv and image is None:
-        return (f"(the command of {service.image})",)
-    return argv
 
 
 def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:

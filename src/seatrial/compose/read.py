@@ -15,8 +15,9 @@ from typing import Any
 
 from seatrial.compose.client import Compose, unescaped
 from seatrial.compose.lines import Place, SourceLines, copied, read_lines
-from seatrial.compose.service import COMPLETED, Service, ServiceMount
-from seatrial.errors import DiskError, UsageError
+from seatrial.compose.service import COMPLETED, GpuAsk, Service, ServiceMount, gpu_ways
+from seatrial.errors import DiskError, GpuRequestError, UsageError
+from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
 from seatrial.job.target import manifest_refused
 from seatrial.system import command
 from seatrial.system.host import Host
@@ -114,6 +115,28 @@ class ComposeFile:
 
     def with_services(self, services: Mapping[str, Service]) -> ComposeFile:
         return replace(self, services=services)
+
+    def gpu_ask(self, service: Service) -> GpuAsk | None:
+        """Return a service's GPU request; None without one. Raises GpuRequestError with the line of a wrong one."""
+        ways = gpu_ways(service)
+        if not ways:
+            return None
+        what, capabilities = next(iter(ways.values()))
+        names = [name for name in capabilities if name in CAPABILITIES]
+        added = bool(names) and not {"compute", "all"} & set(names)
+        if names:
+            what += ",capabilities=" + ",".join(["compute", *names] if added else names)
+        ask = GpuAsk(GpuRequest("all"), tuple(ways), added)
+        try:
+            return replace(ask, request=GpuRequest.parse(what))
+        except GpuRequestError as error:
+            place = self.place(service.name, *ask.path)
+            unset = f"not set, and so empty: {', '.join(self.unset)}" if self.unset else None
+            raise GpuRequestError(
+                f"{place}: {service.name}: {error.message}",
+                cause=error.cause or unset,
+                run=f"export {self.unset[0]}=…" if self.unset else place.show,
+            ) from None
 
     @cached_property
     def short_waits(self) -> tuple[tuple[str, str], ...]:

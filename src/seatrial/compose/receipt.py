@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import KIND, PAGES, Group, GroupStore, Member
-from seatrial.compose.request import Console, UpRequest
 from seatrial.errors import SeatrialError
 from seatrial.job.loading import read_notify
 from seatrial.job.units import format_seconds

@@ -1,13 +1,17 @@
-"""Service: one service as Compose has resolved it, and whether it is a task, which ends by itself, or serves."""
+"""Service: one service as Compose has resolved it: a task or a server; and the GPUs that it requests, in any way."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from seatrial.backends.base import ImageFacts
+from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
+from seatrial.planning.container.plan import GPU_DEVICE
 
 #: Commands that serve until they are stopped. A guess counts only where the file itself has no sign.
 _SERVERS = re.compile(
@@ -48,19 +52,8 @@ class ServiceMount:
         return self.kind in ("volume", "bind") and bool(self.source)
 
 
-@dataclass(frozen=True)
-class ImageConfig:
-    """The configuration of a service's image.
-
-    Attributes:
-        ports: it exposes some. health_check: it has one. user: "" for root.
-    """
-
-    ports: bool = False
-    health_check: bool = False
-    entrypoint: tuple[str, ...] = ()
-    cmd: tuple[str, ...] = ()
-    user: str = ""
+#: The facts of an image that is not here.
+_UNKNOWN = ImageFacts("", None)
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ class Service:
     Attributes:
         config: its part of ``docker compose config``, with ``$$`` read as one dollar.
         image: what is run; of one that is built, the name that Compose gives the result.
-        image_config: of its image; None if that is not here yet.
+        facts: of its image; None if that is not here yet.
         by_path: what is mounted by a path of this machine.
         awaited: another service waits for its successful end, so that it has one.
     """
@@ -78,7 +71,7 @@ class Service:
     name: str
     config: Mapping[str, Any]
     image: str
-    image_config: ImageConfig | None = field(default=None)
+    facts: ImageFacts | None = None
     awaited: bool = False
     by_path: tuple[ServiceMount, ...] = ()
 
@@ -116,8 +109,8 @@ class Service:
     @property
     def user(self) -> str:
         """Return the user's name or number, without the group; "root" if neither file nor image has one."""
-        user = self.image_config.user if self.image_config else ""
-        return str(self.config.get("user") or user).partition(":")[0] or "root"
+        user = self.config.get("user") or (self.facts or _UNKNOWN).user
+        return str(user).partition(":")[0] or "root"
 
     @property
     def ports(self) -> tuple[Mapping[str, Any], ...]:
@@ -132,12 +125,16 @@ class Service:
     @property
     def words(self) -> str:
         """Return image and command in one text, for guesses."""
-        image = self.image_config or ImageConfig()
-        entrypoint = self.config.get("entrypoint")
-        command = self.config.get("command")
-        words = [*(image.entrypoint if entrypoint is None else entrypoint)]
-        words += image.cmd if command is None and entrypoint is None else command or ()
-        return " ".join([self.image.rpartition("/")[2], *map(str, words)])
+        return " ".join([self.image.rpartition("/")[2], *self.argv])
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Return the command of the container, from entrypoint and command of file and image as an engine does."""
+        image, entrypoint, command = self.facts or _UNKNOWN, self.config.get("entrypoint"), self.config.get("command")
+        if command is None:
+            command = image.cmd if entrypoint is None else ()
+        words = (*(image.entrypoint if entrypoint is None else entrypoint), *command)
+        return tuple(str(word) for word in words if word is not None)
 
     @property
     def watches(self) -> bool:
@@ -152,7 +149,7 @@ class Service:
         restart = self.config.get("restart") or ""
         condition = self._mapping("deploy").get("restart_policy", {}) or {}
         checks = self._mapping("healthcheck")
-        image = self.image_config or ImageConfig()
+        image = self.facts or _UNKNOWN
         signs = {
             "it publishes ports": self.ports,
             "it exposes ports": self.config.get("expose") or image.ports,
@@ -184,3 +181,144 @@ class Service:
     def _mapping(self, key: str) -> Mapping[str, Any]:
         value = self.config.get(key)
         return value if isinstance(value, dict) else {}
+
+
+#: deploy: …reservations.devices. gpus: the short key of Compose 2.30. runtime: nvidia. devices: CDI names or nodes.
+#: environment: NVIDIA_VISIBLE_DEVICES alone, which is enough where nvidia is Docker's default runtime.
+Way = Literal["deploy", "gpus", "runtime", "devices", "environment"]
+
+RESERVED = ("deploy", "resources", "reservations", "devices")
+_PATHS: dict[Way, tuple[str, ...]] = {
+    "deploy": RESERVED,
+    "gpus": ("gpus",),
+    "runtime": ("runtime",),
+    "devices": ("devices",),
+    "environment": ("environment", "NVIDIA_VISIBLE_DEVICES"),
+}
+
+#: A GPU's node.
+_NODE = re.compile(r"/dev/nvidia(\d+)$")
+
+#: Nodes of other makers' accelerators: AMD's kfd, Huawei's davinci, Intel's Gaudi and TPUs (accel), CDI names.
+_FOREIGN = re.compile(r"/dev/(kfd|davinci|accel|hl\d)|(amd|intel)\.com/gpu=")
+
+_FOREIGN_RUNTIMES = ("amd", "habana", "ascend")
+
+
+@dataclass(frozen=True)
+class GpuAsk:
+    """Holds the GPUs that a service requests.
+
+    Attributes:
+        ways: the file's ways to request them; the first counts.
+        compute_added: its capabilities left CUDA out, which the request has all the same.
+    """
+
+    request: GpuRequest
+    ways: tuple[Way, ...]
+    compute_added: bool = False
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Return the key of the request, within the service."""
+        return _PATHS[self.ways[0]]
+
+
+def gpu_ways(service: Service) -> dict[Way, tuple[str, tuple[str, ...]]]:
+    """Return the file's ways to request GPUs → (request in our words, capabilities); the first counts."""
+    found: dict[Way, tuple[str, tuple[str, ...]]] = {}
+    reserved = _nvidia(value_at(service.config, RESERVED))
+    if reserved:
+        found["deploy"] = _of_requests(reserved)
+    if short := _nvidia(_short(service)):
+        found["gpus"] = _of_requests(short)
+    wanted, runtime = _of_variable(service), service.config.get("runtime")
+    if runtime == "nvidia" and wanted is not None:
+        found["runtime"] = wanted
+    if named := _of_devices(service.config.get("devices") or ()):
+        found["devices"] = (named, ())
+    if not found and runtime is None and wanted is not None and "NVIDIA_VISIBLE_DEVICES" in service.environment:
+        found["environment"] = wanted
+    return found
+
+
+def value_at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return what a configuration has below these keys; () where that is nothing."""
+    value: Any = config
+    for key in path:
+        value = (value or {}).get(key)
+    return value or ()
+
+
+def foreign_ask(service: Service) -> tuple[str, ...] | None:
+    """Return the key that requests another maker's accelerator, which stays Compose's whole; None without one."""
+    if any(not is_nvidias(each) for each in value_at(service.config, RESERVED)):
+        return RESERVED
+    if any(not is_nvidias(each) for each in _short(service)):
+        return ("gpus",)
+    if service.config.get("runtime") in _FOREIGN_RUNTIMES:
+        return ("runtime",)
+    nodes = [each.get("source") if isinstance(each, dict) else each for each in service.config.get("devices") or ()]
+    found = next((str(node) for node in nodes if _FOREIGN.match(str(node))), None)
+    return ("devices", found) if found else None
+
+
+def _short(service: Service) -> list[Mapping[str, Any]]:
+    """Return the requests of the key ``gpus:``, each with the capability that Compose adds: it is for GPUs."""
+    requests = service.config.get("gpus") or ()
+    return [{**each, "capabilities": [*(each.get("capabilities") or ()), "gpu"]} for each in requests]
+
+
+def _nvidia(requests: Any) -> list[Mapping[str, Any]]:
+    """Return the requests for NVIDIA's GPUs; others stay Compose's."""
+    return [each for each in requests if is_nvidias(each)]
+
+
+def is_nvidias(request: Mapping[str, Any]) -> bool:
+    """Return True if a device request is for NVIDIA's GPUs."""
+    driver = request.get("driver") or ""
+    wants = {"gpu", "nvidia", *CAPABILITIES} & set(request.get("capabilities") or ())
+    names = [str(name) for name in request.get("device_ids") or ()]
+    if driver == "cdi":
+        return all(GPU_DEVICE.match(name) for name in names)
+    return driver == "nvidia" or (not driver and bool(wants))
+
+
+def _of_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
+    """Return (request in our words, capabilities). Requests add up; without a count or names one means all."""
+    names = [_plain(str(name)) for each in requests for name in each.get("device_ids") or ()]
+    capabilities = tuple(str(name) for each in requests for name in each.get("capabilities") or ())
+    if "all" in names:
+        return "all", capabilities
+    if names:
+        return "device=" + ",".join(names), capabilities
+    counts = [each.get("count") for each in requests]
+    if any(count in (None, -1, "-1", "all", 0, "0") for count in counts):
+        return "all", capabilities
+    return str(sum(int(count) for count in counts if count is not None)), capabilities
+
+
+def _of_variable(service: Service) -> tuple[str, tuple[str, ...]] | None:
+    """Return the request in the variables that NVIDIA's runtime reads; without them every GPU."""
+    environment = service.environment
+    visible = environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower()
+    if visible in ("", "none", "void"):
+        return None
+    capabilities = tuple(filter(None, environment.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")))
+    names = [_plain(name.strip()) for name in environment.get("NVIDIA_VISIBLE_DEVICES", "all").split(",")]
+    return ("all" if "all" in names else "device=" + ",".join(names)), capabilities
+
+
+def _of_devices(devices: Sequence[Any]) -> str | None:
+    """Return the request for the GPUs among ``devices:``, CDI names or device nodes; None if there are none."""
+    sources = [str(each.get("source")) if isinstance(each, dict) else str(each).partition(":")[0] for each in devices]
+    names = [_plain(source) for source in sources if GPU_DEVICE.match(source) and "=" in source]
+    names += [match[1] for source in sources if (match := _NODE.match(source))]
+    if not names:
+        return None
+    return "all" if "all" in names else "device=" + ",".join(dict.fromkeys(names))
+
+
+def _plain(name: str) -> str:
+    """Return ``0`` of ``nvidia.com/gpu=0``."""
+    return name.rpartition("=")[2]

@@ -14,12 +14,12 @@ from typing import Any
 
 from seatrial.backends.containers.mounts import held_sources, make_host_files, real_source
 from seatrial.compose.client import Compose, containers
+from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import Group, GroupStore, Member, identity
 from seatrial.compose.override import override
 from seatrial.compose.plan import ComposeContext, becomes_run, compare_service, plan_service, select, with_images
 from seatrial.compose.read import ComposeFile, profiles_in
-from seatrial.compose.request import Console, UpRequest
-from seatrial.compose.warnings import short_form
+from seatrial.compose.review import short_form
 from seatrial.errors import EngineError, SeatrialError, UsageError
 from seatrial.images.build.build import pull
 from seatrial.images.build.failure import failing_step, last_meaningful, readable
@@ -139,9 +139,8 @@ def _refuse_taken_ports(context: ComposeContext) -> None:
 
 
 def _looked_into(context: ComposeContext) -> ComposeContext:
-    """Add the configuration of the images that are here."""
-    file, images = with_images(context.file, context.backend, pythons=True)
-    return replace(context, file=file, images=images)
+    """Add the facts of the images that are here."""
+    return replace(context, file=with_images(context.file, context.backend, pythons=True))
 
 
 def _selected(context: ComposeContext) -> dict[str, Selection]:
@@ -157,13 +156,11 @@ def _planned(
     others: dict[str, tuple[ContainerPlan, dict[str, str]]] = {}
     none = Selection((), ())
     for name, service in file.services.items():
-        image, ask = context.images.get(name), asks.get(name)
-        python = image.python if image else "python3"
+        ask, python = asks.get(name), service.facts.python if service.facts else "python3"
         if becomes_run(service, ask, python):
-            plans[name] = plan_service(
-                context, service, make(name), selection=selections.get(name, none), image=image, ask=ask
-            )
-        elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place), image):
+            selection = selections.get(name, none)
+            plans[name] = plan_service(context, service, make(name), selection=selection, ask=ask)
+        elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place)):
             others[name] = found
     backend, added = context.backend.name, {name: container for name, (container, _) in others.items()}
     builds = {name: _network(context) for name, service in file.services.items() if service.build is not None}

@@ -13,9 +13,8 @@ from types import FrameType
 
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose.client import Compose, Container, containers
+from seatrial.compose.console import Console, MemberOutput
 from seatrial.compose.group import ENDED, Group, GroupStore, Member, ended, identity, is_alive
-from seatrial.compose.output import MemberOutput
-from seatrial.compose.request import Console
 from seatrial.compose.up import LOG, hand_over
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
 from seatrial.events import AgentFinished, AgentStarted, Signal

@@ -14,11 +14,11 @@ from typing import Any
 from seatrial.backends.kubernetes import client
 from seatrial.backends.kubernetes.client import read_kubeconfig
 from seatrial.backends.kubernetes.manifests import JOB_CONTAINER
-from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, config_maps, described, pod_spec
-from seatrial.backends.kubernetes.pods import read_pod
+from seatrial.backends.kubernetes.pod import MANAGED_BY, config_maps, described, pod_spec
+from seatrial.backends.kubernetes.survey import read_pod
 from seatrial.errors import EngineUnavailableError, SeatrialError, printable
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
-from seatrial.job.in_container import CONTAINER_MODELS
+from seatrial.job.in_container import CONTAINER_MODELS, RUN_LABEL
 from seatrial.system.host import Host
 
 #: Seconds for the first answer; a healthy cluster gives each in 0.1 s. All others get together what kr8s needs, which
@@ -109,16 +109,9 @@ def pod_gpus(pod: Mapping[str, Any]) -> int:
     return sum(int(value) for limit in limits for name, value in limit.items() if name.startswith(RESOURCE))
 
 
-def kubeconfig(host: Host, root: str = "") -> str | None:
-    """Return the kubeconfig's path; None if there is none."""
-    named = [path for path in host.env.get("KUBECONFIG", "").split(":") if path]
-    usual = f"{host.env.get('HOME', '')}/.kube/config"
-    return next((path for path in [*named, usual] if Path(root + path).is_file()), None)
-
-
-def read(path: str) -> ClusterObjects:
+def read(path: Path) -> ClusterObjects:
     """Read the cluster of a kubeconfig. What it lacks, or this user may not read, is empty. Raises ClusterError."""
-    door, deadline = client.Cluster(Host({"KUBECONFIG": path})), time.monotonic() + ANSWER_S
+    door, deadline = client.Cluster(Host({"KUBECONFIG": str(path)})), time.monotonic() + ANSWER_S
     unread: list[str] = []
 
     def get(path: str, name: str = "", **request: Any) -> dict[str, Any]:
@@ -165,9 +158,9 @@ _PROGRAM = f"cat {POD_CONFIG}/plan.json && echo x > {_FILE} && rm {_FILE} && exi
 _EXIT_CODE = 43
 
 
-def try_pod(path: str, image: str, models: Volume) -> str:
+def try_pod(path: Path, image: str, models: Volume) -> str:
     """Run a pod like a run's and remove it; return what it has shown. Raises ClusterError with what has failed."""
-    door, token, begin_s = client.Cluster(Host({"KUBECONFIG": path})), secrets.token_hex(8), time.monotonic()
+    door, token, begin_s = client.Cluster(Host({"KUBECONFIG": str(path)})), secrets.token_hex(8), time.monotonic()
     plan = ClusterPlan(
         name=f"seatrial-{token}",
         kind="job",
@@ -214,11 +207,11 @@ async def _log(door: client.Cluster, path: str) -> bytes:
     return b"".join([line async for line in door.lines(path, container=JOB_CONTAINER)])
 
 
-def _server(path: str) -> str:
+def _server(path: Path) -> str:
     """Return the address in the kubeconfig, for the report; the file's path if it has none."""
     try:
-        config = read_kubeconfig(Path(path))
+        config = read_kubeconfig(path)
         server = config["clusters"][0]["cluster"]["server"]
-        return printable(server) if isinstance(server, str) and server.strip() else path
+        return printable(server) if isinstance(server, str) and server.strip() else str(path)
     except (SeatrialError, LookupError, TypeError):
-        return path
+        return str(path)

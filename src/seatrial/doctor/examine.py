@@ -15,15 +15,12 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 
 from seatrial.doctor.check import Check, Layer, Verdict, found, unknown
-from seatrial.doctor.checks.cdi import CDI
-from seatrial.doctor.checks.container import CONTAINER
-from seatrial.doctor.checks.driver import DRIVER
+from seatrial.doctor.checks.container import CONTAINER, IMAGE
 from seatrial.doctor.checks.engine import ENGINE
 from seatrial.doctor.checks.framework import FRAMEWORK
-from seatrial.doctor.checks.hardware import HARDWARE
-from seatrial.doctor.checks.image import IMAGE
+from seatrial.doctor.checks.hardware import DRIVER, HARDWARE
 from seatrial.doctor.checks.kubernetes import KUBERNETES
-from seatrial.doctor.checks.toolkit import TOOLKIT
+from seatrial.doctor.checks.toolkit import CDI, TOOLKIT
 from seatrial.doctor.checks.userspace import USERSPACE
 from seatrial.doctor.machine import Machine
 from seatrial.findings.finding import FIX, Finding
@@ -183,7 +180,6 @@ def with_third_party(chain: Sequence[Layer] = CHAIN) -> tuple[Layer, ...]:
 
 
 def _load(entry: EntryPoint, taken: set[str]) -> list[Check]:
-    name = f"other.{entry.name}"
     try:
         loaded = entry.load()
         checks = [loaded] if isinstance(loaded, Check) else list(loaded)
@@ -191,15 +187,8 @@ def _load(entry: EntryPoint, taken: set[str]) -> list[Check]:
         if wrong:
             raise TypeError(f"{wrong[0]!r:.80} is not a Check with a unique ID")
     except Exception as error:  # noqa: BLE001  any error of another package is its own finding
-        return [_broken(name, entry, f"{type(error).__name__}: {error}")]
+        evidence = [f"entry point {entry.group}: {entry.name} = {entry.value}", f"{type(error).__name__}: {error}"]
+        broken, title = found("check-not-loadable", evidence), f"Checks of {entry.name} load"
+        return [Check(f"other.{entry.name}", title, ("check-not-loadable",), lambda machine: broken)]
     taken |= {check.id for check in checks}
     return checks
-
-
-def _broken(id: str, entry: EntryPoint, reason: str) -> Check:
-    evidence = [f"entry point {entry.group}: {entry.name} = {entry.value}", reason]
-
-    def look(machine: Machine) -> Verdict:
-        return found("check-not-loadable", evidence)
-
-    return Check(id, f"Checks of {entry.name} load", ("check-not-loadable",), look)

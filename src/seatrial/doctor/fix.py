@@ -16,11 +16,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.doctor import cdi_spec
+from seatrial.backends.containers.cdi import spec_text
+from seatrial.doctor.checks.engine import daemon_json_path, merged
 from seatrial.doctor.checks.toolkit import CDI_BY_DEFAULT, engine_version
 from seatrial.doctor.examine import Result
 from seatrial.doctor.machine import Machine
-from seatrial.doctor.toolkit_install import daemon_json_path, merged
 from seatrial.errors import DiskError, GpuContractError, UsageError
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
@@ -229,7 +229,7 @@ def _spec(machine: Machine, found: set[str]) -> Iterator[Change]:
     if not found & wanted or machine.ask("nvidia-ctk", "--version") is not None:
         return
     try:
-        text = cdi_spec.to_yaml(cdi_spec.make_spec(machine))
+        text = spec_text(machine.driver, machine.inventory.gpus, machine.root)
     except GpuContractError:  # the driver is not complete: an earlier link is what is broken
         return
     path = machine.here(SPEC)

@@ -17,8 +17,9 @@ import seatrial
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers import injection
+from seatrial.backends.containers.client import start_error
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.errors import start_error
+from seatrial.backends.containers.images import FIND_PYTHON, PYTHON_CANDIDATES
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
 from seatrial.job.in_container import SHM_BYTES_PER_GPU
@@ -126,11 +127,8 @@ class Inspection:
         return self._backend.images.find_python(self.reference)
 
     def _python_of_container(self) -> str | None:
-        for name in ("python3", "python", "/opt/venv/bin/python", "/opt/conda/bin/python"):
-            ended = self._exec([name, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"], None, 10.0)
-            if ended.exit_code == 0:
-                return name
-        return None
+        found = (each for each in PYTHON_CANDIDATES if self._exec([each, "-c", FIND_PYTHON], None, 10.0).exit_code == 0)
+        return next(found, None)
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -217,9 +215,9 @@ class Inspection:
         assert self.reference is not None
         backend, name = self._backend, f"seatrial-doctor-{os.getpid()}-{os.urandom(3).hex()}"
         plan = self._container(name, argv, gpus=gpus)
-        options = backend.options(plan, self.reference).plus(remove=True, interactive=True)
+        call = backend.argv(backend.call, plan, self.reference, remove=True, interactive=True)
         try:
-            return self._host.command(options.argv(backend.call), timeout_s=timeout_s, input=input or "")
+            return self._host.command(call, timeout_s=timeout_s, input=input or "")
         except CommandTimeoutError:
             self._host.command([*backend.call, "kill", name], timeout_s=10)
             raise

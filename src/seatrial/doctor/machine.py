@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.containers.client import read_info
-from seatrial.backends.containers.docker import docker_facts
+from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS
+from seatrial.backends.containers.client import as_addressed, read_info
+from seatrial.backends.containers.docker_and_podman import HOOK, SYSTEM_PATH, docker_facts, podman_facts
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.errors import as_addressed
-from seatrial.backends.containers.podman import podman_facts
+from seatrial.backends.kubernetes.client import kubeconfigs
 from seatrial.doctor import cluster
 from seatrial.doctor.inspection import Inspection, InspectionRequest
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
@@ -117,7 +117,7 @@ class Machine:
         return None
 
     def exists(self, path: str) -> bool:
-        return self.here(path).exists()
+        return os.path.exists(self.root + path)  # noqa: PTH110  Path's raises for a name that is too long
 
     def names(self, folder: str) -> list[str]:
         """Return sorted names in a folder; [] if it is not there or closed (see ``unseen``)."""
@@ -265,7 +265,11 @@ class Machine:
     def podman(self) -> EngineFacts | None:
         if not isinstance(self.podman_info, dict):
             return None
-        return podman_facts(self.podman_info, tuple(self.here(folder) for folder in ("/etc/cdi", "/var/run/cdi")))
+        return podman_facts(self.podman_info, tuple(self.here(str(folder)) for folder in DEFAULT_SPEC_DIRS))
+
+    def facts(self, name: str) -> EngineFacts | None:
+        """Return the facts of docker or podman; None if it is not installed or does not answer."""
+        return self.docker if name == "docker" else self.podman
 
     @cached_property
     def docker_client(self) -> Path | None:
@@ -279,24 +283,26 @@ class Machine:
     @cached_property
     def hook(self) -> str | None:
         """Return the toolkit's hook, where dockerd looks for it; None without one."""
-        folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-        names = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
-        paths = (f"{folder}/{name}" for folder in folders for name in names)
+        names = (HOOK, "nvidia-container-toolkit")
+        paths = (f"{folder}/{name}" for folder in SYSTEM_PATH.split(":") for name in names)
         return next((path for path in paths if self.exists(path)), None)
 
     @cached_property
     def engine(self) -> EngineFacts | None:
         """Return the engine whose containers are examined: the requested one, else the first that works, or None."""
-        readers = {"docker": lambda: self.docker, "podman": lambda: self.podman}
-        facts = (readers[name]() for name in table.ENGINES if self.asks_for(name))
+        facts = (self.facts(name) for name in table.ENGINES if self.asks_for(name))
         return next((one for one in facts if one is not None and one.available), None)
+
+    @property
+    def kubeconfig(self) -> Path | None:
+        """Return the file by which a run would find its cluster; None without one."""
+        return next(kubeconfigs(self.host, self.root), None)
 
     @cached_property
     def cluster(self) -> cluster.ClusterObjects | cluster.ClusterError | None:
         """Return the cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
-        path = cluster.kubeconfig(self.host, self.root)
         try:
-            return cluster.read(self.root + path) if path is not None else None
+            return cluster.read(self.kubeconfig) if self.kubeconfig is not None else None
         except cluster.ClusterError as error:
             return error
 

@@ -8,9 +8,9 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from seatrial.backends.containers.env_file import read_env_file
-from seatrial.backends.kubernetes.manifests import KINDS, addresses, rendezvous
-from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
+from seatrial.backends.containers.run_options import read_env_file
+from seatrial.backends.kubernetes.manifests import KINDS, addresses
+from seatrial.backends.kubernetes.pod import MANAGED_BY
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan
@@ -21,6 +21,7 @@ from seatrial.job.in_container import (
     CONTAINER_MODELS,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
+    RUN_LABEL,
 )
 from seatrial.job.model import Job
 from seatrial.job.own_workload import OwnWorkload, own_container_of, replicas, volume_kinds
@@ -31,8 +32,19 @@ from seatrial.planning.container.env import without_login, without_steering
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
-from seatrial.planning.pod_contents import Code, Volumes, cluster_image, project_code, volume_warnings, volumes_of
-from seatrial.planning.pod_gpus import PodGpus, cluster_machine, gpu_memory_warnings, pod_gpus, pod_resource
+from seatrial.planning.pod_contents import (
+    Code,
+    PodGpus,
+    Volumes,
+    cluster_image,
+    cluster_machine,
+    gpu_memory_warnings,
+    pod_gpus,
+    pod_resource,
+    project_code,
+    volume_warnings,
+    volumes_of,
+)
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.stack.machine import parse_target
@@ -58,7 +70,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     facts = site.cluster.facts
     gpus = pod_gpus(job, facts)
     kind = job.kubernetes.kind
-    image, image_choices = cluster_image(job, script, gpus.facts, site.host, site.host.cache_folder)
+    image, image_choices = cluster_image(job, script, gpus, site.host, site.host.cache_folder)
     image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"
@@ -304,8 +316,8 @@ def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
         job.nodes,
         cluster.min_nodes,
         node_rank_variable=KINDS[cluster.kind].rank_variable,
-        rendezvous=rendezvous(cluster),
-        workers=addresses(cluster),
+        rendezvous=addresses(cluster)[0],
+        workers=addresses(cluster) if KINDS[cluster.kind].names_all else (),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from seatrial.backends.containers.mounts import CACHE
+from seatrial.backends.containers.run_options import mount_option
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.build.build import context_of
 from seatrial.images.dockerfile.render import VENV_PYTHON
@@ -47,7 +48,7 @@ def as_docker(plan: Plan) -> str:
         ("--runtime", [container.runtime] if container.runtime else []),
         ("--device", list(container.devices)),
         ("--tmpfs", _tmpfs(plan, container)),
-        ("--mount", [_as_option(each) for each in _mounts(plan, container)]),
+        ("--mount", [mount_option(each) for each in _mounts(plan, container)]),
         ("--env", [f"{name}={value}" for name, value in _env(plan, container).items()]),
         ("--env", targets_secrets(plan.job)),
         ("--shm-size", [str(container.shm_bytes)]),
@@ -67,8 +68,8 @@ def as_docker(plan: Plan) -> str:
     command = " \\\n  ".join(shlex.join(line) for line in words) + "\n"
     if _elsewhere(plan):
         project = next(each for each in container.mounts if each.target == CONTAINER_PROJECT)
-        here = '"' + _as_option(project.changed(source=Path("$PWD"))) + '"'
-        command = command.replace(shlex.quote(_as_option(project)), here)
+        here = '"' + mount_option(project.changed(source=Path("$PWD"))) + '"'
+        command = command.replace(shlex.quote(mount_option(project)), here)
     return _before(plan, None) + command
 
 
@@ -119,8 +120,7 @@ def _service(plan: Plan, recipe: str | None) -> dict[str, Any]:
         "read_only": container.read_only_root,
     }
     if container.gpus_flag:
-        reservation = {"driver": "nvidia", **_devices(container.gpus_flag), "capabilities": ["gpu"]}
-        service["deploy"] = {"resources": {"reservations": {"devices": [reservation]}}}
+        service["deploy"] = {"resources": {"reservations": {"devices": [gpu_reservation(container.gpus_flag)]}}}
     if container.ulimits:
         service["ulimits"] = dict(_ulimit(text) for text in container.ulimits)
     return {key: value for key, value in service.items() if value not in (None, [], {})}
@@ -160,13 +160,12 @@ def _build(recipe: str | None, image: ImagePlan) -> dict[str, Any] | None:
     return {"context": ".", "dockerfile_inline": recipe.replace("$", "$$"), **network}
 
 
-def _devices(gpus_flag: str) -> dict[str, Any]:
-    """Translate Docker's ``--gpus`` into Compose's words."""
-    if gpus_flag == "all":
-        return {"count": "all"}
-    if gpus_flag.isdigit():
-        return {"count": int(gpus_flag)}
-    return {"device_ids": gpus_flag.strip('"').partition("=")[2].split(",")}
+def gpu_reservation(gpus_flag: str) -> dict[str, Any]:
+    """Translate Docker's ``--gpus`` into a reservation of Compose."""
+    wanted: dict[str, Any] = {"count": int(gpus_flag) if gpus_flag.isdigit() else gpus_flag}
+    if "=" in gpus_flag:
+        wanted = {"device_ids": gpus_flag.strip('"').partition("=")[2].split(",")}
+    return {"driver": "nvidia", **wanted, "capabilities": ["gpu"]}
 
 
 def _command(plan: Plan) -> list[str]:
@@ -201,10 +200,6 @@ def _tmpfs(plan: Plan, container: ContainerPlan) -> list[str]:
     home = any(each.target == CONTAINER_HOME and plan.run_id in each.source.parts for each in container.mounts)
     own = [f"{each.target}:{each.options}" for each in container.tmpfs if not each.target.endswith("/.seatrial")]
     return [f"{CONTAINER_HOME}:exec,mode=1777", *own] if home else own
-
-
-def _as_option(mount: Mount) -> str:
-    return f"type=bind,source={mount.source},target={mount.target}" + (",readonly" if mount.read_only else "")
 
 
 def _ulimit(text: str) -> tuple[str, Any]:

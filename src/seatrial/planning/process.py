@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.backends.containers.env_file import read_env_file
+from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.local import venv_interpreter
 from seatrial.errors import CommandError, UsageError
 from seatrial.images.dockerfile.context import write_wheel

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Echo, EngineFacts
-from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
+from seatrial.backends.containers.run_options import proxies_with_login, read_env_file
 from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding

@@ -6,8 +6,8 @@ from typing import Any
 from fakes import FakeBackend
 from planning_sites import a_host
 from seatrial.backends.base import EngineFacts
+from seatrial.backends.containers.docker_and_podman import PODMAN
 from seatrial.backends.containers.injection import choose
-from seatrial.backends.containers.podman import PODMAN
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu, ImagePlan, Mount

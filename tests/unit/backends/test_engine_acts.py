@@ -13,7 +13,7 @@ import pytest
 
 from fakes import a_program
 from seatrial.backends.base import Handle
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.plan import EngineAddress
 

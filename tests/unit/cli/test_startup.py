@@ -92,7 +92,6 @@ command.run = called
 SPEAKS_TO_CLUSTERS = {"asyncio", "kr8s", "httpx", "seatrial.backends.kubernetes.client"}
 SPEAKS_HTTP = {"http.client", "ssl", "urllib.request"}
 ENDS_RUNS = {"seatrial.runs.ending", "seatrial.receipt.model", "jinja2", "seatrial.doctor.examine"}
-OF_THIS_MACHINE = {"seatrial.backends.containers.docker", "seatrial.backends.local.backend"}
 HEAVY = {"torch", "numpy"} | SPEAKS_TO_CLUSTERS | SPEAKS_HTTP | ENDS_RUNS
 
 
@@ -119,7 +118,7 @@ def ours(loaded: set[str]) -> int:
 @pytest.mark.parametrize(
     ("words", "never", "most"),
     [
-        ("plan train.py --on local", {"yaml", "seatrial.compose.request"}, 220),  # 205 on 2026-11-23
+        ("plan train.py --on local", {"yaml", "seatrial.compose.console"}, 220),  # 205 on 2026-11-23
         ("--completion words runs show ''", {"pydantic", "rich", "seatrial.job.plan"}, 40),
         ("runs ls", {"pydantic", "rich"}, 45),
     ],

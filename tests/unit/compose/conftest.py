@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from seatrial.compose.client import Compose
 from seatrial.compose.read import ComposeFile, read_compose
+from seatrial.compose.service import Service
 from seatrial.system.host import Host
 
 Read = Callable[..., ComposeFile]
@@ -39,3 +40,14 @@ def read(tmp_path: Path, compose_call: list[str]) -> Read:
         )
 
     return write_and_read
+
+
+@pytest.fixture
+def services(read: Read) -> Callable[[Sequence[str]], tuple[ComposeFile, list[Service]]]:
+    """``services(texts)``: a file with a service of each text, and these services: Compose is slow to start."""
+
+    def read_together(texts: Sequence[str]) -> tuple[ComposeFile, list[Service]]:
+        file = read("services:\n" + "".join(f"  s{number}: {text}\n" for number, text in enumerate(texts)))
+        return file, [file.services[f"s{number}"] for number in range(len(texts))]
+
+    return read_together

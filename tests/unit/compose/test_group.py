@@ -1,4 +1,4 @@
-"""The record of a group: found, changed by several at once, read however damaged its file, listed among runs."""
+"""The record of a group: found, changed by several at once, damaged, listed; its outputs and its receipt."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ import pytest
 from seatrial.cli import _main
 from seatrial.cli.completion import complete
 from seatrial.cli.options import Root
-from seatrial.compose.group import Group, GroupStore, Member, State, ended
+from seatrial.compose.console import Console, MemberOutput
+from seatrial.compose.group import Group, GroupStore, Member, State, ended, find_run
 from seatrial.compose.listing import as_json, listed
-from seatrial.compose.output import find_run
+from seatrial.compose.receipt import ServiceChain, chain_of, html, markdown, terminal, write
 from seatrial.errors import NameInUseError, RunNotFoundError
 from seatrial.runs.run import Summary
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system.host import Host
+from seatrial.system.names import Names
 from tables import cases
 
 
@@ -226,3 +228,79 @@ def test_a_stage_without_a_run_names_the_reason(project: RunStore) -> None:
     assert reported.value.run == f"seatrial runs show {group.id}"
     with pytest.raises(RunNotFoundError, match='No run "nothing" in this project'):
         find_run(project, "nothing")
+
+
+def lines(chunks: list[tuple[str, str, bytes]], names: list[str]) -> bytes:
+    written: list[bytes] = []
+
+    def nobody(*_: object) -> None:
+        raise AssertionError("not requested")
+
+    made = MemberOutput(Console(nobody, nobody, lambda stream, data: written.append(data), nobody, nobody), names)
+    for name, stream, data in chunks:
+        made.writer(name)(stream, data)  # type: ignore[arg-type]
+    for name in names:
+        made.end(name)
+    return b"".join(written)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "printed"),
+    [
+        ([b"10 %\r20 %\r", b"30 %\r\nno end", b"\xff\xfe"], b"a | 10 %\na | 20 %\na | 30 %\na | no end\xff\xfe\n"),
+        ([b"\r\x1b[2K\x1b[32m1/2\x1b[0m\r\x1b[2K2/2\n"], b"a | \na | \x1b[32m1/2\x1b[0m\na | 2/2\n"),
+        ([b"\n\nx\n"], b"a | \na | \na | x\n"),
+    ],
+    ids=["a last line without an end", "a bar that erases its line keeps its colours", "empty lines stay"],
+)
+def test_lines_of_one_member(pieces: list[bytes], printed: bytes) -> None:
+    assert lines([("a", "stdout", piece) for piece in pieces], ["a"]) == printed
+
+
+def test_lines_come_whole_any_way_pieces_they_came_in() -> None:
+    chunks = [("a", "stdout", b"one\ntw"), ("long", "stdout", b"x\n"), ("a", "stderr", b"E\n"), ("a", "stdout", b"o\n")]
+    assert lines(chunks, ["a", "long"]) == b"a    | one\nlong | x\na    | E\na    | two\n"
+
+
+def test_a_line_without_any_end_is_not_kept_for_ever() -> None:
+    assert lines([("a", "stdout", b"x" * 70_000)], ["a"]).startswith(b"a | xxx")
+
+
+ODD = '<script>alert("x")</script> | `rm` & "q"'
+
+
+def chain(tmp_path: Path, *members: Member) -> ServiceChain:
+    store = RunStore(tmp_path)
+    group = GroupStore(store).create(members)
+    return chain_of(Group(group.id, members, created_at=group.created_at), store)
+
+
+def test_times_of_members_add_up(tmp_path: Path) -> None:
+    made = chain(tmp_path, Member("train", state="done", gpus=2, started_at=1.0, ended_at=3.0), Member("plain"))
+    assert made.gpu_s == 4.0 and made.links[0].seconds == 2.0
+    assert json.loads(json.dumps(made.as_dict()))["links"][0]["gpu_seconds"] == 4.0
+
+
+def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
+    made = chain(tmp_path, Member(ODD, target=ODD, state="failed", why=ODD))
+    assert "<script" not in html(made) and "&lt;script&gt;" in html(made)
+    assert all(line.count("|") - line.count("\\|") in (0, 7) for line in markdown(made).splitlines())
+
+
+def test_it_is_written_into_the_project_without_names_of_people(tmp_path: Path) -> None:
+    made = chain(tmp_path, Member("a", state="failed", target="/home/alice/train.py", why="alice was here"))
+    path = write(made.without_names(Names(users=("alice",), homes=("/home/alice",))), tmp_path)
+    for name in ("receipt.html", "receipt.md", "receipt.json"):
+        assert "alice" not in (path.parent / name).read_text(), name
+    assert path == tmp_path / ".seatrial/pipelines" / made.id / "receipt.html"
+
+
+def test_a_member_that_missed_its_criteria_fails_the_whole(tmp_path: Path) -> None:
+    made = chain(tmp_path, Member("first", state="done"), Member("second", state="done", needs=("first",)))
+    first, second = made.links
+    fine = replace(made, links=(replace(first, level="warning"), replace(second, level="good")))
+    assert fine.passed and "[!] first" in "\n".join(terminal(fine)) and "criteria not met" not in html(fine)
+    missed = replace(made, links=(first, replace(second, level="bad")))
+    assert not missed.passed and missed.state == "done"
+    for text in ("\n".join(terminal(missed)), markdown(missed), html(missed)):
+        assert "criteria not met: second" in text

@@ -14,7 +14,7 @@ from planning_sites import CDI, GPUS, a_host
 from seatrial.backends.base import EngineFacts, ImageFacts
 from seatrial.compose.client import unescaped
 from seatrial.compose.override import override
-from seatrial.compose.plan import ComposeContext, becomes_run, plan_service, select
+from seatrial.compose.plan import ComposeContext, becomes_run, plan_service, select, with_images
 from seatrial.compose.read import ComposeFile
 from seatrial.errors import GpuContractError, GpuRequestError
 from seatrial.job.gpu_request import GpuRequest
@@ -49,25 +49,30 @@ SEVEN = RESERVED % '{driver: nvidia, device_ids: ["7"], capabilities: [gpu]}'
 ONE = RESERVED % "{driver: nvidia, count: 1, capabilities: [gpu]}"
 
 
-def ground(file: ComposeFile, tmp_path: Path, engine: EngineFacts = HOOK, gpus: str | None = None) -> ComposeContext:
+def ground(
+    file: ComposeFile,
+    tmp_path: Path,
+    engine: EngineFacts = HOOK,
+    gpus: str | None = None,
+    image: ImageFacts = IMAGE,
+) -> ComposeContext:
     host = a_host(tmp_path, GPUS, find_driver=lambda: DRIVER)
     job = Job(project=tmp_path, target=Target(kind="image", value=""))
     backend: Any = FakeBackend()
-    for service in file.services.values():
-        backend.images.held[service.image] = IMAGE
+    backend.images.held.update((service.image, image) for service in file.services.values())
     requested = GpuRequest.parse(gpus) if gpus else None
-    return ComposeContext(file, job, backend, engine, host, requested)
+    return ComposeContext(with_images(file, backend), job, backend, engine, host, requested)
 
 
-def plans(ground: ComposeContext, tmp_path: Path, image: ImageFacts = IMAGE) -> dict[str, Plan]:
+def plans(ground: ComposeContext, tmp_path: Path) -> dict[str, Plan]:
     chosen, asks = select(ground, {}), ground.asks()
     store = RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
     found = {}
     for number, (name, service) in enumerate(ground.file.services.items()):
-        if becomes_run(service, asks.get(name), image.python):
+        if becomes_run(service, asks.get(name), service.facts.python):
             run = store.run(f"20261122-000000-tes{number}")
             selection = chosen.get(name, Selection((), ()))
-            found[name] = plan_service(ground, service, run, selection=selection, image=image, ask=asks.get(name))
+            found[name] = plan_service(ground, service, run, selection=selection, ask=asks.get(name))
     return found
 
 
@@ -214,9 +219,7 @@ def test_the_reader_of_a_volume_waits_and_others_do_not(read, tmp_path: Path) ->
 def test_a_service_without_python_gets_the_agent_with_a_python_of_its_own(read, tmp_path: Path) -> None:
     file = read(f"services:\n  a:\n    image: x\n    command: [./train]\n    {ONE}\n")
     none = replace(IMAGE, python=None, entrypoint=())
-    place = ground(file, tmp_path)
-    place.backend.images.held["x"] = none
-    made = plans(place, tmp_path, none)
+    made = plans(ground(file, tmp_path, image=none), tmp_path)
     train = merged(file, tmp_path, made)["a"]
     assert train["entrypoint"][0].startswith("/seatrial/python/") and made["a"].agent.argv == ("./train",)
     assert made["a"].interpreter is not None and "sha256:" in made["a"].interpreter

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.backends.base import ImageFacts
 from seatrial.compose.read import ComposeFile, find_files, profiles_in, up_command, with_profiles
-from seatrial.compose.service import ImageConfig
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.system.host import Host
 from tables import cases, constant
@@ -62,7 +62,7 @@ def test_the_user_of_a_service(read) -> None:
     service = read("services:\n  a: {image: x, user: '1000:1000'}\n").services["a"]
     assert service.user == "1000"
     assert replace(service, config={}).user == "root"
-    assert replace(service, config={}, image_config=ImageConfig(user="jovyan")).user == "jovyan"
+    assert replace(service, config={}, facts=ImageFacts("", None, user="jovyan")).user == "jovyan"
 
 
 def test_variables_that_are_not_set_are_named_as_the_cause(read) -> None:
@@ -122,26 +122,26 @@ def waits(file: ComposeFile) -> list[tuple[str, str]]:
     return list(file.short_waits)
 
 
-READERS = constant(__file__, "READERS")
+def test_readers_that_wait(read) -> None:
+    readers = constant(__file__, "READERS")
+    texts = [f"  r{number}:\n    image: x\n    {lines}\n" for number, (lines, _) in enumerate(readers.values())]
+    found = waits(read(f"{HEAD}{''.join(texts)}{TAIL}"))
+    assert found == [("prep", f"r{number}") for number, (_, does) in enumerate(readers.values()) if does]
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_reader(read, name: str) -> None:
-    lines, expected = READERS[name]
-    file = read(f"{HEAD}  train:\n    image: x\n    command: python train.py\n    {lines}\n{TAIL}")
-    assert waits(file) == list(expected)
+def test_nobody_waits_for_the_end_of_a_service(read) -> None:
+    preps = {f"p{number}": sign for number, sign in enumerate(constant(__file__, "SIGNS"))}
+    text = "".join(f"  {name}:\n    image: x\n    volumes: [data:/out]\n    {sign}\n" for name, sign in preps.items())
+    reader = f"  train: {{image: x, depends_on: [{', '.join(preps)}], volumes: [data:/in]}}\n"
+    file = read(f"services:\n{text}{reader}{TAIL}")
+    assert waits(file) == [] and all(file.services[name].why_service for name in preps)
 
 
-@cases("sign")
-def test_nobody_waits_for_the_end_of_a_service(read, sign: str) -> None:
-    file = read(f"{HEAD}    {sign}\n  train:\n    image: x\n    depends_on: [prep]\n    volumes: [data:/in]\n{TAIL}")
-    assert waits(file) == [] and file.services["prep"].why_service
-
-
-@cases("keys", "why")
-def test_service_is_a_task_unless_a_reason_speaks_against_it(read, keys: str, why: str | None) -> None:
-    service = read(f"services:\n  a: {{image: x, {keys}}}\n").services["a"]
-    assert service.is_task is (why is None) and (service.why_service or None) == why
+def test_service_is_a_task_unless_a_reason_speaks_against_it(services) -> None:
+    rows = constant(__file__, "REASONS")
+    _, found = services([f"{{image: x, {row['keys']}}}" for row in rows])
+    assert [each.why_service for each in found] == [row.get("why") for row in rows]
+    assert [each.is_task for each in found] == ["why" not in row for row in rows]
 
 
 def test_folders_of_the_host_are_handed_over_too(read, tmp_path) -> None:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.compose.gpu_requests import foreign_ask, gpu_ask
 from seatrial.compose.plan import becomes_run
 from seatrial.compose.read import ComposeFile
-from seatrial.compose.service import Service
-from seatrial.compose.warnings import check_compose, short_form
+from seatrial.compose.review import check_compose, short_form
+from seatrial.compose.service import Service, foreign_ask
 from seatrial.errors import GpuRequestError
-from tables import cases, constant
+from tables import constant
 
 GPU = "deploy: {resources: {reservations: {devices: [{driver: nvidia, %s, capabilities: [gpu]}]}}}"
 FIRST, SECOND, BOTH = (GPU % f"device_ids: {ids}" for ids in ('["0"]', '["1"]', '["1", "0"]'))
@@ -63,48 +62,46 @@ DEVICES = "deploy: {resources: {reservations: {devices: [%s]}}}"
 ASKS = constant(__file__, "ASKS")
 
 
-@pytest.mark.parametrize("name", ASKS)
-def test_a_request(read, name: str) -> None:
-    lines, expected = ASKS[name]
-    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
-    ask = gpu_ask(file, file.services["a"])
-    assert ask is not None and str(ask.request) == expected and not ask.compute_added
+def test_requests(services) -> None:
+    file, found = services([f"\n    image: x\n    {lines}" for lines, _ in ASKS.values()])
+    asks = dict(zip(ASKS, map(file.gpu_ask, found), strict=True))
+    assert {name: str(ask.request) for name, ask in asks.items()} == {name: text for name, (_, text) in ASKS.items()}
+    assert not any(ask.compute_added for ask in asks.values())
 
 
-@cases("lines")
-def test_none(read, lines: str) -> None:
-    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
-    assert gpu_ask(file, file.services["a"]) is None
+def test_services_without_a_request(services) -> None:
+    file, found = services([f"\n    image: x\n    {lines}" for lines in constant(__file__, "NO_ASKS")])
+    assert {each.name: file.gpu_ask(each) for each in found} == {each.name: None for each in found}
 
 
-@cases("config", "expected")
-def test_the_short_key(read, config: dict[str, object], expected: str | None) -> None:
-    """Return the output of ``docker compose config``; Compose before 2.30 lacks the key."""
-    file, service = read("services:\n  a:\n    image: x\n"), Service("a", config, "x")
-    ask = gpu_ask(file, service)
-    assert (str(ask.request) if ask else None) == expected
-    assert foreign_ask(service) == (("gpus",) if expected is None else None), "it is one or the other"
+def test_the_short_key(services) -> None:
+    """Take what Compose prints, which lacks the key before 2.30."""
+    file, _ = services(["{image: x}"])
+    for row in constant(__file__, "SHORT_KEYS"):
+        service, expected = Service("a", row["config"], "x"), row.get("expected")
+        ask = file.gpu_ask(service)
+        assert (str(ask.request) if ask else None) == expected, row
+        assert foreign_ask(service) == (("gpus",) if expected is None else None), "it is one or the other"
 
 
-@cases("lines", "path")
-def test_accelerators_of_others_are_no_run_on_the_cpu(read, lines: str, path: tuple[str, ...] | None) -> None:
-    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
-    service = file.services["a"]
-    assert foreign_ask(service) == path
-    assert becomes_run(service, None, "python3") == (path is None)
+def test_accelerators_of_others_are_no_run_on_the_cpu(services) -> None:
+    rows = constant(__file__, "ACCELERATORS")
+    _, found = services([f"\n    image: x\n    {row['lines']}" for row in rows])
+    assert [list(foreign_ask(each) or ()) for each in found] == [row.get("path", []) for row in rows]
+    assert [becomes_run(each, None, "python3") for each in found] == ["path" not in row for row in rows]
 
 
 def test_a_name_of_a_variable_that_is_not_set(read) -> None:
     lines = DEVICES % '{device_ids: ["${WHICH_}"], capabilities: [gpu]}'
     file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
     with pytest.raises(GpuRequestError) as caught:
-        gpu_ask(file, file.services["a"])
+        file.gpu_ask(file.services["a"])
     assert caught.value.cause == "not set, and so empty: WHICH_" and caught.value.run == "export WHICH_=…"
 
 
 def test_capabilities_without_cuda_get_it(read) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {DEVICES % '{count: 1, capabilities: [gpu, utility]}'}\n")
-    ask = gpu_ask(file, file.services["a"])
+    ask = file.gpu_ask(file.services["a"])
     assert ask is not None and ask.compute_added and ask.request.capabilities == ("compute", "utility")
 
 
@@ -112,4 +109,4 @@ def test_a_name_that_is_none_is_reported_with_its_line(read) -> None:
     device = '{driver: nvidia, device_ids: ["first"], capabilities: [gpu]}'
     file = read(f"services:\n  a:\n    image: x\n    {DEVICES % device}\n")
     with pytest.raises(GpuRequestError, match=r"compose.yaml:4: a: .*'first' does not name a GPU"):
-        gpu_ask(file, file.services["a"])
+        file.gpu_ask(file.services["a"])

@@ -17,11 +17,10 @@ from rich.console import Console
 
 from fakes import FakeGpu
 from machines import SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
-from seatrial.backends.containers.cdi import read_specs
-from seatrial.doctor.cdi_spec import make_spec, to_yaml
+from seatrial.backends.containers.cdi import read_specs, spec_text
+from seatrial.doctor.checks.engine import merged
 from seatrial.doctor.examine import examine
 from seatrial.doctor.fix import Change, ChangeJournal, apply_fixes, changes_for, undo
-from seatrial.doctor.toolkit_install import merged
 from seatrial.errors import DiskError, EngineError, GpuContractError, UsageError
 from seatrial.system.host import Host
 from unit.doctor.test_breaks import Breaker
@@ -210,12 +209,17 @@ def test_when_one_change_fails_the_others_are_taken_back(host: FakeHost, monkeyp
 SCHEMAS = Path(__file__).parents[4] / "shared" / "schemas"
 
 
+def spec_of(host: FakeHost) -> str:
+    machine = host.machine()
+    return spec_text(machine.driver, machine.inventory.gpus, machine.root)
+
+
 def nodes(edits: dict[str, Any]) -> list[str]:
     return [node["path"] for node in edits.get("deviceNodes", ())]
 
 
 def test_one_gpu(host: FakeHost) -> None:
-    spec = make_spec(host.machine())
+    spec = yaml.safe_load(spec_of(host))
     assert [device["name"] for device in spec["devices"]] == ["0", UUID, "all"]
     assert all(nodes(device["containerEdits"]) == ["/dev/nvidia0"] for device in spec["devices"])
     common = spec["containerEdits"]
@@ -238,7 +242,7 @@ def test_it_is_valid_by_the_published_schema(host: FakeHost) -> None:
     from referencing.jsonschema import DRAFT7
 
     host.two_gpus()
-    spec = yaml.safe_load(to_yaml(make_spec(host.machine())))
+    spec = yaml.safe_load(spec_of(host))
     definitions = DRAFT7.create_resource(json.loads((SCHEMAS / "defs.json").read_text()))
     registry = Registry().with_resource("defs.json", definitions)
     schema = json.loads((SCHEMAS / "cdi-schema.json").read_text())
@@ -252,7 +256,7 @@ def test_our_reader_takes_it_and_misses_nothing(host: FakeHost, tmp_path: Path) 
     host.two_gpus()
     folder = tmp_path / "specs"
     folder.mkdir()
-    (folder / "nvidia.yaml").write_text(to_yaml(make_spec(host.machine())))
+    (folder / "nvidia.yaml").write_text(spec_of(host))
     specs = read_specs([folder])
     assert {f"nvidia.com/gpu={name}" for name in ("0", "1", "all", UUID)} <= set(specs.names)
     [every] = [device for device in specs.devices if device.name.endswith("=all")]
@@ -267,7 +271,7 @@ def test_a_slice_brings_its_rights_and_its_parent_is_no_device(host: FakeHost) -
     base = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1"
     host.write(f"{base}/access", "DeviceFileMinor: 12\nDeviceFileMode: 444\n")
     host.write(f"{base}/ci0/access", "DeviceFileMinor: 13\nDeviceFileMode: 444\n")
-    spec = make_spec(host.machine())
+    spec = yaml.safe_load(spec_of(host))
     assert [device["name"] for device in spec["devices"]] == ["0:0", "MIG-1", "all"]
     rights = ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"]
     assert nodes(spec["devices"][0]["containerEdits"]) == rights
@@ -276,7 +280,7 @@ def test_a_slice_brings_its_rights_and_its_parent_is_no_device(host: FakeHost) -
 def test_wsl_has_one_device_for_all(host: FakeHost) -> None:
     Breaker(host).wsl()
     host.gpus.clear()
-    spec = make_spec(host.machine())
+    spec = yaml.safe_load(spec_of(host))
     assert [device["name"] for device in spec["devices"]] == ["all"]
     assert nodes(spec["devices"][0]["containerEdits"]) == ["/dev/dxg"]
     assert spec["cdiVersion"] == "0.3.0"
@@ -289,5 +293,5 @@ def test_an_incomplete_driver_is_refused(host: FakeHost, tmp_path: Path, path: s
     else:
         host.remove(path)
     with pytest.raises(GpuContractError) as raised:
-        make_spec(host.machine())
+        spec_of(host)
     assert (path or "") in str(raised.value.cause)

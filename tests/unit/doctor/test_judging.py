@@ -10,8 +10,9 @@ import pytest
 
 from machines import FakeHost, docker_info, healthy, podman_info
 from seatrial import cli
-from seatrial.doctor import report, toolkit_install
-from seatrial.doctor.checks.image import meets
+from seatrial.doctor import report
+from seatrial.doctor.checks.container import meets
+from seatrial.doctor.checks.engine import toolkit_steps
 from seatrial.doctor.examine import examine
 from seatrial.doctor.report import markdown
 from seatrial.findings.device_code import covers
@@ -88,7 +89,7 @@ def test_json_has_the_stable_keys(host: FakeHost) -> None:
 @cases("os_release", "words", "not_words")
 def test_install_steps(host: FakeHost, os_release: str, words: list[str], not_words: list[str]) -> None:
     host.write("/etc/os-release", os_release)
-    steps = toolkit_install.toolkit_steps(host.machine())
+    steps = toolkit_steps(host.machine())
     assert all(word in steps for word in words) and not any(word in steps for word in not_words), steps
     if "seatrial" not in steps:
         assert steps.endswith("nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker")
@@ -98,7 +99,7 @@ def test_the_way_off_what_came_before(host: FakeHost) -> None:
     host.write("/var/lib/dpkg/status", "Package: bash\n\nPackage: nvidia-docker2\nStatus: install ok installed\n")
     host.write("/etc/apt/sources.list.d/nvidia-docker.list", "deb https://nvidia.github.io/nvidia-docker/x /\n")
     host.write("/etc/apt/trusted.gpg.d/nvidia.asc")
-    commands = toolkit_install.toolkit_steps(host.machine()).split(" && ")
+    commands = toolkit_steps(host.machine()).split(" && ")
     assert commands[:3] == [
         "sudo apt-get purge -y nvidia-docker2",
         "sudo rm -f /etc/apt/sources.list.d/nvidia-docker.list",

@@ -61,6 +61,12 @@ def test_docker_run() -> None:
     assert words[-8:] == ["python3", *torchrun, "train.py", "--note", "a $b"]
 
 
+def test_docker_run_quotes_a_mount_as_the_engine_reads_it() -> None:
+    mounts = (Mount(source=Path("/my, data"), target="/data", read_only=True),)
+    words = shlex.split(as_docker(a_plan(container=a_container(mounts=mounts))).replace("\\\n", " "), comments=True)
+    assert 'type=bind,"source=/my, data",target=/data,readonly' in words
+
+
 @pytest.mark.parametrize("form", [as_docker, as_compose])
 def test_a_local_plan_has_neither(form: Callable[[Plan], str]) -> None:
     with pytest.raises(UsageError, match="no container"):

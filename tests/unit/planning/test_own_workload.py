@@ -13,8 +13,7 @@ from cluster_plans import MODERN, rendered
 from fakes import load_job
 from manifest_rules import VERSIONS, violations
 from planning_sites import a_site
-from seatrial.backends.kubernetes.pods import read_pod
-from seatrial.backends.kubernetes.survey import ClusterFacts, Node
+from seatrial.backends.kubernetes.survey import ClusterFacts, Node, read_pod
 from seatrial.errors import ConfigError
 from seatrial.job.model import Target
 from seatrial.job.own_workload import read_own

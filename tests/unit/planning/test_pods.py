@@ -13,14 +13,14 @@ from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
 from fakes import load_job
 from manifest_rules import CRDS, VERSIONS, violations
 from planning_sites import chosen, plan_of
-from seatrial.backends.containers.docker import Docker
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import ConfigError, UsageError
 from seatrial.job.cluster import ClusterOptions
 from seatrial.job.model import Target
 from seatrial.job.plan import Plan
-from seatrial.planning.pod_gpus import cluster_machine
+from seatrial.planning.pod_contents import cluster_machine
 from tables import constant
 
 #: The device plugin with MIG strategy mixed: whole GPUs, and slices of two sizes.
@@ -64,6 +64,12 @@ def test_every_kind_but_a_trainjob_claims(tmp_path: Path, kind: str) -> None:
     assert "resourceClaims" in str(workload)
     if kind == "job" or CRDS.is_dir():
         assert violations(workload) == []
+
+
+def test_image_is_built_for_a_gpu_that_auto_claims(tmp_path: Path) -> None:
+    flags = {"script": "import torch\n", "image": {}, "kubernetes": {"gpu_claims": True}}
+    for gpus, build in (("auto", "cu"), ("none", "cpu")):
+        assert chosen(a_cluster_plan(tmp_path, CLAIMS, gpus=gpus, **flags), "torch build").value.startswith(build)
 
 
 def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_models_are_judged_by_the_agents_reports(
     saved = [] if files is None else [{"t": 9.0, "type": "models.saved", "source": "agent", "files": files}]
     plan = a_cluster_plan(tmp_path, kubernetes={"models": models} if models else {}, criteria=criteria)
     run = SimpleNamespace(plan=plan, files_since=1.0, evidence=gather([*STARTED, *saved]))
-    found = judge_saved_model(cast(RunEvidence, run))
+    found = judge_saved_model(cast("RunEvidence", run))
     assert found.verdict == verdict and words in found.evidence
 
 

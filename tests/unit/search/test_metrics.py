@@ -128,7 +128,7 @@ def test_a_bar_of_a_value_five_percent_worse_is_five_percent_shorter() -> None:
 
 def _reading(folder: Path, pattern: str | None = None) -> tuple[Reading, Path]:
     path = folder / "events.jsonl"
-    run = cast(Run, cast(Any, SimpleNamespace(events_path=path)))
+    run = cast("Run", cast("Any", SimpleNamespace(events_path=path)))
     return Reading(run, Objective("loss", "min", pattern), None), path
 
 

@@ -1,4 +1,4 @@
-"""CDI specs: the files by which an engine knows how a named device gets into a container.
+"""Read and make CDI specs: the files by which an engine knows how a named device gets into a container.
 
 An engine reads every ``*.json`` and ``*.yaml`` in its spec folders; a device is named ``vendor/class=device``,
 e.g. ``nvidia.com/gpu=0``. Format: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
@@ -7,19 +7,26 @@ e.g. ``nvidia.com/gpu=0``. Format: https://github.com/cncf-tags/container-device
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seatrial.errors import ConfigError, printable
+from seatrial.errors import ConfigError, GpuContractError, printable
 from seatrial.findings.finding import GENERATE_CDI, Finding
+from seatrial.probe import nvml
+from seatrial.probe.driver_files import DriverFiles
+from seatrial.probe.nvml import GpuFact
 from seatrial.system.project_files import parse_yaml, read_text
 from seatrial.system.text import as_typed, shown
 
 if TYPE_CHECKING:
     from typing import TypeGuard
+
+#: The kind of NVIDIA's GPUs.
+CDI_KIND = "nvidia.com/gpu"
 
 #: Folders that engines read by default; a later one wins over an earlier one. Source: container-device-interface,
 #: pkg/cdi/spec-dirs.go, DefaultSpecDirs.
@@ -67,7 +74,7 @@ class CdiSpecs:
 
 
 def read_specs(folders: Iterable[Path]) -> CdiSpecs:
-    """Read all specs. Never raises: an unreadable spec, a conflict and a stale path become findings.
+    """Read all specs. Never raises: an unreadable spec and a conflict become findings.
 
     A name defined twice in one folder is a conflict that engines refuse to resolve; in a later folder it replaces
     the earlier definition.
@@ -96,7 +103,6 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
         devices.update(here)
         for name in conflicts:
             del devices[name]
-    findings.extend(_stale(devices.values()))
     return CdiSpecs(tuple(devices.values()), tuple(findings))
 
 
@@ -165,25 +171,96 @@ def _is_path(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and value.isprintable() and 0 < len(value) < _MOST_PATH
 
 
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # a name too long: nothing has it
-        return False
-
-
-def _stale(devices: Iterable[CdiDevice]) -> Iterator[Finding]:
-    """Yield a finding for each spec that names host paths that do not exist."""
-    missing: dict[Path, dict[str, None]] = {}
-    for device in devices:
-        for path in device.host_paths:
-            if not _exists(path):
-                missing.setdefault(device.spec, {})[path] = None
-    for spec, paths in missing.items():
-        title = f"{spec} names {len(paths)} host paths that do not exist, so the container would not start"
-        why = "the driver was updated, or its device nodes were removed, after the spec was written"
-        yield _finding("cdi-spec-stale", title, why, GENERATE_CDI, list(paths))
-
-
 def _finding(id: str, title: str, cause: str, fix: str, evidence: list[str]) -> Finding:
     return Finding(id, "warning", title, cause=cause, fix=fix, evidence=evidence)
+
+
+#: Searched without a cache or LD_LIBRARY_PATH: the multiarch folder by Debian's linker, /usr/lib64 by Fedora's.
+#: Source: ld.so(8), "trusted directories".
+LIBRARY_FOLDERS = {
+    "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
+    "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+}
+
+MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "bind"]
+
+#: Sockets of daemons that programs talk to where they run. Source: nvidia-container-toolkit, internal/discover/ipc.go.
+SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
+
+
+def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> str:
+    """Return the spec of a machine's GPUs as YAML, in the lowest version that can express it.
+
+    For hosts that have a driver and no toolkit. A driver alone brings no nvidia-cdi-hook, so nothing can refresh the
+    container's linker cache or make links in it: each library is mounted under the names that programs ask for, in the
+    folders that linkers search by themselves.
+
+    Args:
+        gpus: of NVML's inventory. root: stands for ``/`` when files are looked for.
+
+    Raises GpuContractError when the driver is not complete or has no GPU: such a spec would only fail later.
+    """
+    import yaml  # takes 90 ms, and few specs are made
+
+    missing = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
+    if missing:
+        raise GpuContractError(
+            "The CDI spec would name files that do not exist",
+            cause="; ".join(missing),
+            run="seatrial doctor --host-only",
+        )
+    devices = _wsl_devices(driver) if driver.wsl else list(_gpu_devices(driver, gpus, root))
+    if not devices:
+        raise GpuContractError("No GPU to write a CDI spec for", run="seatrial doctor --host-only")
+    spec = {
+        # Names that begin with a digit need 0.5.0, and an older engine refuses versions it does not know. Source:
+        # container-device-interface, specs-go/version.go.
+        "cdiVersion": "0.3.0" if all(device["name"][0].isalpha() for device in devices) else "0.5.0",
+        "kind": CDI_KIND,
+        "devices": devices,
+        "containerEdits": {
+            # The toolkit's legacy hook, where it is the default runtime, must not bring GPUs in a second time.
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": [{"path": node.path} for node in driver.control],
+            "mounts": [
+                *_libraries(driver),
+                *(_mount(path, f"/usr/bin/{name}") for name, path in driver.binaries.items()),
+                *(_mount(path, path) for path in SOCKETS if Path(root + path).exists()),
+            ],
+        },
+    }
+    head = "# Written by `seatrial doctor --write-cdi`; regenerate after a driver update or a MIG change.\n"
+    return head + yaml.safe_dump(spec, sort_keys=False, default_flow_style=False)
+
+
+def _gpu_devices(driver: DriverFiles, gpus: Sequence[GpuFact], root: str) -> Iterator[dict[str, Any]]:
+    """Yield NVML's GPUs, the slices of those in MIG mode, and all of them together."""
+    every: dict[str, None] = {}
+    for gpu in gpus:
+        minor = gpu.index if gpu.minor is None else gpu.minor
+        if gpu.mig_enabled or minor not in driver.gpus:
+            continue
+        nodes = [driver.gpus[minor].path]
+        if gpu.mig is not None:
+            nodes += nvml.capability_nodes(gpu, root)
+        every.update(dict.fromkeys(nodes))
+        for name in (gpu.mig or str(gpu.index), gpu.uuid):
+            yield {"name": name, "containerEdits": {"deviceNodes": [{"path": path} for path in nodes]}}
+    if every:
+        yield {"name": "all", "containerEdits": {"deviceNodes": [{"path": path} for path in every]}}
+
+
+def _wsl_devices(driver: DriverFiles) -> list[dict[str, Any]]:
+    """Return the device of WSL 2, where one node stands for all GPUs."""
+    return [{"name": "all", "containerEdits": {"deviceNodes": [{"path": node.path} for node in driver.control]}}]
+
+
+def _libraries(driver: DriverFiles) -> Iterator[dict[str, Any]]:
+    for folder in LIBRARY_FOLDERS.get(os.uname().machine, LIBRARY_FOLDERS["x86_64"]):
+        for library in driver.libraries:
+            for name in library.names:
+                yield _mount(library.path, f"{folder}/{name}")
+
+
+def _mount(source: str, target: str) -> dict[str, Any]:
+    return {"hostPath": source, "containerPath": target, "options": list(MOUNT_OPTIONS)}

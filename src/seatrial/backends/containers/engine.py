@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 import shutil
@@ -23,12 +22,12 @@ from seatrial.backends.containers.client import (
     EngineClient,
     container_state,
     is_unknown,
+    start_error,
 )
-from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.mounts import held_sources
-from seatrial.backends.containers.run_options import RunOptions, run_options
+from seatrial.backends.containers.run_options import run_argv
 from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.findings.catalogue import mid_sentence
 from seatrial.job.in_container import (
@@ -92,27 +91,27 @@ class ContainerEngine(ABC):
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
         """Read the facts in the engine's ``info``; ``program`` is its client."""
 
-    def options(self, container: ContainerPlan, image: str) -> RunOptions:
-        """Return the container's options on this engine. Pure."""
-        return run_options(container, image).plus(**self.own_options)
+    def argv(self, client_call: Sequence[str], container: ContainerPlan, image: str, **options: Any) -> list[str]:
+        """Return the command line that runs a container on this engine. Pure."""
+        return run_argv(client_call, container, image, bare_tmpfs=self.bare_tmpfs, **self.own_options, **options)
 
     def compile(self, plan: Plan) -> list[str]:
-        container, image = _container(plan)
-        return self.options(container, image).plus(detach=True).argv(self.call)
+        return self.argv(self.call, *_container(plan), detach=True)
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         container, image = _container(plan)
-        options = self.options(container, image).plus(detach=True)
         with held_sources(container), self._removed_on_failure(run_dir) as id_file:
-            ended = self._run(options.plus(cidfile=id_file), START_TIMEOUT_S)
+            argv = self.argv(self.client.call, container, image, detach=True, cidfile=id_file)
+            ended = command.run(argv, timeout_s=START_TIMEOUT_S)
             _require_success(self.name, ended)
             return self._handle(ended.stdout.strip(), container.labels, plan.run_id, run_dir)
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
-        options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
+        options = {"remove": True, "interactive": True, "tty": sys.stdin.isatty()}
         with held_sources(container), self._removed_on_failure(run_dir) as id_file:
-            ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.client.call), keep_stderr=True)
+            argv = self.argv(self.client.call, container, image, cidfile=id_file, **options)
+            ended = command.call_interactive(argv, keep_stderr=True)
             if ended.exit_code in (125, 126, 127) and not _agent_has_started(plan):
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
         return ended.exit_code
@@ -122,7 +121,7 @@ class ContainerEngine(ABC):
         if ended.exit_code != 0:
             raise self.client.unavailable(ended.stderr)
         targets = []
-        for one in map(self._inspect, ended.stdout.split()):
+        for one in filter(None, (self.client.inspect("container", each) for each in ended.stdout.split())):
             if STATUSES.get(one["State"]["Status"].lower()) != "created":
                 targets.append(one)
             elif COMPOSE_LABEL not in _labels(one):  # Compose is about to start its own
@@ -203,11 +202,6 @@ class ContainerEngine(ABC):
                 raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"])
         return ended.exit_code
 
-    def _inspect(self, container_id: str) -> dict[str, Any]:
-        ended = command.check([*self.client.call, "container", "inspect", container_id], timeout_s=ANSWER_TIMEOUT_S)
-        container: dict[str, Any] = json.loads(ended.stdout)[0]
-        return container
-
     def _act(self, handle: Handle, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Run ``container WORDS`` on a run's container; one that is gone or has ended already is left alone."""
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
@@ -235,9 +229,6 @@ class ContainerEngine(ABC):
 
     def _remove_now(self, container_id: str) -> None:
         self.client.ask("container", "rm", "--force", "--volumes", container_id)
-
-    def _run(self, options: RunOptions, timeout_s: float) -> command.Completed:
-        return command.run(options.argv(self.client.call), timeout_s=timeout_s)
 
 
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:

@@ -15,9 +15,14 @@ from secrets import token_hex
 from typing import Any
 
 from seatrial.backends.base import Freed, ImageFacts
-from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, with_algorithm
-from seatrial.backends.containers.errors import last_line, pull_error, start_error
-from seatrial.backends.containers.run_options import RunOptions
+from seatrial.backends.containers.client import (
+    ANSWER_TIMEOUT_S,
+    EngineClient,
+    last_line,
+    pull_error,
+    start_error,
+    with_algorithm,
+)
 from seatrial.errors import (
     CommandError,
     CommandTimeoutError,
@@ -237,9 +242,8 @@ class ImageStore:
     def find_python(self, reference: str) -> str | None:
         """Return the path of a Python >= 3.8 inside, found by running the image; None without one."""
         for candidate in PYTHON_CANDIDATES:
-            options = {"cap_drop": ["ALL"], "entrypoint": candidate, "networks": ["none"], "pull": "never"}
-            safe = RunOptions(reference, ("-c", FIND_PYTHON), {**options, "read_only": True, "remove": True})
-            ended = command.run(safe.argv(self.call), timeout_s=ANSWER_TIMEOUT_S)
+            argv, safe = (candidate, "-c", FIND_PYTHON), ("--cap-drop", "ALL", "--read-only")
+            ended = self.run_once(reference, argv, timeout_s=ANSWER_TIMEOUT_S, options=safe)
             if ended.exit_code == 0:
                 return ended.stdout.strip() or candidate
             if ended.exit_code in (125, 126):  # the engine itself failed: the next candidate would, too
@@ -354,4 +358,8 @@ def image_facts(inspected: dict[str, Any]) -> ImageFacts:
         cmd=tuple(config.get("Cmd") or ()),
         env=dict(line.partition("=")[::2] for line in config.get("Env") or ()),
         workdir=config.get("WorkingDir") or "",
+        ports=bool(config.get("ExposedPorts")),
+        health_check=bool(config.get("Healthcheck")),
+        user=str(config.get("User") or ""),
+        layers=tuple((inspected.get("RootFS") or {}).get("Layers") or ()),
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends.base import EngineFacts
+from seatrial.backends.containers.cdi import CDI_KIND
 from seatrial.errors import GpuContractError
 from seatrial.findings.finding import GENERATE_CDI
 from seatrial.job.plan import Gpu, Injection, Mount
@@ -28,7 +29,6 @@ DEFAULT_CAPABILITIES = ("compute", "utility")
 DRIVER_FOLDER = "/usr/local/nvidia/lib64"
 WSL_MOUNT = "/usr/lib/wsl"
 
-CDI_KIND = "nvidia.com/gpu"
 TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
 
 

@@ -1,15 +1,20 @@
-"""ContainerPlan → the options of one container, and the argv that is printed and run. Pure."""
+"""ContainerPlan → the options of one container, and the argv that is printed and run; the host's variables for it."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from seatrial.errors import UsageError
 from seatrial.job.in_container import FRAMED_LOG, LOG_LABEL
 from seatrial.job.plan import ContainerPlan, Mount
+from seatrial.system.host import Host
+from seatrial.system.project_files import read_text
+from seatrial.system.text import as_typed
 
 #: Options whose flag is not their name.
 _FLAGS = {
@@ -19,28 +24,10 @@ _FLAGS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """One container to run, with the options that are set: long flags with underscores."""
-
-    image: str
-    command: tuple[str, ...]
-    options: Mapping[str, Any]
-
-    def plus(self, **options: Any) -> RunOptions:
-        """Return the same with some options set or replaced."""
-        return RunOptions(self.image, self.command, {**self.options, **options})
-
-    def argv(self, client_call: Sequence[str]) -> list[str]:
-        """Return the command line that runs it."""
-        words = [*client_call, "container", "run"]
-        for name, value in sorted(self.options.items()):
-            words += _flag(_FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
-        return [*words, self.image, *self.command]
-
-
-def run_options(container: ContainerPlan, image: str) -> RunOptions:
-    """Return the options for every engine; an engine adds its own (log driver, …) with ``plus``.
+def run_argv(
+    client_call: Sequence[str], container: ContainerPlan, image: str, *, bare_tmpfs: str = "", **more: Any
+) -> list[str]:
+    """Return the command line that runs a container.
 
     - The plan's command replaces the image's ENTRYPOINT and CMD: the agent is PID 1 and runs them itself.
     - ``--mount`` and not ``--volume``: an engine would create a missing source as an empty folder owned by root.
@@ -49,51 +36,52 @@ def run_options(container: ContainerPlan, image: str) -> RunOptions:
     - The agent begins in ``/``, and the target in the plan's workdir: with an empty entry in an image's LD_LIBRARY_PATH
       the loader looks in the working directory (ld.so(8)), and PID 1 would run files of the project.
     - ``--pull never``: images are pulled before, with progress and with our own errors.
+
+    Args:
+        bare_tmpfs: ends the options of each tmpfs.
+        more: options of an engine or a call (log driver, detach …): long flags with underscores.
     """
-    wanted: dict[str, Any] = {
-        "cap_add": list(container.capabilities),
+    options = {
+        "cap_add": container.capabilities,
         "cap_drop": ["ALL"],
         "cpus": container.cpus,
-        "devices": list(container.devices),
+        "devices": container.devices,
         "entrypoint": container.command[0] if container.command else None,
-        "envs": dict(container.env),
+        "envs": container.env,
         "gpus": container.gpus_flag,
-        "groups_add": list(container.groups),
+        "groups_add": container.groups,
         "hostname": container.hostname,
-        "labels": dict(container.labels),
+        "labels": container.labels,
         "memory": container.memory_bytes,
         "memory_swap": container.memory_bytes,
-        "mounts": [mount_fields(mount) for mount in container.mounts],
+        "mounts": [mount_option(mount) for mount in container.mounts],
         "name": container.name,
         "pids_limit": container.pids,
-        "network_aliases": [container.network_alias] if container.network_alias else [],
-        "networks": [container.network] if container.network else [],
-        "publish": list(container.publish),
+        "network_aliases": container.network_alias or None,
+        "networks": container.network or None,
+        "publish": container.publish,
         "pull": "never",
         "read_only": container.read_only_root,
         "runtime": container.runtime,
         "security_options": ["no-new-privileges", *container.security_opts],
         "shm_size": container.shm_bytes,
         "stop_timeout": container.stop_timeout_s,
-        "tmpfs": [f"{tmpfs.target}:{tmpfs.options}" for tmpfs in container.tmpfs],
-        "ulimit": list(container.ulimits),
+        "tmpfs": [f"{tmpfs.target}:{tmpfs.options}{bare_tmpfs}" for tmpfs in container.tmpfs],
+        "ulimit": container.ulimits,
         "user": container.user,
         "userns": container.userns,
         "workdir": "/" if container.labels.get(LOG_LABEL) == FRAMED_LOG else container.workdir,
     }
-    options = {name: value for name, value in wanted.items() if value is not False and value not in (None, [], {})}
-    return RunOptions(image, tuple(container.command[1:]), options)
+    words = [*client_call, "container", "run"]
+    for name, value in sorted({**options, **more}.items()):
+        words += _flag(_FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
+    return [*words, image, *container.command[1:]]
 
 
-def mount_fields(mount: Mount) -> list[str]:
-    """Return the fields of ``--mount``, which engines read as a line of CSV: names may hold commas."""
-    fields = ["type=bind", _csv(f"source={mount.source}"), _csv(f"target={mount.target}")]
-    return [*fields, "readonly"] if mount.read_only else fields
-
-
-def _csv(field: str) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([field])
+def mount_option(mount: Mount) -> str:
+    """Return the value of ``--mount``, which engines read as a line of CSV: names may hold commas."""
+    line, fields = io.StringIO(), ["type=bind", f"source={mount.source}", f"target={mount.target}"]
+    csv.writer(line, lineterminator="").writerow([*fields, "readonly"] if mount.read_only else fields)
     return line.getvalue()
 
 
@@ -105,9 +93,64 @@ def _flag(flag: str, value: Any) -> list[str]:
             return [flag]
         case dict():
             return [word for key, item in value.items() for word in (flag, f"{key}={item}")]
-        case list() if flag == "--mount":
-            return [word for fields in value for word in (flag, ",".join(fields))]
-        case list():
+        case list() | tuple():
             return [word for item in value for word in (flag, str(item))]
         case _:
             return [flag, str(value)]
+
+
+#: Source: https://docs.docker.com/engine/cli/proxy/ lists these; programs read either case, so both are passed.
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+
+
+def read_env_file(path: Path, host: Host) -> dict[str, str]:
+    """Read variables in Docker's format: ``NAME=value`` verbatim, quotes included; ``NAME`` alone takes the
+    host's value if it has one; ``#`` begins a comment line.
+
+    Raises UsageError naming file and line.
+    """
+    lines = read_text(path, inside=None).splitlines()
+    variables: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        line = line.lstrip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not name or "\0" in line or any(character.isspace() for character in name):
+            raise UsageError(
+                f"{path}:{number}: expected NAME=value, got {name!r}",
+                cause="Docker's format: no export, and no space around the equals sign",
+                run=f"sed -n {number}p {as_typed(path)}",
+            )
+        if equals:
+            variables[name] = value
+        elif name in host.env:
+            variables[name] = host.env[name]
+    return variables
+
+
+def proxy_env(host: Host) -> dict[str, str]:
+    """Return the host's proxy variables in upper and lower case; where they differ the lower case counts, as in curl.
+
+    One whose URL holds a login is not among them: everybody may read an engine's variables (``docker inspect``).
+    """
+    found = {}
+    for name in PROXY_VARIABLES:
+        value = host.env.get(name.lower()) or host.env.get(name)
+        if value and not _holds_login(value):
+            found[name] = found[name.lower()] = value
+    return found
+
+
+def proxies_with_login(host: Host) -> tuple[str, ...]:
+    """Return names of the proxy variables set on this host whose URL holds a login: they travel as secrets do."""
+    names = (name for upper in PROXY_VARIABLES for name in (upper, upper.lower()))
+    return tuple(name for name in names if _holds_login(host.env.get(name, "")))
+
+
+def _holds_login(url: str) -> bool:
+    """Return whether it has a login; a value that is not a URL counts if it has an @."""
+    try:
+        return bool(urlsplit(url).password)
+    except ValueError:
+        return "@" in url

@@ -16,10 +16,11 @@ from seatrial.backends.kubernetes.client import configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
-from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, secret
-from seatrial.backends.kubernetes.pods import Pod, end_of, newest, state_of, workload_state
+from seatrial.backends.kubernetes.pod import Manifest, secret
+from seatrial.backends.kubernetes.survey import Pod, newest, state_of, workload_state
 from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
+from seatrial.job.in_container import RUN_LABEL
 from seatrial.job.plan import MAX_BYTES, EngineAddress, Plan
 from seatrial.system import agent_archive, command
 from seatrial.system.host import Host
@@ -67,15 +68,10 @@ class Kubernetes:
 
     def facts(self) -> EngineFacts:
         """Check from files alone whether there is a cluster to contact. Its own facts are survey's."""
-        why = configured(self._host)
-        if why is None:
-            return EngineFacts(
-                self.name,
-                available=False,
-                reason=not_configured(self._host),
-                fix="kubectl config get-contexts   # KUBECONFIG names another file",
-            )
-        return EngineFacts(self.name, available=True, reason=why)
+        source = configured(self._host)
+        fix = None if source else "kubectl config get-contexts   # KUBECONFIG names another file"
+        reason = source or not_configured(self._host)
+        return EngineFacts(self.name, available=source is not None, reason=reason, fix=fix)
 
     def compile(self, plan: Plan) -> list[str]:
         return ["kubectl", "create", "--filename", "manifests.yaml"]
@@ -132,14 +128,13 @@ class Kubernetes:
             if state.status == "gone":
                 _confirm(cluster, handle.engine)
             return state
-        verdict = workload_state(workloads)
+        verdict, message = workload_state(workloads)
         if verdict == "failed" and not workloads:  # deleted, and its pods are ending
             verdict = "active" if any(not pod.ended for pod in pods) else "failed"
         state = state_of(pods, plan.nodes, verdict)
         if state.status == "exited" and verdict == "failed" and state.exit_code is None:
-            ends = [end for one in workloads if (end := end_of(one.get("status") or {})) and not end.well]
             code = reported_exit_code(self._workload_events(cluster, plan))  # its pods are gone
-            return replace(state, exit_code=code, error=state.error or next((end.message for end in ends), None))
+            return replace(state, exit_code=code, error=state.error or message)
         if state.status != "created" and not any(pod.unreachable for pod in pods):
             return state
         return replace(state, waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))

@@ -40,10 +40,11 @@ Object = dict[str, Any]
 T = TypeVar("T")
 
 
-def kubeconfigs(host: Host) -> Iterator[Path]:
-    """Yield the files that exist, of those that KUBECONFIG names, or the usual one."""
+def kubeconfigs(host: Host, root: str = "") -> Iterator[Path]:
+    """Yield the files that exist, of those that KUBECONFIG names, or the usual one. ``root`` stands for ``/``."""
+    home = host.env.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  Path's raises without a home
     for name in host.env.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's raises without a home
+        path = Path(root + (home + name[1:] if name.startswith("~/") else name))
         if name and path.is_file():
             yield path
 
@@ -203,10 +204,13 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
     ) -> Object:
         """Send one request. Raises SeatrialError with the server's own words."""
-        content = None if body is None else json.dumps(body)
-        response = await self._respond(method, path, params=dict(params or {}), content=content, headers=headers)
-        answer: Object = response.json()
-        return answer
+        api = await self._api()
+        given = {"params": params, "content": json.dumps(body) if body is not None else None, "headers": headers}
+        arguments: Any = {key: value for key, value in given.items() if value}
+        with _errors_as_ours(api.auth.server):
+            async with api.call_api(method, base=path, version="", **arguments) as response:
+                answer: Object = response.json()
+                return answer
 
     async def lines(self, path: str, **params: str) -> AsyncIterator[bytes]:
         """Yield the lines of a watch or a followed log, until the server ends it."""
@@ -324,10 +328,3 @@ class Cluster:
                 ) from None
             why = str(error) if type(error) is ValueError else f"the kubeconfig cannot be used: {error}"
             raise no_cluster(why) from error
-
-    async def _respond(self, method: str, path: str, **arguments: Any) -> Any:
-        api = await self._api()
-        arguments = {key: value for key, value in arguments.items() if value}
-        with _errors_as_ours(api.auth.server):
-            async with api.call_api(method, base=path, version="", **arguments) as response:
-                return response

@@ -22,8 +22,7 @@ from seatrial.backends.base import Echo, time_ns
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.pending import Surroundings, explain, explain_workload, gpu_holders, is_of_run
 from seatrial.backends.kubernetes.pod import selector
-from seatrial.backends.kubernetes.pods import Pod, read_pod
-from seatrial.backends.kubernetes.survey import read_node
+from seatrial.backends.kubernetes.survey import Pod, read_node, read_pod
 from seatrial.backends.log_sink import Cursor, Sink, Turn
 from seatrial.errors import SeatrialError
 from seatrial.events import Event, HostPod, Note
@@ -80,9 +79,8 @@ class PodProgress:
             await self._trouble(pod, "NodeNotReady", "Node is not ready")
         if pod.reason in ("OOMKilled", "Evicted", "Preempting"):
             await self._trouble(pod, pod.reason, pod.message or "")
-        for condition in item.get("status", {}).get("conditions") or []:
-            if condition.get("reason") == "Unschedulable":
-                await self._trouble(pod, "FailedScheduling", condition.get("message", ""))
+        if pod.unschedulable:
+            await self._trouble(pod, "FailedScheduling", pod.unschedulable)
         if pod.deleted and pod.started and not pod.ended:
             self._once(f"{pod.name} is being deleted; its target received SIGTERM and may save")
         if pod.ended and pod.exit_code == EXIT_POD_STOPPED:

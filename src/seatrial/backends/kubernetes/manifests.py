@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.kubernetes import admission
 from seatrial.backends.kubernetes.pod import (
     DEFAULT_CONTAINER,
-    RUN_LABEL,
     Manifest,
     agent_volumes,
+    check_admission,
     claim_template,
     config_maps,
     described,
@@ -26,7 +25,7 @@ from seatrial.backends.kubernetes.pod import (
 )
 from seatrial.errors import UsageError
 from seatrial.job.cluster import ClusterPlan, Kind
-from seatrial.job.in_container import EXIT_POD_STOPPED
+from seatrial.job.in_container import EXIT_POD_STOPPED, RUN_LABEL
 from seatrial.job.own_workload import own_container_of, replicas
 from seatrial.job.plan import Plan
 
@@ -87,7 +86,7 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
     workloads = _own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster)
     for workload in workloads:
-        admission.check(workload, plan.job.own.file if plan.job.own else None)
+        check_admission(workload, plan.job.own.file if plan.job.own else None)
     return [*maps, *claim_template(cluster), *workloads]
 
 
@@ -97,18 +96,11 @@ def agent_plan(plan: Plan) -> str:
     return json.dumps(whole, indent=1)
 
 
-def rendezvous(cluster: ClusterPlan) -> str:
-    """Return the ``HOST:PORT`` at which the other nodes reach node 0."""
-    return _address(cluster, 0)
-
-
 def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
-    """Return ``HOST:PORT`` of every node; () where only the first has a name."""
-    return tuple(_address(cluster, node) for node in range(cluster.nodes)) if KINDS[cluster.kind].names_all else ()
-
-
-def _address(cluster: ClusterPlan, node: int) -> str:
-    return f"{KINDS[cluster.kind].host.format(name=cluster.name, node=node)}:{cluster.port}"
+    """Return ``HOST:PORT`` of every node; of node 0 alone where the others have no name."""
+    row = KINDS[cluster.kind]
+    nodes = range(cluster.nodes if row.names_all else 1)
+    return tuple(f"{row.host.format(name=cluster.name, node=node)}:{cluster.port}" for node in nodes)
 
 
 # ------------------------------------------------------------------------------------------------- the kinds

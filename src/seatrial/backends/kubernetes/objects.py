@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.backends.kubernetes.client import ApiError
 from seatrial.backends.kubernetes.manifests import KINDS
-from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, Manifest, pod_spec, selector
-from seatrial.backends.kubernetes.pods import Pod, read_pod
+from seatrial.backends.kubernetes.pod import MANAGED_BY, Manifest, pod_spec, selector
+from seatrial.backends.kubernetes.survey import Pod, read_pod
 from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError
 from seatrial.job.cluster import ClusterPlan
-from seatrial.job.in_container import CONTAINER_MODELS
+from seatrial.job.in_container import CONTAINER_MODELS, RUN_LABEL
 from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:

@@ -1,16 +1,219 @@
-"""Layer 8, the container: started as for training, CUDA in it sees the GPUs and runs a kernel on each."""
+"""Layers 7 and 8: the image, with its requirements on the driver; the container, started as for training."""
 
 from __future__ import annotations
 
+import operator
+import re
 from typing import Any
 
 from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, unknown, worst
-from seatrial.doctor.checks.image import does_not_start, without_python
 from seatrial.doctor.inspection import LookError
 from seatrial.doctor.machine import Machine
-from seatrial.errors import GpuContractError
+from seatrial.errors import GpuContractError, SeatrialError
+from seatrial.findings.catalogue import AT_START
 from seatrial.findings.gpu_missing import explain_missing
+from seatrial.findings.match import match_text
 from seatrial.job.units import format_bytes
+
+#: Names of GPUs of data centres and workstations, where a newer CUDA's compatibility libraries work.
+#: Source: https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+FORWARD_COMPATIBLE = re.compile(
+    r"\b(H\d{2,3}|B\d{2,3}|GB\d+|GH\d+|A\d{1,3}|L\d{1,2}S?|T4|V100|P\d{1,3}|Tesla|RTX (A|PRO)\w*)\b"
+)
+
+_COMPARE = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def _without_image(machine: Machine) -> Verdict | None:
+    if machine.inspection.is_process:
+        return skipped("a plain process has no image")
+    return skipped("no image to inspect") if machine.inspection.reference is None else None
+
+
+def without_python(machine: Machine) -> Verdict | None:
+    """Skip what needs a Python inside; ``image.python`` reports how to name one."""
+    return skipped("no Python inside to look with") if machine.inspection.python is None else None
+
+
+IMAGE = Layer("image", "Image", needs="image.present", skips=_without_image)
+
+
+@IMAGE.check(
+    "present", "The image or container exists", "subject-missing", needs="engine.any", skips=False, timeout_s=10
+)
+def _present(machine: Machine) -> Verdict:
+    inspection, request = machine.inspection, machine.inspection.request
+    if inspection.is_process:
+        return skipped("a plain process has no image")
+    if request.container is not None and inspection.inspected is None:
+        engine = machine.engine.name if machine.engine else "docker"
+        return found(
+            "subject-missing",
+            [f"{machine.engine.name if machine.engine else 'no engine'}: no running container {request.container}"],
+            message=f"Container {request.container} is not running",
+            cause="It has another name, or it has ended: only one that is running can be looked into",
+            fix=f"{engine} ps --all   # its name; one that has ended: {engine} start {request.container}",
+        )
+    try:
+        image = inspection.image
+    except SeatrialError as error:
+        return unknown(f"the image cannot be read: {error.message}")
+    if inspection.reference is None:
+        return skipped("no image to inspect; name one: seatrial doctor --image IMAGE")
+    if image is None:
+        assert machine.engine is not None
+        return found(
+            "subject-missing",
+            [f"{machine.engine.name}: no image {inspection.reference}"],
+            message=f"Image {inspection.reference} is not in {machine.engine.name.capitalize()}'s store",
+            fix=f"{machine.engine.name} pull {inspection.reference}",
+        )
+    return ok(f"{request.container or inspection.reference}, {image.id[:19]}")
+
+
+@IMAGE.check("requires", "The driver supports the CUDA version it requires", "image-requires-newer-driver")
+def _requires(machine: Machine) -> Verdict:
+    """Check NVIDIA_REQUIRE_CUDA, which only the toolkit's legacy hook reads; CDI and device nodes do not."""
+    assert machine.inspection.image is not None
+    env, inventory = machine.inspection.image.env, machine.inventory
+    text, offered = env.get("NVIDIA_REQUIRE_CUDA", ""), inventory.cuda_driver_version
+    if not text and "CUDA_VERSION" in env:  # minor versions are compatible: the major one is required
+        text = f"cuda>={env['CUDA_VERSION'].split('.')[0]}.0"
+    if not text:
+        return ok("it requires no CUDA version from the driver")
+    if offered is None:
+        return unknown(f"the image requires {text[:60]}, but the driver's CUDA version is unknown")
+    if env.get("NVIDIA_DISABLE_REQUIRE") in ("1", "true"):
+        return ok("it disables its requirement (NVIDIA_DISABLE_REQUIRE)")
+    if meets(text, offered, inventory.driver_version or "", [gpu.name for gpu in inventory.gpus]):
+        return ok(f"it requires {text.split()[0]}; the driver supports CUDA {offered}")
+    fix = "upgrade the driver, or use an image with a lower CUDA; to try anyway: --env NVIDIA_DISABLE_REQUIRE=1"
+    return found("image-requires-newer-driver", [f"image: {text[:200]}", f"driver: CUDA up to {offered}"], fix=fix)
+
+
+def meets(requirement: str, cuda: str, driver: str, names: list[str]) -> bool:
+    """Return True if one of the alternatives holds: spaces stand for or, commas for and.
+
+    Source: NVIDIA Container Toolkit documentation, "Constraints": cuda>=12.4 brand=tesla,driver>=470,driver<471 …
+    """
+    brand = "tesla" if any(FORWARD_COMPATIBLE.search(name) for name in names) else "geforce"
+    values = {"cuda": cuda, "driver": driver, "brand": brand}
+    return any(all(_holds(term, values) for term in terms.split(",")) for terms in requirement.split())
+
+
+def _holds(term: str, values: dict[str, str]) -> bool:
+    match = re.fullmatch(r"(\w+)(>=|<=|!=|=|<|>)(.+)", term)
+    if match is None or match.group(1) not in values:  # e.g. arch, which does not concern the driver
+        return True
+    name, sign, wanted = match.groups()
+    if name == "brand":
+        return (values[name] == wanted) == (sign == "=")
+    have, want = _numbers(values[name]), _numbers(wanted)
+    length = min(len(have), len(want)) or 1
+    return bool(_COMPARE[sign](have[:length], want[:length]))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", text)]
+
+
+@IMAGE.check(
+    "variables", "Its variables hide no GPU", "nvidia-visible-devices capabilities-lack-compute cuda-visible-devices"
+)
+def _variables(machine: Machine) -> Verdict:
+    assert machine.inspection.image is not None
+    env, problems = machine.inspection.image.env, []
+    hidden = env.get("NVIDIA_VISIBLE_DEVICES")
+    if hidden is not None and hidden.strip().lower() in ("void", "none", ""):
+        evidence = [f"image: NVIDIA_VISIBLE_DEVICES={hidden!r}"]
+        problems.append(found("nvidia-visible-devices", evidence, severity="warning"))
+    capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
+    if capabilities and not {"compute", "all"} & {word.strip() for word in capabilities.split(",")}:
+        evidence = [f"image: NVIDIA_DRIVER_CAPABILITIES={capabilities}"]
+        problems.append(found("capabilities-lack-compute", evidence, severity="warning"))
+    devices = env.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None and not re.fullmatch(r"\d+(,\d+)*", devices):
+        problems.append(found("cuda-visible-devices", [f"image: CUDA_VISIBLE_DEVICES={devices!r}"]))
+    return worst(problems, "its variables hide no GPU")
+
+
+@IMAGE.check(
+    "python", "It starts, and its Python runs", "program-not-there subject-does-not-start", skips=False, timeout_s=60
+)
+def _python(machine: Machine) -> Verdict:
+    """Start the image's Python that the inspection uses, at first without GPUs."""
+    inspection = machine.inspection
+    if not inspection.is_process and (nothing := _without_image(machine)):
+        return nothing
+    if inspection.python is None:
+        return unknown("No Python 3.8 or later found in the image; name it with --python PATH")
+    try:
+        return ok(f"Python {inspection.still['python']} inside")
+    except LookError as error:
+        return does_not_start(machine, error)
+
+
+def does_not_start(machine: Machine, error: LookError) -> Verdict:
+    """Return the catalogue's entry for an engine's message that it does not start."""
+    if known := match_text(error.stderr or str(error), AT_START):
+        known[0].fix = (known[0].fix or "").replace("<image>", machine.inspection.reference or "…")
+        return of_finding(known[0])
+    return found(
+        "subject-does-not-start",
+        [str(error), *error.stderr.splitlines()[-3:]],
+        message=str(error),
+        cause="This Python is not there, or it ended before it answered" if machine.inspection.is_process else None,
+        fix=error.error.run if error.error is not None else None,
+    )
+
+
+@IMAGE.check(
+    "driver-libraries",
+    "It contains no driver of its own",
+    "driver-libraries-in-image",
+    needs="image.python",
+    timeout_s=60,
+)
+def _carries_driver(machine: Machine) -> Verdict:
+    """Look in the image started without GPUs: with them, the host's own libraries are there, too."""
+    inspection = machine.inspection
+    if inspection.inspected is not None:
+        return skipped("in a running container the host's libraries look like its own; check with --image")
+    if nothing := without_python(machine):
+        return nothing
+    mounted = tuple(f"{mount.target}/" for mount in inspection.request.mounts)
+    paths = inspection.still["libraries"]["driver"]
+    inside = [path for path in paths if not path.startswith(mounted) and "stubs" not in path][:5]
+    if inside:
+        fix = f"RUN rm -f {' '.join(inside)}   # in the Dockerfile"
+        return found("driver-libraries-in-image", inside, fix=fix)
+    return ok("it contains no driver library")
+
+
+@IMAGE.check(
+    "compat", "Its compatibility libraries fit the GPU", "forward-compatibility", needs="image.python", timeout_s=60
+)
+def _compat(machine: Machine) -> Verdict:
+    if nothing := without_python(machine):
+        return nothing
+    paths = machine.inspection.still["libraries"]["compat"]
+    if not paths:
+        return ok("it contains no CUDA compatibility libraries")
+    versions = [match.group(1) for path in paths if (match := re.search(r"\.so\.(\d{3,}\.\d+(\.\d+)?)$", path))]
+    driver = machine.inventory.driver_version or machine.driver.version or ""
+    newer = any(_numbers(version) > _numbers(driver) for version in versions)
+    names = [gpu.name for gpu in machine.inventory.gpus]
+    if newer and driver and names and not all(FORWARD_COMPATIBLE.search(name) for name in names):
+        return found("forward-compatibility", [f"image: {', '.join(paths[:3])}", f"host: driver {driver}", *names])
+    return ok("its CUDA compatibility libraries fit this GPU, or are older than the driver")
+
 
 #: Docker's own. PyTorch's data loaders hand each batch over through it.
 DOCKER_SHM_BYTES = 64 * 2**20

@@ -8,7 +8,7 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown, worst
-from seatrial.doctor.checks.image import without_python
+from seatrial.doctor.checks.container import without_python
 from seatrial.doctor.machine import Machine
 from seatrial.findings.device_code import covers
 from seatrial.findings.gpu_missing import explain_missing

@@ -51,7 +51,7 @@ def _cluster(machine: Machine) -> ClusterObjects:
 
 @KUBERNETES.check("reachable", "The cluster responds", "k8s-unreachable", needs="", skips=False, timeout_s=26)
 def _reachable(machine: Machine) -> Verdict:
-    path = cluster.kubeconfig(machine.host, machine.root)
+    path = machine.kubeconfig
     if path is None:
         why = not_configured(machine.host)
         named = machine.host.env.get("KUBECONFIG")
@@ -205,9 +205,9 @@ def trying(image: str, models: Volume) -> Layer:
 
     @layer.check("pod", "A pod pulls, mounts, writes, logs and ends", "k8s-pod-failed", timeout_s=cluster.TRY_S + 15)
     def _pod(machine: Machine) -> Verdict:
-        path = cluster.kubeconfig(machine.host, machine.root)
+        assert machine.kubeconfig is not None, "its cluster responds"
         try:
-            return ok(cluster.try_pod(machine.root + (path or ""), image, models))
+            return ok(cluster.try_pod(machine.kubeconfig, image, models))
         except ClusterError as error:
             return found("k8s-pod-failed", [f"image: {image}", str(error)])
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from seatrial.backends.containers.env_file import proxy_env, read_env_file
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import home_env, inside
+from seatrial.backends.containers.run_options import proxy_env, read_env_file
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
-from seatrial.backends.containers.env_file import proxy_env
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import checked_mount, home_mounts, place_mounts, real_source, shielded
+from seatrial.backends.containers.run_options import proxy_env
 from seatrial.errors import UsageError
 from seatrial.job.in_container import (
     AGENT_GRACE_S,

@@ -93,16 +93,6 @@ def test_twice_in_one_folder_is_a_conflict(host: Path) -> None:
     assert specs.findings[0].evidence == [str(host / "cdi/a.json"), str(host / "cdi/b.json")]
 
 
-def test_a_spec_older_than_the_driver_is_stale(host: Path) -> None:
-    (host / "cdi/nvidia.yaml").write_text(YAML.format(root=host))
-    (host / "lib/libcuda.so.580.159.04").unlink()
-    specs = read_specs([host / "cdi"])
-    assert "nvidia.com/gpu=0" in specs.names
-    (finding,) = specs.findings
-    assert (finding.id, finding.evidence) == ("cdi-spec-stale", [f"{host}/lib/libcuda.so.580.159.04"])
-    assert "nvidia-ctk cdi generate" in (finding.fix or "")
-
-
 @cases("name", "text", "cause")
 def test_a_broken_spec_is_a_finding(host: Path, name: str, text: str, cause: str) -> None:
     (host / "cdi" / name).write_text(text)

@@ -8,10 +8,9 @@ import pytest
 
 from fakes import a_container, a_plan, a_program
 from seatrial.backends.containers import images as own_storage
-from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.env_file import proxies_with_login, proxy_env
+from seatrial.backends.containers.docker_and_podman import Docker, Podman
 from seatrial.backends.containers.images import OwnImage, unused_images
-from seatrial.backends.containers.podman import Podman
+from seatrial.backends.containers.run_options import proxies_with_login, proxy_env
 from seatrial.errors import GpuContractError
 from seatrial.images.dockerfile.render import OURS
 from seatrial.job.plan import EngineAddress, Mount, Tmpfs

@@ -125,7 +125,7 @@ def api(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("grace_s", [30, 0])
 def test_no_worker_comes_back_and_pods_get_their_grace(api: ApiWithAnOperator, grace_s: int) -> None:
-    ending.end(cast(Cluster, api), api.plan, [api.workload], grace_s)
+    ending.end(cast("Cluster", api), api.plan, [api.workload], grace_s)
     assert len(api.started) == 2, "the pods of before, and none after"
     assert not [path for path in api.objects if path not in (api.workload, api.maker)]
     assert [graces[0] for graces in api.graces.values()] == [grace_s] * 2
@@ -135,5 +135,5 @@ def test_no_worker_comes_back_and_pods_get_their_grace(api: ApiWithAnOperator, g
 def test_what_a_workload_left_behind_that_is_gone(api: ApiWithAnOperator) -> None:
     """Orphan the pods as `kubectl delete pytorchjob --cascade=orphan` does: they run on, Services have no owner."""
     api.delete(api.workload, propagation="Orphan")
-    ending.end(cast(Cluster, api), api.plan, [], 30)
+    ending.end(cast("Cluster", api), api.plan, [], 30)
     assert api.objects == {} and len(api.started) == 2

@@ -1,4 +1,4 @@
-"""Manifests: golden texts of every kind, valid for every version of Kubernetes since 1.25 and for the CRDs."""
+"""Manifests: golden texts of every kind, valid for every version of Kubernetes since 1.25, the CRDs and webhooks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
 from manifest_rules import CRDS, CUSTOM, VERSIONS, violations
 from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES, as_yaml
 from seatrial.backends.kubernetes.objects import copy_pod
-from seatrial.backends.kubernetes.pod import secret
+from seatrial.backends.kubernetes.pod import check_admission, secret
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
+from seatrial.system.project_files import parse_yaml
 from tables import cases, constant
 
 POOL = constant(__file__, "POOL")
@@ -213,3 +214,20 @@ def test_what_steers_the_loader_is_the_targets_and_not_pid_1s(tmp_path):
     assert "LD_PRELOAD" not in plan.cluster.env and "PYTHONPATH" not in plan.cluster.env
     assert plan.agent.env["LD_PRELOAD"] == "/workspace/evil.so" and plan.agent.env["PYTHONPATH"] == "lib"
     assert plan.cluster.env["LEVEL"] == "3"
+
+
+GOOD = constant(__file__, "GOOD")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_the_operators_take_is_taken(name: str) -> None:
+    check_admission(parse_yaml(GOOD[name], name), None)
+
+
+@cases("of", "old", "new", "words")
+def test_what_the_operators_refuse_is_refused(of: str, old: str, new: str, words: str) -> None:
+    assert old in GOOD[of]
+    with pytest.raises(UsageError) as caught:
+        check_admission(parse_yaml(GOOD[of].replace(old, new), of), "job.yaml")
+    assert words in caught.value.message and caught.value.cause and "webhook of " in caught.value.cause
+    assert caught.value.run == "${EDITOR:-vi} job.yaml"

@@ -1,9 +1,12 @@
-"""Podman: rootful and rootless. It has no daemon: every command is the engine."""
+"""Docker (rootful, rootless and Desktop) and Podman (which has no daemon: every command is the engine)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +15,83 @@ from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.log import K8sFile, OpenLog
-from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import GpuContractError, SeatrialError
-from seatrial.findings.finding import ADD_SUBIDS, GENERATE_CDI
+from seatrial.findings.finding import ADD_SUBIDS, GENERATE_CDI, INSTALL_DOCKER
 from seatrial.job.plan import ContainerPlan
 from seatrial.probe import processes
 from seatrial.system import command
+
+#: dockerd searches its own PATH for this program, and offers ``--gpus`` if it finds it. Source: moby
+#: daemon/nvidia_linux.go.
+HOOK = "nvidia-container-runtime-hook"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Docker(ContainerEngine):
+    """The Docker engine behind the ``docker`` command, in the context it is set to."""
+
+    dialect = Dialect(
+        "docker",
+        install=INSTALL_DOCKER,
+        restart="sudo systemctl restart docker",
+        info_format="{{json .}}",
+        info_key="ServerVersion",
+        storage_root="{{.DockerRootDir}}",
+        buildkit=True,
+        compose=True,
+        label_form='{{.Label "%s"}}',
+    )
+    #: ``local`` keeps lines as bytes and small. Its log is the only copy of the evidence until the host has collected
+    #: it, so it is not cut (the default is 100 MB); it goes with the container.
+    own_options: ClassVar = {"log_driver": "local", "log_options": ["max-size=1t", "max-file=1", "compress=false"]}
+
+    def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
+        return docker_facts(info, hook=shutil.which(HOOK, path=SYSTEM_PATH) is not None, client=program)
+
+
+def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFacts:
+    """Read the engine's facts from ``docker info``.
+
+    Args:
+        hook: the toolkit's hook is on this machine.
+        client: path of the docker program.
+
+    Source of the keys: docs.docker.com/reference/api/engine, SystemInfo; CDISpecDirs from 25, DiscoveredDevices
+    from 28.3.
+    """
+    options = {option.partition(",")[0] for option in info.get("SecurityOptions") or []}
+    version = str(info["ServerVersion"])
+    desktop = str(info.get("OperatingSystem", "")).startswith("Docker Desktop")
+    snap = str(info.get("DockerRootDir", "")).startswith("/var/snap/") or os.path.realpath(client).startswith("/snap/")
+    kinds = {"Desktop": desktop, "from the snap": snap, "(rootless)": "name=rootless" in options}
+    spec_dirs = tuple(info.get("CDISpecDirs") or ())
+    return EngineFacts(
+        "docker",
+        available=True,
+        reason=" ".join(["Docker", version, *(word for word, is_so in kinds.items() if is_so), "responds"]),
+        version=version,
+        rootless="name=rootless" in options,
+        runtimes=tuple(sorted(info.get("Runtimes") or {})),
+        cdi_spec_dirs=spec_dirs,
+        cdi_devices=_cdi_devices(info, spec_dirs),
+        nvidia_hook=hook and not desktop,
+        selinux="name=selinux" in options,
+        cpu_limits=bool(info.get("CpuCfsQuota")),
+        cores=info.get("NCPU"),
+        memory_limits=bool(info.get("MemoryLimit")),
+        cgroup_driver=info.get("CgroupDriver"),
+        desktop=desktop,
+        snap=snap,
+    )
+
+
+def _cdi_devices(info: dict[str, Any], spec_dirs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the devices that the engine has discovered, else those in the folders that it reads."""
+    if "DiscoveredDevices" in info:
+        devices = info["DiscoveredDevices"] or []
+        return tuple(device["ID"] for device in devices if device.get("Source") == "cdi")
+    return read_specs(Path(folder) for folder in spec_dirs).names
+
 
 #: Facts of every Podman. Source: podman-run(1).
 PODMAN: dict[str, Any] = {
@@ -52,8 +126,8 @@ class Podman(ContainerEngine):
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
         return podman_facts(info, DEFAULT_SPEC_DIRS)
 
-    def options(self, container: ContainerPlan, image: str) -> RunOptions:
-        """Return the options. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.
+    def argv(self, client_call: Sequence[str], container: ContainerPlan, image: str, **options: Any) -> list[str]:
+        """Return the command line. Raises GpuContractError for ``--gpus``, which Podman accepts and ignores.
 
         Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 ``podman run --gpus all`` on a machine
         without a GPU ends with exit code 0.
@@ -64,18 +138,17 @@ class Podman(ContainerEngine):
                 cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
                 run=GENERATE_CDI,
             )
-        options = super().options(container, image)
-        bare = [tmpfs + self.bare_tmpfs for tmpfs in options.options.get("tmpfs", [])]
-        return options.plus(tmpfs=bare) if bare else options
+        return super().argv(client_call, container, image, **options)
 
     def open_log(self, handle: Handle) -> OpenLog:
         """Open the file that conmon writes; if it is unreadable (``sudo podman``), the output after the end.
 
         With ``keep-id`` the file lies in a folder of the container's root; then conmon's open file is read.
         """
-        try:
-            about = self._inspect(handle.id)
-        except SeatrialError:  # it is gone
+        about = None
+        with contextlib.suppress(SeatrialError):
+            about = self.client.inspect("container", handle.id)
+        if about is None:  # it is gone
             return super().open_log(handle)
         logs = [*self.client.call, "container", "logs", handle.id]
         wait = shlex.join([*self.client.call, "container", "wait", handle.id])

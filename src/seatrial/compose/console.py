@@ -1,4 +1,4 @@
-"""Show the outputs of a group's members on one terminal, and find a member's run by its name."""
+"""The command line of ``seatrial up``, its console, and the outputs of a group's members on it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,64 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-from seatrial.compose.group import Group, GroupStore, Member
-from seatrial.errors import RunNotFoundError, SeatrialError
-from seatrial.runs.run import Run
-from seatrial.runs.store import RunStore
+from seatrial.compose.group import Group, GroupStore
+from seatrial.errors import SeatrialError
+from seatrial.job.model import Job
 from seatrial.runs.streams import Stream
 from seatrial.system.host import Host
 
-if TYPE_CHECKING:
-    from seatrial.compose.request import Console
+
+@dataclass(frozen=True)
+class UpRequest:
+    """Holds the command line of ``seatrial up``.
+
+    Attributes:
+        names: services; () for all.
+        files: named by ``-f``; () if the project's own is looked for.
+        profiles: of the Compose file, added to those in COMPOSE_PROFILES.
+        plan_only: print what would happen and change nothing. whole: with the override file.
+        gpus, backend: replace the file's for each member. target: the machine that a plan is for.
+        notify: replaces [notify] of the file; as typed.
+    """
+
+    project: Path
+    names: tuple[str, ...] = ()
+    name: str | None = None
+    plan_only: bool = False
+    whole: bool = False
+    detach: bool = False
+    gpus: str | None = None
+    backend: str | None = None
+    target: str | None = None
+    as_json: bool = False
+    files: tuple[Path, ...] = ()
+    profiles: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Console:
+    """Holds the functions by which the command line prints to the user and gets consent.
+
+    Attributes:
+        note: prints a line of ours. write: prints a target's output.
+        building: while what it gives holds, what that gives takes the lines of a build or download.
+        working: returns a context in which a terminal shows these words and the elapsed time.
+        show: a whole answer (a plan, a receipt), on standard output.
+        allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.
+    """
+
+    note: Callable[[str], None]
+    building: Callable[[], AbstractContextManager[Callable[[str], None]]]
+    write: Callable[[Stream, bytes], None]
+    show: Callable[[str], None]
+    allow: Callable[[Job], None]
+    working: Callable[[str], AbstractContextManager[object]] = nullcontext
+
 
 #: A line that has not ended by then is passed on as it is: a progress bar writes no line feed at all.
 _MOST_BYTES = 64 * 1024
@@ -100,29 +146,3 @@ def follow_group(
         group = store.read(group.id) or group
     for follower in followers.values():
         follower.join()
-
-
-def find_run(store: RunStore, reference: str) -> Run:
-    """Find a run as ``RunStore.find`` does, or by a service's name in the newest group that has one of that name.
-
-    Raises RunNotFoundError; for a service without a run, its sentence has the reason.
-    """
-    members = newest_members(store)
-    runs = {name: member.run for name, (_, member) in members.items() if member.run is not None}
-    without = next((found for name, found in members.items() if name == reference and name not in runs), None)
-    try:
-        return store.find(reference, also=runs)
-    except RunNotFoundError:
-        if without is None:
-            raise
-        group, member = without
-        why = f": {member.why}" if member.why else ""
-        raise RunNotFoundError(
-            f'"{reference}" of group {group.id} has no run; it is {member.state}{why}',
-            run=f"seatrial runs show {group.id}",
-        ) from None
-
-
-def newest_members(store: RunStore) -> dict[str, tuple[Group, Member]]:
-    """Return each member's name → the newest group that has one, and it."""
-    return {member.name: (group, member) for group in GroupStore(store).all() for member in group.members}
