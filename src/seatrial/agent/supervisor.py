@@ -49,9 +49,9 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
     signals.raise_stopped()
     os.umask(0o022)
     cgroup = Cgroup()
-    _write_started(journal, cgroup, alterable, unverified)
     hooks = os.path.join(plan.run_dir, "python-hooks")
     try:
+        _write_started(journal, cgroup, alterable, unverified)
         make_folder(plan.run_dir)  # a TrainJob's lies in the folder of models, where nobody made it
         secrets = take(plan.secrets, plan.secrets_dir)
         journal.hide(encode(secrets))
