@@ -9,7 +9,7 @@ import time
 import pytest
 
 from agent_process import FLOOR, Agent
-from pace import slowness
+from pace import slowness, until
 from seatrial import events, frames
 from seatrial.agent import isolation
 from seatrial.backends.log_sink import Sink
@@ -351,7 +351,8 @@ def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_pa
     log = b""
     while b"xxx" not in log:  # the target has begun to print
         log += os.read(process.stdout.fileno(), 4096)
-    time.sleep(8)
+    started = [child.pid for child in processes.descendants(process.pid)]
+    until(lambda: all(map(gone, started)), "the target's end, which needs an agent that drops its output")
     log += process.communicate(timeout=60)[0]
     assert process.returncode == 0
     agent.parse(log)

@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from pace import until
 from seatrial.agent.hook import install
 from seatrial.agent.tune.trial import restore
 from tables import constant
@@ -124,9 +124,7 @@ def test_workers_are_gone_when_it_is_and_their_queues_are_empty_before_it_measur
     script = loop(loader=", num_workers=2, prefetch_factor=9, multiprocessing_context='fork'")
     _, [one] = trial(tmp_path, script)
     assert one["warmup_steps"] >= 20
-    time.sleep(0.2)
-    left = [path for path in Path("/proc").glob("[0-9]*/cwd") if _leads_to(path, tmp_path)]
-    assert left == []
+    until(lambda: not any(_leads_to(path, tmp_path) for path in Path("/proc").glob("[0-9]*/cwd")), "the workers' end")
 
 
 def _leads_to(path, folder):
