@@ -282,7 +282,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "registry.log").open("wb") as log:
         server = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
     try:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while not _answers(address):
             assert time.monotonic() < deadline_s and server.poll() is None, (tmp_path / "registry.log").read_text()
             time.sleep(0.1)

@@ -70,6 +70,6 @@ class Terminal:
         deadline_s = time.monotonic() + timeout_s
         while self.read(1.0) is not None:
             assert time.monotonic() < deadline_s, self.shown.decode()
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=120)
         os.close(self._ours)
         return code

@@ -35,7 +35,7 @@ class Typing:
     def end(self) -> int:
         """No more input; the agent's exit code."""
         os.close(self.pipe)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=120)
         return self.process.returncode
 
 

@@ -165,7 +165,7 @@ def test_a_live_container_is_not_removed(launcher):
 
 
 def wait_for_ready(launcher, handle):
-    until(lambda: "ready" in launcher.log(handle), timeout_s=30)
+    until(lambda: "ready" in launcher.log(handle))
 
 
 def test_exec_runs_next_to_the_target(launcher, capfd):

@@ -283,7 +283,7 @@ def test_two_starts_with_one_name_are_one_run(local_project: Project) -> None:
         assert (refused.wait(), runs.poll()) == (2, None)
         assert f'The name "pair{pair}" belongs to run ' in refused.communicate()[1]
         local_project.write("go", "")
-        assert runs.wait(60) == 0, runs.communicate()[1]
+        assert runs.wait(120) == 0, runs.communicate()[1]
         runs.communicate()
 
 

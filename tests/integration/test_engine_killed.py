@@ -123,7 +123,7 @@ def test_up_goes_on_from_what_is_complete(project: Project, engine: Engine, down
     project.write("compose.yaml", COMPOSE)
     running, out = begun(project, engine)
     engine.kill()
-    assert running.wait(60) == 5, out.read_text()
+    assert running.wait(120) == 5, out.read_text()
     assert "the Docker daemon does not respond" in out.read_text()
     time.sleep(down_s)
     engine.start()

@@ -64,7 +64,7 @@ def exporter(tmp_path):
     assert "/metrics" in process.stderr.readline()
     yield port
     process.terminate()
-    assert process.wait(30) == 0 and process.stderr.read() == ""
+    assert process.wait(120) == 0 and process.stderr.read() == ""
 
 
 def test_promtool_has_no_complaint_of_syntax(exporter):
@@ -100,5 +100,5 @@ def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
         assert float(found[0]["value"][1]) > 0 and found[0]["metric"]["job"] == "seatrial"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
         log.close()

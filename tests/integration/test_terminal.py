@@ -34,7 +34,7 @@ def run_on(project: Project, script: str) -> Terminal:
 def end(terminal: Terminal) -> int:
     """Its exit code; the terminal is as it was."""
     terminal.expect(b"receipt.html")
-    terminal.process.wait(timeout=30)
+    terminal.process.wait(timeout=120)
     assert terminal.is_as_before
     return terminal.end()
 

@@ -32,7 +32,7 @@ def _requested(folder: Path, script: str, **plan: object) -> tuple[int, dict, di
     process = agent.start()
     agent.wait_for_output("ready")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     [finished] = agent.events("agent.finished")
     return process.returncode, agent.exited(), finished
 

@@ -105,7 +105,7 @@ def test_a_crash_is_a_finding_and_no_green(host: FakeHost) -> None:
 
 def test_a_check_that_hangs_is_given_up(host: FakeHost) -> None:
     release = threading.Event()
-    hangs = Check("other.hangs", "It answers", (), lambda machine: ok(str(release.wait(30))), timeout_s=0.2)
+    hangs = Check("other.hangs", "It answers", (), lambda machine: ok(str(release.wait(300))), timeout_s=0.2)
     [result] = examine.examine(host.machine(), a_layer(hangs))
     release.set()
     assert result.verdict.status == "unknown" and result.verdict.findings[0].id == "check-timed-out"

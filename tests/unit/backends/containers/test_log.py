@@ -94,7 +94,7 @@ def step(seq: int) -> bytes:
     return frames.encode(frames.REPORT, b'%d 1.0 {"step": %d}' % (seq, seq))
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it never happened"
@@ -154,7 +154,7 @@ def test_two_who_follow_write_it_once(container: Container) -> None:
     began_s = time.monotonic()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 120
     assert container.out() == b"".join(b"line %d\n" % number for number in range(1, 40))
     assert container.numbers() == list(range(1, 40)) and container.index_holds()
 
