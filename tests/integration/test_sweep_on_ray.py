@@ -41,7 +41,7 @@ TPE = ("--search", "tpe", "--set", "lr=log:1e-3..1e-1", "--metric", "accuracy:ma
 
 
 def environ_of(folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in environment(folder).items() if not name.startswith("RAY_")}
+    kept = {name: value for name, value in environment(folder).items() if not name.startswith(("RAY_", "OMP_"))}
     return {**kept, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
 

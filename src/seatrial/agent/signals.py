@@ -26,10 +26,7 @@ class StoppedEarly(Exception):
 
 
 def raise_stopped() -> None:
-    """Let a stopping signal end the checks until the target runs. PID 1 ignores what it has no handler for.
-
-    A second one does not interrupt what the first has begun.
-    """
+    """Let the first stopping signal end the checks until the target runs. PID 1 ignores what it has no handler for."""
 
     def stop(number: int, frame: Any) -> None:
         for stopping in STOPPING:
