@@ -52,7 +52,7 @@ def _why_not(backend: Docker | Podman) -> str | None:
     if backend.images.image(IMAGE) is None:
         return f"{backend.name} has no image {IMAGE}"
     argv = [*backend.call, "run", "--rm", "--pull", "never", IMAGE, "true"]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     return None if ended.returncode == 0 else f"{backend.name} runs no container: {ended.stderr.strip()[-300:]}"
 
 
@@ -121,7 +121,7 @@ def build_image(tmp_path: Path) -> Iterator[BuildImage]:
 
     yield build
     for removal in built:
-        subprocess.run(removal, capture_output=True, timeout=120)
+        subprocess.run(removal, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="session")
@@ -138,8 +138,8 @@ def project_name(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for engine in ("docker", "podman"):
         try:
             listing = [engine, "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", f"reference=*/{name}:*"]
-            for tag in subprocess.run(listing, capture_output=True, text=True, timeout=60).stdout.split():
-                subprocess.run([engine, "image", "rm", tag], capture_output=True, timeout=60)
+            for tag in subprocess.run(listing, capture_output=True, text=True, timeout=300).stdout.split():
+                subprocess.run([engine, "image", "rm", tag], capture_output=True, timeout=300)
         except FileNotFoundError:
             pass
 
@@ -243,10 +243,10 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) ->
     except subprocess.TimeoutExpired:
         why_not = "it did not start within 240 s"
     if why_not is not None:
-        subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=120)
+        subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=300)
         pytest.skip(f"no cluster: {why_not}")
     yield folder / "kubeconfig"
-    subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=120)
+    subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="session")

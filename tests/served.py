@@ -55,7 +55,7 @@ class Server:
         return f"http://127.0.0.1:{self.address[1]}"
 
     def client(self, **settings: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=120, trust_env=False, **settings)
+        return httpx.Client(base_url=self.url, timeout=300, trust_env=False, **settings)
 
     def predict(self, *numbers: float, **settings: Any) -> httpx.Response:
         with self.client() as client:

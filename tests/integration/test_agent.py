@@ -268,7 +268,7 @@ time.sleep(60)
     process = agent.start()
     agent.wait_for_output("ready")
     process.terminate()
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert agent.log("stdout.log") == b"ready\nsaved\n"
 
 
@@ -353,7 +353,7 @@ def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_pa
         log += os.read(process.stdout.fileno(), 4096)
     started = [child.pid for child in processes.descendants(process.pid)]
     until(lambda: all(map(gone, started)), "the target's end, which needs an agent that drops its output")
-    log += process.communicate(timeout=120)[0]
+    log += process.communicate(timeout=300)[0]
     assert process.returncode == 0
     agent.parse(log)
     assert agent.events("agent.finished")
@@ -414,9 +414,9 @@ for step, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=4, n
 """
     agent = Agent(tmp_path, script)
     process = agent.start()
-    agent.wait_for(lambda: b"ready" in agent.log("stdout.log"), timeout_s=60)
+    agent.wait_for(lambda: b"ready" in agent.log("stdout.log"))
     process.terminate()
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert process.returncode == 0, (torch.__version__, agent.log("stderr.log"))
     assert b"saved" in agent.log("stdout.log")
 
@@ -433,9 +433,9 @@ time.sleep(60)
 """
     agent = Agent(tmp_path, script, launcher="torchrun", processes=2)
     process = agent.start()
-    agent.wait_for(lambda: all(b"ready%d" % rank in agent.log("stdout.log") for rank in (0, 1)), timeout_s=60)
+    agent.wait_for(lambda: all(b"ready%d" % rank in agent.log("stdout.log") for rank in (0, 1)))
     process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert process.returncode == 0, agent.log("stderr.log")
     assert b"rank 0" in agent.log("stdout.log") and b"rank 1" in agent.log("stdout.log")
 
@@ -449,7 +449,7 @@ def test_the_agent_is_light(tmp_path):
     time.sleep(4)
     after = processes.read(process.pid)
     process.terminate()
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert after.cpu_seconds - before.cpu_seconds <= 4 * 0.02 * slowness()
     assert after.rss_bytes < 30_000_000
 

@@ -13,6 +13,7 @@ import pytest
 
 from cdi_specs import written_spec
 from fakes import a_container, a_plan
+from here import free_ports
 from pace import slowness, until
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import (
@@ -57,7 +58,7 @@ class Launcher:
         (self.folder / "agent.json").write_text(json.dumps({"agent": agent}))
         return self.backend.start(self.plan(*command, **container), self.folder)
 
-    def ended(self, handle, timeout_s=60):
+    def ended(self, handle, timeout_s=300):
         until(lambda: self.backend.state(handle).status not in ("created", "running"), "the end", timeout_s)
         return self.backend.state(handle)
 
@@ -151,14 +152,14 @@ def test_stop_kills_what_ignores_sigterm_after_the_grace(launcher):
 
 
 def test_kill_ends_it_now(launcher):
-    handle = launcher.start("sleep", "60")
+    handle = launcher.start("sleep", "600")
     launcher.backend.kill(handle)
     assert launcher.ended(handle).exit_code == 137
     launcher.backend.kill(handle)
 
 
 def test_a_live_container_is_not_removed(launcher):
-    handle = launcher.start("sleep", "60")
+    handle = launcher.start("sleep", "600")
     with pytest.raises(EngineError):
         launcher.backend.remove(handle)
     assert launcher.backend.state(handle).status == "running"
@@ -169,7 +170,7 @@ def wait_for_ready(launcher, handle):
 
 
 def test_exec_runs_next_to_the_target(launcher, capfd):
-    handle = launcher.start("sleep", "60", env={"MARK": "here"})
+    handle = launcher.start("sleep", "600", env={"MARK": "here"})
     assert launcher.backend.exec(handle, ["sh", "-c", "echo $MARK; exit 7"], interactive=False) == 7
     assert capfd.readouterr().out == "here\n"
     launcher.backend.kill(handle)
@@ -202,7 +203,7 @@ def on_a_terminal(launcher, *words):
 
 
 def test_exec_has_a_terminal_when_the_caller_has_one(launcher):
-    handle = launcher.start("sleep", "60")
+    handle = launcher.start("sleep", "600")
     exit_code, output = on_a_terminal(launcher, "exec", handle.id, str(launcher.folder))
     assert "/dev/pts/" in output
     assert exit_code == 5
@@ -230,7 +231,7 @@ def test_a_shell_that_cannot_start_names_the_reason(docker_launcher, capfdbinary
 
 
 def test_a_name_in_use_harms_nobody(launcher):
-    first = launcher.start("sleep", "60")
+    first = launcher.start("sleep", "600")
     with pytest.raises(NameInUseError, match=f"seatrial-test-{launcher.label}"):
         launcher.start("true")
     assert launcher.backend.state(first).status == "running"
@@ -288,11 +289,11 @@ def test_gpus_without_the_toolkit_break_the_contract(docker_launcher):
 
 @pytest.mark.docker
 def test_a_port_in_use(docker_launcher):
-    first = docker_launcher.start("sleep", "60", network="bridge", publish=["127.0.0.1:18123:80"])
-    with pytest.raises(EngineError, match="Port 18123"):
-        docker_launcher.start(
-            "true", network="bridge", publish=["127.0.0.1:18123:80"], name=f"seatrial-test-{docker_launcher.label}-2"
-        )
+    [port] = free_ports()
+    taken = {"network": "bridge", "publish": [f"127.0.0.1:{port}:80"]}
+    first = docker_launcher.start("sleep", "600", **taken)
+    with pytest.raises(EngineError, match=f"Port {port}"):
+        docker_launcher.start("true", **taken, name=f"seatrial-test-{docker_launcher.label}-2")
     assert docker_launcher.containers() == [first.id]
 
 

@@ -109,7 +109,7 @@ def run_script(
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, uid, uid)
     argv = run_options(container, IMAGE).plus(remove=True).argv([engine_name])
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert isinstance(report, dict)

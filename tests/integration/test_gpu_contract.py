@@ -177,7 +177,7 @@ def test_a_stop_meanwhile_ends_both(tmp_path, driver):
     process = subprocess.Popen(agent.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
     agent.wait_for_output("up")
     process.terminate()
-    process.communicate(timeout=120)
+    process.communicate(timeout=240)
     assert process.returncode == 1 and agent.exited()["cause"] == "exited"
     assert agent.events("note")[0]["message"] == "the run was stopped before its torch was tested"
     assert isolation.find_run(agent.plan["run_id"]) == []
@@ -219,7 +219,7 @@ def test_a_stop_during_the_checks_ends_before_the_target(tmp_path, driver):
     process = subprocess.Popen(agent.command, stderr=subprocess.PIPE, env=env)
     agent.wait_for(lambda: agent.events("agent.started"))
     process.terminate()
-    assert b"stopped by SIGTERM before the target was started" in process.communicate(timeout=120)[1]
+    assert b"stopped by SIGTERM before the target was started" in process.communicate(timeout=240)[1]
     assert process.returncode == 128 + 15 and agent.events("target.started") == []
     assert agent.events("agent.finished")[0]["exit_code"] == 128 + 15
 
@@ -242,7 +242,7 @@ sys.exit(supervisor.supervise(run, journal.Journal(run.evidence_dir), None))
 def test_a_stop_behind_the_first_line_of_evidence_ends_the_run_once(tmp_path):
     agent = required(tmp_path, HERE)
     argv = [sys.executable, "-c", STOPPED_TWICE, str(agent.record / "agent.json")]
-    done = subprocess.run(argv, capture_output=True, timeout=120)
+    done = subprocess.run(argv, capture_output=True, timeout=240)
     assert (done.returncode, b"Traceback" in done.stderr) == (128 + 15, False), done.stderr
     assert agent.events("agent.finished")[0]["exit_code"] == 128 + 15 and agent.events("gpu.check") == []
 

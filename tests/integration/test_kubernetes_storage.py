@@ -85,7 +85,7 @@ def test_a_project_goes_through_a_registry(project: Project, registry: str, node
         request = urllib.request.Request(
             f"http://{registry}/v2/{repository}/manifests/{tag}", method="HEAD", headers={"Accept": wanted}
         )
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             assert image["digest"] == answer.headers["Docker-Content-Digest"]
     finally:
         tag = project.receipt()["header"]["image"]["tag"]

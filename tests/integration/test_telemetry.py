@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 
 import pytest
 
 from here import free_ports
+from pace import until
 from seatrial.monitor.reading import ContainerNames, MachineReader
 from seatrial.probe import machine
 from seatrial.system.host import Host
@@ -38,7 +40,7 @@ def test_a_container_is_found_named_and_measured(engine):
         reader = MachineReader(names)
         names.look_up([identity], wait=True)
         reader.read()
-        for _ in range(20):  # until it has its memory, and its turn on a busy machine
+        for _ in range(60):  # until it has its memory, and its turn on a busy machine
             time.sleep(1.5)
             [row] = [row for row in reader.read()["containers"] if row["id"] == identity]
             if row["memory_bytes"] > 60e6 and row["cpu_cores"] > 0.2 and row["shm_used_bytes"] >= 5e6:
@@ -88,15 +90,13 @@ def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
          f"--web.listen-address=127.0.0.1:{listen}"], stderr=log, stdout=log, cwd=tmp_path,
     )  # fmt: skip
     try:
-        for _ in range(60):
-            time.sleep(0.5)
-            try:
-                url = f"http://127.0.0.1:{listen}/api/v1/query?query=seatrial_machine_memory_used_bytes"
-                found = json.load(urllib.request.urlopen(url))["data"]["result"]
-            except OSError:
-                continue
-            if found:
-                break
+        url = f"http://127.0.0.1:{listen}/api/v1/query?query=seatrial_machine_memory_used_bytes"
+
+        def answer():
+            with suppress(OSError):  # it does not listen yet
+                return json.load(urllib.request.urlopen(url, timeout=300))["data"]["result"]
+
+        found = until(answer, "a value")
         assert float(found[0]["value"][1]) > 0 and found[0]["metric"]["job"] == "seatrial"
     finally:
         process.terminate()

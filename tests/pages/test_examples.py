@@ -168,7 +168,7 @@ def served(tmp_path: Path) -> Iterator[str]:
 def answer(address: str, body: object = None) -> tuple[int, dict[str, Any]]:
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(address, data, timeout=120) as reply:
+        with urllib.request.urlopen(address, data, timeout=300) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)

@@ -32,7 +32,7 @@ def _requested(folder: Path, script: str, **plan: object) -> tuple[int, dict, di
     process = agent.start()
     agent.wait_for_output("ready")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     [finished] = agent.events("agent.finished")
     return process.returncode, agent.exited(), finished
 
@@ -68,7 +68,7 @@ def test_a_script_that_has_finished_by_itself_at_that_moment(tmp_path: Path) -> 
         process.send_signal(signal.SIGTERM)
         agent.wait_for(lambda agent=agent: any(event["origin"] == "engine" for event in agent.events("signal")))
         (folder / "answered").touch()
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
         assert process.returncode == code
 
 

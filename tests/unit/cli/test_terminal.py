@@ -42,7 +42,7 @@ def on_a_terminal(argv: list[str], stdout: int | None = None, columns: int = 120
         if not more:
             break
     os.close(ours)
-    assert child.wait(timeout=120) == 0, shown.decode()
+    assert child.wait(timeout=300) == 0, shown.decode()
     return shown.replace(b"\r\n", b"\n")
 
 
@@ -236,7 +236,7 @@ def test_a_file_with_the_terminal_disturbs_nobody(tmp_path: Path) -> None:
 def test_in_a_log_it_is_a_line_of_its_own(after_s: str) -> None:
     """CI puts both streams into one file."""
     command = [sys.executable, "-c", LIVE, repr((b" 10%|#", b" 20%|##", b"\n", b"done\n")), after_s]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
     own, _, rest = ended.stdout.partition(b"\n")
     assert own == b" 10%|# 20%|##" and b"\x1b" not in ended.stdout
     result = [line for line in rest.splitlines() if line != b"done"]

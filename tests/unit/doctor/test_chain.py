@@ -187,7 +187,7 @@ def inside(gpus: bool, **environ: str) -> dict[str, Any]:
     """Look inside with a plain interpreter that has nothing of ours installed (-S: no site-packages)."""
     order = json.dumps({"modules": modules(), "gpus": gpus})
     argv = [sys.executable, "-I", "-S", "-c", LOADER]
-    done = subprocess.run(argv, input=order, capture_output=True, text=True, timeout=60, env=environ)
+    done = subprocess.run(argv, input=order, capture_output=True, text=True, timeout=300, env=environ)
     assert done.stderr == "" and "secret" not in done.stdout
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts

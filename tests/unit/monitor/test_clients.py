@@ -71,19 +71,19 @@ class Served:
     def get(self, path, host="127.0.0.1"):
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers={"Host": host})
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
     def connect(self, data=b""):
-        made = socket.create_connection(("127.0.0.1", self.port), timeout=120)
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=300)
         made.sendall(data)
         return made
 
     def next_reading(self):
         """The newest, as the page gets it."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/events", timeout=120) as stream:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/events", timeout=300) as stream:
             return json.loads(stream.readline().removeprefix(b"data: "))
 
     def close(self):

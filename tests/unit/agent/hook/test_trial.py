@@ -38,7 +38,7 @@ def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, requested=
     if changes:
         env["SEATRIAL_TUNE"] = json.dumps(changes)
     command = [sys.executable, *prefix, "train.py"]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=90)
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
     return ended, [line["trial"] for line in lines if "trial" in line]
 

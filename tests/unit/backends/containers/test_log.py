@@ -94,7 +94,7 @@ def step(seq: int) -> bytes:
     return frames.encode(frames.REPORT, b'%d 1.0 {"step": %d}' % (seq, seq))
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 300) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it never happened"
