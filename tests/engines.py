@@ -181,25 +181,19 @@ def container_project(request: pytest.FixtureRequest) -> Iterator[Project]:
     made.clean()
 
 
-@pytest.fixture
-def docker_project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    made = _project(request, "docker")
-    yield made
-    made.clean()
+def _project_of(backend: str) -> Any:
+    """Make the fixture of a project for this backend alone."""
+
+    @pytest.fixture(name=f"{backend}_project")
+    def fixture(request: pytest.FixtureRequest) -> Iterator[Project]:
+        made = _project(request, backend)
+        yield made
+        made.clean()
+
+    return fixture
 
 
-@pytest.fixture
-def podman_project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    made = _project(request, "podman")
-    yield made
-    made.clean()
-
-
-@pytest.fixture
-def local_project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    made = _project(request, "local")
-    yield made
-    made.clean()
+docker_project, podman_project, local_project = map(_project_of, ("docker", "podman", "local"))
 
 
 @pytest.fixture(scope="session")

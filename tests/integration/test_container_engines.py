@@ -68,15 +68,8 @@ class Launcher:
         return "" if ended.returncode else ended.stdout + ended.stderr
 
     def containers(self):
-        argv = [
-            *self.backend.call,
-            "ps",
-            "--all",
-            "--quiet",
-            "--no-trunc",
-            "--filter",
-            f"label=seatrial.test={self.label}",
-        ]
+        listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label=seatrial.test={self.label}"]
+        argv = [*self.backend.call, *listing]
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
     def clean(self):
@@ -245,28 +238,23 @@ def test_an_image_that_is_not_there(launcher):
     assert launcher.backend.images.image("localhost/no-such-image:1") is None
 
 
-def test_a_program_that_is_not_in_the_image(launcher):
-    with pytest.raises(ImageError, match="cannot run no-such-program"):
-        launcher.start("no-such-program")
-    assert launcher.containers() == []
+NOT_THERE = Mount(source=Path("/no/such/folder"), target="/data")
+GPU_HERE = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 
 
-def test_a_folder_to_mount_that_is_not_there(launcher):
-    with pytest.raises(UntrustedPathError, match="Cannot open /no"):
-        launcher.start("true", mounts=[Mount(source=Path("/no/such/folder"), target="/data")])
-    assert launcher.containers() == []
-
-
-def test_an_unknown_runtime(launcher):
-    with pytest.raises(EngineError, match="no runtime named kata-test"):
-        launcher.start("true", runtime="kata-test")
-    assert launcher.containers() == []
-
-
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
-def test_a_gpu_node_that_is_not_there_breaks_the_contract(launcher):
-    with pytest.raises(GpuContractError, match="/dev/nvidia0 does not exist"):
-        launcher.start("true", devices=["/dev/nvidia0"])
+@pytest.mark.parametrize(
+    ("command", "options", "error", "words"),
+    [
+        ("no-such-program", {}, ImageError, "cannot run no-such-program"),
+        ("true", {"mounts": [NOT_THERE]}, UntrustedPathError, "Cannot open /no"),
+        ("true", {"runtime": "kata-test"}, EngineError, "no runtime named kata-test"),
+        pytest.param("true", {"devices": ["/dev/nvidia0"]}, GpuContractError, "nvidia0 does not exist", marks=GPU_HERE),
+    ],
+    ids=["program", "folder", "runtime", "gpu-node"],
+)
+def test_what_is_not_there_is_named_and_nothing_is_left(launcher, command, options, error, words):
+    with pytest.raises(error, match=words):
+        launcher.start(command, **options)
     assert launcher.containers() == []
 
 
