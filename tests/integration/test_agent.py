@@ -338,8 +338,9 @@ def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_pa
     log = b""
     while b"xxx" not in log:  # the target has begun to print
         log += os.read(process.stdout.fileno(), 4096)
-    started = [child.pid for child in processes.descendants(process.pid)]
-    until(lambda: all(map(gone, started)), "the target's end, which needs an agent that drops its output")
+    children = [child.pid for child in processes.descendants(process.pid)]
+    [target] = [pid for pid in children if b"target.py" in processes.command_line(pid)]
+    until(lambda: gone(target), "the target's end, which needs an agent that drops its output")
     log += process.communicate(timeout=300)[0]
     assert process.returncode == 0
     agent.parse(log)

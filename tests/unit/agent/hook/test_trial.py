@@ -23,7 +23,7 @@ def loop(epochs=9999, loader="", more="pass"):
     return SCRIPTS["preamble"] + SCRIPTS["loop"].format(epochs=epochs, loader=loader, more=more)
 
 
-def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, requested=True, changes=None, tried=()):
+def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=6.0, requested=True, changes=None, tried=()):
     (tmp_path / "train.py").write_text(script)
     folder = tmp_path / "reported"
     folder.mkdir(exist_ok=True)
