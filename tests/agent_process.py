@@ -71,7 +71,7 @@ class Agent:
 
     def run(self, **options: object) -> subprocess.CompletedProcess[bytes]:
         """To the end, with its output caught."""
-        return subprocess.run(self.command, capture_output=True, timeout=60, check=False, **options)
+        return subprocess.run(self.command, capture_output=True, timeout=240, check=False, **options)
 
     def start(self) -> subprocess.Popen[bytes]:
         """Started, and its target too."""
@@ -83,7 +83,7 @@ class Agent:
         """Until the target has printed this."""
         self.wait_for(lambda: text in self.log("stdout.log").decode())
 
-    def wait_for(self, condition: object, timeout_s: float = 60.0) -> None:
+    def wait_for(self, condition: object, timeout_s: float = 300) -> None:
         until(condition, timeout_s=timeout_s)
 
     def events(self, type: str) -> list[dict]:

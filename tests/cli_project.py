@@ -66,7 +66,7 @@ class Project:
         return path
 
     def cli(
-        self, *words: str, exit_code: int | None = 0, timeout_s: float = 120, **environ: str
+        self, *words: str, exit_code: int | None = 0, timeout_s: float = 300, **environ: str
     ) -> subprocess.CompletedProcess[str]:
         """A command to its end; fails unless it exits with ``exit_code`` (None: any)."""
         argv, env = self.argv(*words), {**self.environ, **environ}
@@ -156,7 +156,7 @@ class Project:
     def wait_for_output(self, text: str) -> None:
         self.wait_for(lambda: bool(self.runs) and text in self.output())
 
-    def wait_for(self, condition: Callable[[], object], timeout_s: float = 90) -> None:
+    def wait_for(self, condition: Callable[[], object], timeout_s: float = 300) -> None:
         until(condition, lambda: f"stderr: {self.runs and self.output('stderr')}; it", timeout_s)
 
     def handle(self) -> str:

@@ -67,4 +67,4 @@ def serving(store, token=None, interval_s=0.3, hidden=NOBODY, environ=None):
         yield f"http://127.0.0.1:{sock.getsockname()[1]}/", gpu
     finally:
         running.should_exit = True
-        thread.join(10)
+        thread.join(120)

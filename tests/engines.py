@@ -51,7 +51,7 @@ def _why_not(backend: Docker | Podman) -> str | None:
     if backend.images.image(IMAGE) is None:
         return f"{backend.name} has no image {IMAGE}"
     argv = [*backend.call, "run", "--rm", "--pull", "never", IMAGE, "true"]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     return None if ended.returncode == 0 else f"{backend.name} runs no container: {ended.stderr.strip()[-300:]}"
 
 
@@ -120,7 +120,7 @@ def build_image(tmp_path: Path) -> Iterator[BuildImage]:
 
     yield build
     for removal in built:
-        subprocess.run(removal, capture_output=True, timeout=120)
+        subprocess.run(removal, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="session")
@@ -137,8 +137,8 @@ def project_name(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for engine in ("docker", "podman"):
         try:
             listing = [engine, "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", f"reference=*/{name}:*"]
-            for tag in subprocess.run(listing, capture_output=True, text=True, timeout=60).stdout.split():
-                subprocess.run([engine, "image", "rm", tag], capture_output=True, timeout=60)
+            for tag in subprocess.run(listing, capture_output=True, text=True, timeout=300).stdout.split():
+                subprocess.run([engine, "image", "rm", tag], capture_output=True, timeout=300)
         except FileNotFoundError:
             pass
 
@@ -180,25 +180,19 @@ def container_project(request: pytest.FixtureRequest) -> Iterator[Project]:
     made.clean()
 
 
-@pytest.fixture
-def docker_project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    made = _project(request, "docker")
-    yield made
-    made.clean()
+def _project_of(backend: str) -> Any:
+    """Make the fixture of a project for this backend alone."""
+
+    @pytest.fixture(name=f"{backend}_project")
+    def fixture(request: pytest.FixtureRequest) -> Iterator[Project]:
+        made = _project(request, backend)
+        yield made
+        made.clean()
+
+    return fixture
 
 
-@pytest.fixture
-def podman_project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    made = _project(request, "podman")
-    yield made
-    made.clean()
-
-
-@pytest.fixture
-def local_project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    made = _project(request, "local")
-    yield made
-    made.clean()
+docker_project, podman_project, local_project = map(_project_of, ("docker", "podman", "local"))
 
 
 @pytest.fixture(scope="session")
@@ -242,10 +236,10 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) ->
     except subprocess.TimeoutExpired:
         why_not = "it did not start within 240 s"
     if why_not is not None:
-        subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=120)
+        subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=300)
         pytest.skip(f"no cluster: {why_not}")
     yield folder / "kubeconfig"
-    subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=120)
+    subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="session")
@@ -281,7 +275,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "registry.log").open("wb") as log:
         server = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
     try:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while not _answers(address):
             assert time.monotonic() < deadline_s and server.poll() is None, (tmp_path / "registry.log").read_text()
             time.sleep(0.1)

@@ -52,7 +52,7 @@ class ForkServer:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(120)
         shutil.rmtree(self._folder)
 
     def _last_words(self) -> str:

@@ -39,7 +39,7 @@ def within(limit_s: float, call: Callable[[], T], attempts: int = 3) -> T:
     raise AssertionError(f"took {', '.join(f'{each:.1f}' for each in took_s)} s, of {limit_s:.1f}")
 
 
-def until(there: Callable[[], T], what: object = "it", timeout_s: float = 90.0) -> T:
+def until(there: Callable[[], T], what: object = "it", timeout_s: float = 300) -> T:
     """Return the value of ``there`` once it is true; fail after so long, or longer on a busy machine."""
     began_s = time.monotonic()
     while not (found := there()):

@@ -76,7 +76,7 @@ class RayNodes:
                     start_new_session=True,
                 )
             )
-        until = time.monotonic() + 90
+        until = time.monotonic() + 240
         while "Ray runtime started" not in log.read_text():
             assert time.monotonic() < until, log.read_text()
             assert self.processes[-1].poll() is None, log.read_text()
@@ -88,7 +88,7 @@ class RayNodes:
             process.send_signal(signal.SIGTERM)
         for process in reversed(self.processes):
             try:
-                process.wait(20)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
             for pid in _session(process.pid):

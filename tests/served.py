@@ -43,7 +43,7 @@ class Server:
         self._ready = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
         if wait:
-            assert self._ready.wait(60), self.output
+            assert self._ready.wait(120), self.output
             assert self.process.poll() is None, self.output
 
     @property
@@ -55,20 +55,20 @@ class Server:
         return f"http://127.0.0.1:{self.address[1]}"
 
     def client(self, **settings: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=20, trust_env=False, **settings)
+        return httpx.Client(base_url=self.url, timeout=300, trust_env=False, **settings)
 
     def predict(self, *numbers: float, **settings: Any) -> httpx.Response:
         with self.client() as client:
             return client.post("/predict", json={"input": numbers}, **settings)
 
-    def raw(self, data: bytes, seconds: float = 5.0, until: bytes | None = None) -> bytes:
+    def raw(self, data: bytes, seconds: float = 60.0, until: bytes | None = None) -> bytes:
         """Return the answer, until the server closes, or this has come, or for so long."""
         with self.connect() as sock:
             sock.sendall(data)
             return read_all(sock, seconds, until)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, 10)
+        return socket.create_connection(self.address, 120)
 
     def children(self) -> list[int]:
         return [
@@ -78,7 +78,7 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """The exit code."""
         self.process.send_signal(number)
-        return self.process.wait(15)
+        return self.process.wait(120)
 
     def __enter__(self) -> Server:
         return self
@@ -87,7 +87,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait(120)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -101,7 +101,7 @@ class Server:
         self._ready.set()
 
 
-def read_all(sock: socket.socket, seconds: float = 5.0, until: bytes | None = None) -> bytes:
+def read_all(sock: socket.socket, seconds: float = 60.0, until: bytes | None = None) -> bytes:
     """Until the end of the stream or of the time, or until this has come."""
     end, data = time.monotonic() + seconds, b""
     while (left := end - time.monotonic()) > 0:
@@ -127,7 +127,7 @@ def request(body: Any = None, path: str = "/predict", more: str = "") -> bytes:
     return head.encode() + b"content-length: %d\r\n\r\n" % len(data) + data
 
 
-def gone(pid: int, seconds: float = 5.0) -> bool:
+def gone(pid: int, seconds: float = 60.0) -> bool:
     """Return True if the process has ended, or does within so long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -59,17 +59,17 @@ class Terminal:
         self.shown += more
         return more
 
-    def expect(self, text: bytes, timeout_s: float = 90) -> None:
+    def expect(self, text: bytes, timeout_s: float = 300) -> None:
         """Wait until this is on the screen."""
         deadline_s = time.monotonic() + timeout_s
         while text not in self.shown:
             assert self.read(0.1) is not None and time.monotonic() < deadline_s, self.shown.decode()
 
-    def end(self, timeout_s: float = 120) -> int:
+    def end(self, timeout_s: float = 300) -> int:
         """Read to the end; return the exit code."""
         deadline_s = time.monotonic() + timeout_s
         while self.read(1.0) is not None:
             assert time.monotonic() < deadline_s, self.shown.decode()
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=300)
         os.close(self._ours)
         return code

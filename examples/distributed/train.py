@@ -56,7 +56,8 @@ def main() -> None:
         model = DistributedDataParallel(model, device_ids=[device.index] if gpu else None)
     elif data_parallel and torch.cuda.device_count() > 1:
         model, batch = DataParallel(model), BATCH_SIZE * torch.cuda.device_count()
-    print(f"rank {rank} of {world} on {device}, {type(model).__name__}, batch {batch}", flush=True)
+    # In one write with its line end, which Python's unbuffered print would write by itself: ranks share the output.
+    print(f"rank {rank} of {world} on {device}, {type(model).__name__}, batch {batch}\n", end="", flush=True)
 
     data = digits(4096)
     sampler = DistributedSampler(data, num_replicas=world, rank=rank)

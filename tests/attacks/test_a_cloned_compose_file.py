@@ -454,7 +454,7 @@ def test_a_file_that_is_rewritten_during_its_build_starts_what_was_confirmed(clo
             cloned.write("compose.yaml", requested + more)
             cloned.write(".env", "COMPOSE_PROJECT_NAME=hostile\n")
         time.sleep(0.05)
-    assert command.wait(60) == 0 and rewritten
+    assert command.wait(120) == 0 and rewritten
     assert (cloned.folder / "started").exists() and not (cloned.folder / "hostile").exists()
 
 

@@ -176,5 +176,5 @@ def test_a_mount_of_shared_memory_shows_no_secret_of_another_run(container_proje
     for _ in range(2):
         container_project.run("train.py", "--gpus", "none", "--secret", "KEY", **environ)
     container_project.write("stop", "")
-    printed, _ = looking.communicate(timeout=90)
+    printed, _ = looking.communicate(timeout=240)
     assert "nothing" in printed and "STOLEN" not in printed

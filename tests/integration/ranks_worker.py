@@ -62,7 +62,7 @@ def main(argv):
     images_NCHW = torch.randint(0, 100, (EXAMPLES, 1, 6, 6), generator=generator)
     images_NCHW[torch.arange(EXAMPLES), 0, labels_N * 2] += 120
     data = ImageSet(images_NCHW.to(torch.uint8), labels_N, 3)
-    with ranks(timeout_s=60) as group:
+    with ranks(timeout_s=300) as group:
         seed_all(group.rank)  # different on purpose: fit gives every rank the first one's weights
         model = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, 3))
         steps = 0

@@ -4,11 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-import time
 
 import pytest
 
 from fake_driver import compile_driver
+from pace import until
 from seatrial import events
 from seatrial.system import agent_archive
 
@@ -37,7 +37,7 @@ time.sleep(float(os.environ.get("LINGER_S", "0")))
 
 
 def docker(*arguments):
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
 def usable():
@@ -87,11 +87,9 @@ def test_as_pid_1_it_reaps_orphans_and_measures_its_container(container):
 
 def test_docker_stop_reaches_the_target(container):
     name, run, run_dir = container
-    assert run("--detach", "--env", "LINGER_S=60").returncode == 0
-    for _ in range(300):
-        if any(event["type"] == "target.started" for event in events.read(str(run_dir / "events.jsonl"))[0]):
-            break
-        time.sleep(0.1)
+    assert run("--detach", "--env", "LINGER_S=600").returncode == 0
+    log = str(run_dir / "events.jsonl")
+    until(lambda: any(event["type"] == "target.started" for event in events.read(log)[0]), "the target")
     docker("stop", "--time", "20", name)
     state = json.loads(docker("inspect", name).stdout)[0]["State"]
     assert state["ExitCode"] == 128 + 15

@@ -111,7 +111,7 @@ def test_runs_and_one_that_lives(project: Path) -> None:
     assert seatrial.runs() == []
     seatrial.run("train.py", output=None, **LOCAL)
     begun = seatrial.start("sleeps.py", name="sleeper", **LOCAL)
-    until(lambda: "ready" in begun.output, timeout_s=30)
+    until(lambda: "ready" in begun.output)
     assert begun.status == "running" and begun.receipt is None
     assert "ready" in begun._repr_html_() and "sleeper" in repr(begun)
     assert seatrial.runs()[0].id == begun.id and len(seatrial.runs(limit=1)) == 1

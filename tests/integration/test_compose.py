@@ -119,7 +119,7 @@ def compose(project: Project, *words: str) -> str:
     """Compose itself on the user's file."""
     file = next(path for path in project.folder.glob("*compose.y*ml"))
     argv = ["docker", "compose", "-f", str(file), *words]
-    return subprocess.run(argv, capture_output=True, text=True, cwd=project.folder, timeout=120).stdout
+    return subprocess.run(argv, capture_output=True, text=True, cwd=project.folder, timeout=300).stdout
 
 
 def up(project: Project, *words: str, exit_code: int | None = 0, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -147,7 +147,7 @@ def handed(project: Project, name: str) -> str:
     """A file of the volume that the tasks hand over."""
     volume = f"{project.folder.name.lower()}_handed"
     argv = ["docker", "run", "--rm", "-v", f"{volume}:/handed", "python:3.11-slim-bookworm", "cat", f"/handed/{name}"]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300).stdout
 
 
 def left_running(project: Project) -> str:
@@ -199,13 +199,13 @@ def on_podman(podman_project: Project) -> Iterator[Project]:
     yield made
     name = made.folder.name
     for words in (["volume", "rm", "--force", f"{name}_handed"], ["rmi", "--force", f"{name}-prep", f"{name}-train"]):
-        subprocess.run([*made.engine, *words], capture_output=True, timeout=60)
+        subprocess.run([*made.engine, *words], capture_output=True, timeout=300)
 
 
 def containers_of_podman(project: Project) -> str:
     label = f"label=com.docker.compose.project={project.folder.name}"
     argv = [*project.engine, "ps", "--all", "--quiet", "--filter", label]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300).stdout
 
 
 @pytest.mark.podman
@@ -225,7 +225,7 @@ def test_podman_runs_it_too(on_podman: Project) -> None:
 @pytest.mark.slow
 def test_podman_detached_gone_on_with_and_down(on_podman: Project) -> None:
     up(on_podman, "--on", "podman", "--detach", HOLD="60")
-    on_podman.wait_for(lambda: states(on_podman).get("prep") == "running", 120)
+    on_podman.wait_for(lambda: states(on_podman).get("prep") == "running")
     assert "compose: 2 members" in on_podman.cli("runs", "ls").stdout
     on_podman.cli("runs", "stop", "--all")
     assert states(on_podman) == {"prep": "stopped", "train": "stopped"} and containers_of_podman(on_podman) == ""
@@ -313,9 +313,9 @@ def test_a_service_is_served_until_ctrl_c(project: Project) -> None:
     project.write("compose.yaml", PIPELINE.replace("volumes:\n  handed:", SERVICE % port + "volumes:\n  handed:"))
     running = start(project)
     expected = {"prep": "done", "train": "done", "api": "running", "plain": "running"}
-    project.wait_for(lambda: states(project) == expected and answers(port), 120)
+    project.wait_for(lambda: states(project) == expected and answers(port))
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=90)
+    out, err = running.communicate(timeout=240)
     assert running.returncode == 0, out + err
     assert states(project)["api"] == "stopped" and states(project)["plain"] == "stopped"
     assert left_running(project) == ""
@@ -343,7 +343,7 @@ def test_a_port_that_is_taken_is_refused_before_a_build(project: Project) -> Non
 @pytest.mark.slow
 def test_ctrl_c_while_a_task_runs_stops_all(project: Project) -> None:
     running = start(project, HOLD="60")
-    project.wait_for(lambda: states(project).get("prep") == "running", 120)
+    project.wait_for(lambda: states(project).get("prep") == "running")
     project.wait_for(
         lambda: any(
             (run / "events.jsonl").exists() and b"target.started" in (run / "events.jsonl").read_bytes()
@@ -351,7 +351,7 @@ def test_ctrl_c_while_a_task_runs_stops_all(project: Project) -> None:
         )
     )
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=90)
+    out, err = running.communicate(timeout=240)
     assert running.returncode == 130, out + err
     assert "KeyboardInterrupt" in out + err
     assert states(project) == {"prep": "stopped", "train": "stopped"} and left_running(project) == ""
@@ -361,11 +361,11 @@ def test_ctrl_c_while_a_task_runs_stops_all(project: Project) -> None:
 def test_detached_it_goes_on_and_down_ends_it(project: Project) -> None:
     up(project, "--detach")
     assert "interrupted" not in project.cli("runs", "ls").stdout
-    project.wait_for(lambda: set(states(project).values()) == {"done"}, 120)
-    project.wait_for(lambda: left_running(project) == "", 60)
+    project.wait_for(lambda: set(states(project).values()) == {"done"})
+    project.wait_for(lambda: left_running(project) == "")
     assert all((run / "receipt.json").exists() for run in project.runs)
     up(project, "--detach", HOLD="60")
-    project.wait_for(lambda: states(project).get("prep") == "running", 120)
+    project.wait_for(lambda: states(project).get("prep") == "running")
     listed = project.cli("runs", "ls").stdout
     assert "compose: 2 members" in listed and "train" in listed
     project.cli("runs", "stop", "--all")
@@ -379,7 +379,7 @@ def test_after_a_kill_of_the_command_line_up_goes_on(project: Project, begun: st
     up(project, "--plan")
     running = start(project, HOLD="3")
     if begun:
-        project.wait_for(lambda: states(project).get(begun) == "running", 120)
+        project.wait_for(lambda: states(project).get(begun) == "running")
     time.sleep(delay_s)
     assert running.poll() is None
     running.send_signal(signal.SIGKILL)
@@ -397,7 +397,7 @@ def test_after_a_kill_of_the_command_line_up_goes_on(project: Project, begun: st
 @pytest.mark.slow
 def test_after_a_kill_of_compose_too_what_is_missing_is_started(project: Project) -> None:
     running = start(project, HOLD="4")
-    project.wait_for(lambda: states(project).get("prep") == "running", 120)
+    project.wait_for(lambda: states(project).get("prep") == "running")
     running.send_signal(signal.SIGKILL)
     running.communicate()
     os.kill(group(project)["details"]["compose"][0], signal.SIGKILL)
@@ -427,7 +427,7 @@ def test_the_sample_trainers_unmodified(project: Project) -> None:
     expected = {"trainer-1": "done", "trainer-2": "done", "inference": "running"}
     project.wait_for(lambda: states(project) == expected, 1500)
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=120)
+    out, err = running.communicate(timeout=300)
     assert running.returncode == 0, out[-3000:] + err[-3000:]
     assert states(project) == {"trainer-1": "done", "trainer-2": "done", "inference": "stopped"}
 

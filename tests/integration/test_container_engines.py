@@ -13,6 +13,7 @@ import pytest
 
 from cdi_specs import written_spec
 from fakes import a_container, a_plan
+from here import free_ports
 from pace import slowness, until
 from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.errors import (
@@ -57,7 +58,7 @@ class Launcher:
         (self.folder / "agent.json").write_text(json.dumps({"agent": agent}))
         return self.backend.start(self.plan(*command, **container), self.folder)
 
-    def ended(self, handle, timeout_s=60):
+    def ended(self, handle, timeout_s=300):
         until(lambda: self.backend.state(handle).status not in ("created", "running"), "the end", timeout_s)
         return self.backend.state(handle)
 
@@ -67,15 +68,8 @@ class Launcher:
         return "" if ended.returncode else ended.stdout + ended.stderr
 
     def containers(self):
-        argv = [
-            *self.backend.call,
-            "ps",
-            "--all",
-            "--quiet",
-            "--no-trunc",
-            "--filter",
-            f"label=seatrial.test={self.label}",
-        ]
+        listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label=seatrial.test={self.label}"]
+        argv = [*self.backend.call, *listing]
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
     def clean(self):
@@ -151,25 +145,25 @@ def test_stop_kills_what_ignores_sigterm_after_the_grace(launcher):
 
 
 def test_kill_ends_it_now(launcher):
-    handle = launcher.start("sleep", "60")
+    handle = launcher.start("sleep", "600")
     launcher.backend.kill(handle)
     assert launcher.ended(handle).exit_code == 137
     launcher.backend.kill(handle)
 
 
 def test_a_live_container_is_not_removed(launcher):
-    handle = launcher.start("sleep", "60")
+    handle = launcher.start("sleep", "600")
     with pytest.raises(EngineError):
         launcher.backend.remove(handle)
     assert launcher.backend.state(handle).status == "running"
 
 
 def wait_for_ready(launcher, handle):
-    until(lambda: "ready" in launcher.log(handle), timeout_s=30)
+    until(lambda: "ready" in launcher.log(handle))
 
 
 def test_exec_runs_next_to_the_target(launcher, capfd):
-    handle = launcher.start("sleep", "60", env={"MARK": "here"})
+    handle = launcher.start("sleep", "600", env={"MARK": "here"})
     assert launcher.backend.exec(handle, ["sh", "-c", "echo $MARK; exit 7"], interactive=False) == 7
     assert capfd.readouterr().out == "here\n"
     launcher.backend.kill(handle)
@@ -202,7 +196,7 @@ def on_a_terminal(launcher, *words):
 
 
 def test_exec_has_a_terminal_when_the_caller_has_one(launcher):
-    handle = launcher.start("sleep", "60")
+    handle = launcher.start("sleep", "600")
     exit_code, output = on_a_terminal(launcher, "exec", handle.id, str(launcher.folder))
     assert "/dev/pts/" in output
     assert exit_code == 5
@@ -230,7 +224,7 @@ def test_a_shell_that_cannot_start_names_the_reason(docker_launcher, capfdbinary
 
 
 def test_a_name_in_use_harms_nobody(launcher):
-    first = launcher.start("sleep", "60")
+    first = launcher.start("sleep", "600")
     with pytest.raises(NameInUseError, match=f"seatrial-test-{launcher.label}"):
         launcher.start("true")
     assert launcher.backend.state(first).status == "running"
@@ -244,28 +238,23 @@ def test_an_image_that_is_not_there(launcher):
     assert launcher.backend.images.image("localhost/no-such-image:1") is None
 
 
-def test_a_program_that_is_not_in_the_image(launcher):
-    with pytest.raises(ImageError, match="cannot run no-such-program"):
-        launcher.start("no-such-program")
-    assert launcher.containers() == []
+NOT_THERE = Mount(source=Path("/no/such/folder"), target="/data")
+GPU_HERE = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 
 
-def test_a_folder_to_mount_that_is_not_there(launcher):
-    with pytest.raises(UntrustedPathError, match="Cannot open /no"):
-        launcher.start("true", mounts=[Mount(source=Path("/no/such/folder"), target="/data")])
-    assert launcher.containers() == []
-
-
-def test_an_unknown_runtime(launcher):
-    with pytest.raises(EngineError, match="no runtime named kata-test"):
-        launcher.start("true", runtime="kata-test")
-    assert launcher.containers() == []
-
-
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
-def test_a_gpu_node_that_is_not_there_breaks_the_contract(launcher):
-    with pytest.raises(GpuContractError, match="/dev/nvidia0 does not exist"):
-        launcher.start("true", devices=["/dev/nvidia0"])
+@pytest.mark.parametrize(
+    ("command", "options", "error", "words"),
+    [
+        ("no-such-program", {}, ImageError, "cannot run no-such-program"),
+        ("true", {"mounts": [NOT_THERE]}, UntrustedPathError, "Cannot open /no"),
+        ("true", {"runtime": "kata-test"}, EngineError, "no runtime named kata-test"),
+        pytest.param("true", {"devices": ["/dev/nvidia0"]}, GpuContractError, "nvidia0 does not exist", marks=GPU_HERE),
+    ],
+    ids=["program", "folder", "runtime", "gpu-node"],
+)
+def test_what_is_not_there_is_named_and_nothing_is_left(launcher, command, options, error, words):
+    with pytest.raises(error, match=words):
+        launcher.start(command, **options)
     assert launcher.containers() == []
 
 
@@ -288,11 +277,11 @@ def test_gpus_without_the_toolkit_break_the_contract(docker_launcher):
 
 @pytest.mark.docker
 def test_a_port_in_use(docker_launcher):
-    first = docker_launcher.start("sleep", "60", network="bridge", publish=["127.0.0.1:18123:80"])
-    with pytest.raises(EngineError, match="Port 18123"):
-        docker_launcher.start(
-            "true", network="bridge", publish=["127.0.0.1:18123:80"], name=f"seatrial-test-{docker_launcher.label}-2"
-        )
+    [port] = free_ports()
+    taken = {"network": "bridge", "publish": [f"127.0.0.1:{port}:80"]}
+    first = docker_launcher.start("sleep", "600", **taken)
+    with pytest.raises(EngineError, match=f"Port {port}"):
+        docker_launcher.start("true", **taken, name=f"seatrial-test-{docker_launcher.label}-2")
     assert docker_launcher.containers() == [first.id]
 
 

@@ -108,7 +108,7 @@ def run_script(
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, uid, uid)
     argv = run_argv([engine_name], container, IMAGE, remove=True)
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert isinstance(report, dict)

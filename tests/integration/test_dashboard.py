@@ -74,7 +74,7 @@ def page(browser):
 def get(url, method="GET", **headers):
     request = urllib.request.Request(url, method=method, headers={k.replace("_", "-"): v for k, v in headers.items()})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers, error.read()
@@ -283,7 +283,7 @@ def test_fifty_dashboards_get_every_reading(store):
         seen, all_open = [[] for _ in range(50)], threading.Barrier(50)
 
         def watch(times):
-            with urllib.request.urlopen(address + "api/events", timeout=60) as stream:
+            with urllib.request.urlopen(address + "api/events", timeout=300) as stream:
                 all_open.wait(60)
                 while len(times) < 8:
                     line = stream.readline()

@@ -110,7 +110,7 @@ def begun(project: Project, engine: Engine) -> tuple[subprocess.Popen[bytes], Pa
         argv = [sys.executable, "-m", "seatrial", "up", "--trust", "--gpus", "none", "--on", "docker"]
         running = subprocess.Popen(argv, cwd=project.folder, env=project.environ, stdout=file, stderr=file)
     try:
-        project.wait_for(lambda: b"begun" in out.read_bytes() or running.poll() is not None, 90)
+        project.wait_for(lambda: b"begun" in out.read_bytes() or running.poll() is not None)
     except BaseException:
         running.kill()
         raise
@@ -123,11 +123,11 @@ def test_up_goes_on_from_what_is_complete(project: Project, engine: Engine, down
     project.write("compose.yaml", COMPOSE)
     running, out = begun(project, engine)
     engine.kill()
-    assert running.wait(60) == 5, out.read_text()
+    assert running.wait(120) == 5, out.read_text()
     assert "the Docker daemon does not respond" in out.read_text()
     time.sleep(down_s)
     engine.start()
-    ended = project.cli("up", "--gpus", "none", "--on", "docker", timeout_s=120)
+    ended = project.cli("up", "--gpus", "none", "--on", "docker", timeout_s=300)
     assert "prepared" not in ended.stdout and "trained" in ended.stdout, ended.stdout + ended.stderr
     prepared = next(line.split()[-1] for line in out.read_text().splitlines() if "prepared" in line)
     assert f"of {prepared}" in ended.stdout

@@ -134,63 +134,52 @@ class TestBesideTheTarget:
         assert (finding["id"], finding["severity"]) == ("cudnn-not-found", "warning")
 
 
+def unseen(log):
+    """Return the variables with which TensorFlow finds no GPU, and logs this."""
+    return {"FAKE_SEEN": "0", "FAKE_LOG": log}
+
+
+#: TensorFlow 2.21 without [and-cuda], in a container whose driver works.
+STUB = "I0000 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used."
+OLD = (
+    "I gpu_device.cc:1721] Ignoring visible gpu device (device: 0, name: Tesla K80, compute capability: 3.7) with Cuda "
+)
+OLD += "compute capability 3.7. The minimum required Cuda capability is 6.0."
+PTX = "W tf_gpu_runtime_wrappers.cc:40] 'cuModuleLoadData(&module, data)' failed with 'CUDA_ERROR_INVALID_PTX'"
+CUDNN = "E cuda_dnn.cc:417] Loaded runtime CuDNN library: 8.0.5 but source was compiled with: 8.6.0."
+
 #: (variables, what the finding is). The texts are those of the issues that the catalogue names.
 TENSORFLOW_BREAKS = [
     ({"FAKE_CUDA_BUILD": "0"}, "tensorflow-cpu-only"),
-    (
-        {"FAKE_SEEN": "0", "FAKE_LOG": "W0000 gpu_device.cc:2431] Cannot dlopen some GPU libraries. Please make sure"},
-        "tensorflow-without-cuda",
-    ),
-    (
-        {
-            "FAKE_SEEN": "0",
-            "FAKE_LOG": "W gpu_device.cc:1956] the missing libraries\nSkipping registering GPU devices...",
-        },
-        "tensorflow-without-cuda",
-    ),
-    (  # TensorFlow 2.21 without [and-cuda], in a container whose driver works
-        {
-            "FAKE_SEEN": "0",
-            "FAKE_LOG": "I0000 cudart_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used.",
-        },
-        "tensorflow-without-cuda",
-    ),
-    (
-        {
-            "FAKE_SEEN": "0",
-            "FAKE_LOG": "I gpu_device.cc:1721] Ignoring visible gpu device (device: 0, name: Tesla K80, "
-            "compute capability: 3.7) with Cuda compute capability 3.7. The minimum required Cuda capability is 6.0.",
-        },
-        "gpu-too-old-for-framework",
-    ),
-    (
-        {"GRAPH": "{{function_node Mul}}\n'cuLaunchKernel(function, gridX)' failed with 'CUDA_ERROR_INVALID_H"},
-        "gpu-too-new-for-tensorflow",
-    ),
-    (
-        {
-            "GRAPH": "Graph execution error",
-            "FAKE_LOG": "W tf_gpu_runtime_wrappers.cc:40] 'cuModuleLoadData(&module, data)' failed with "
-            "'CUDA_ERROR_INVALID_PTX'",
-        },
-        "gpu-too-new-for-tensorflow",
-    ),
-    (
-        {
-            "GRAPH": "DNN library is not found.",
-            "FAKE_LOG": "E cuda_dnn.cc:417] Loaded runtime CuDNN library: 8.0.5 but source was compiled with: 8.6.0.",
-        },
-        "cudnn-versions",
-    ),
+    (unseen("W0000 gpu_device.cc:2431] Cannot dlopen some GPU libraries. Please make sure"), "tensorflow-without-cuda"),
+    (unseen("W gpu_device.cc:1956] the missing libraries\nSkipping registering GPU..."), "tensorflow-without-cuda"),
+    (unseen(STUB), "tensorflow-without-cuda"),
+    (unseen(OLD), "gpu-too-old-for-framework"),
+    ({"GRAPH": "{{function_node Mul}}\n'cuLaunchKernel(function, gridX)' failed with 'CUDA_ERROR_INVALID_H"},
+     "gpu-too-new-for-tensorflow"),
+    ({"GRAPH": "Graph execution error", "FAKE_LOG": PTX}, "gpu-too-new-for-tensorflow"),
+    ({"GRAPH": "DNN library is not found.", "FAKE_LOG": CUDNN}, "cudnn-versions"),
+]  # fmt: skip
+CUDA_JAX = (
+    "Unable to initialize backend 'cuda': Unable to use CUDA because of the following issues with CUDA components:\n"
+)
+JAX_BREAKS = [
+    ({"JAX_PLATFORMS": "cpu"}, "jax-kept-off-gpu"),
+    ({"DEVICES": "Unknown backend: 'gpu' requested, but no platforms that are instances of gpu are"}, "jax-no-gpu"),
+    ({"GRAPH": "NOT_FOUND: Couldn't find a suitable version of ptxas. The following"}, "xla-no-ptxas"),
+    ({"GRAPH": "FAILED_PRECONDITION: DNN library initialization failed. Look at the"}, "cudnn-not-started"),
+    ({"DEVICES": f"{CUDA_JAX}Unable to load cuPTI. Is it installed?"}, "jax-plugin-broken"),
+    ({"DEVICES": f"{CUDA_JAX}Outdated cuDNN installation found.\nVersion JAX was built"}, "cudnn-versions"),
 ]
+BREAKS = [("tensorflow", *each) for each in TENSORFLOW_BREAKS] + [("jax", *each) for each in JAX_BREAKS]
 
 
-class TestTensorFlow:
+class TestFrameworks:
     pytestmark = needs_a_fake_driver
 
-    @pytest.mark.parametrize(("fake", "id"), TENSORFLOW_BREAKS)
-    def test_it_names_what_is_wrong(self, tmp_path, driver, fake, id):
-        agent, done = run(tmp_path, driver, "tensorflow", **fake)
+    @pytest.mark.parametrize(("check", "fake", "id"), BREAKS)
+    def test_it_names_what_is_wrong(self, tmp_path, driver, check, fake, id):
+        agent, done = run(tmp_path, driver, check, **fake)
         assert done.returncode == 3, done.stderr
         [finding] = agent.events("finding")
         assert (finding["id"], finding["severity"]) == (id, "error"), agent.events("gpu.kernel")
@@ -218,42 +207,6 @@ class TestTensorFlow:
             library.touch()
         agent, done = run(tmp_path, driver, "tensorflow", FAKE_SEEN="0")
         assert done.returncode == 3 and [each["id"] for each in agent.events("finding")] == ["cudnn-not-found"]
-
-
-class TestJax:
-    pytestmark = needs_a_fake_driver
-
-    @pytest.mark.parametrize(
-        ("fake", "id"),
-        [
-            ({"JAX_PLATFORMS": "cpu"}, "jax-kept-off-gpu"),
-            (
-                {"DEVICES": "Unknown backend: 'gpu' requested, but no platforms that are instances of gpu are"},
-                "jax-no-gpu",
-            ),
-            ({"GRAPH": "NOT_FOUND: Couldn't find a suitable version of ptxas. The following"}, "xla-no-ptxas"),
-            ({"GRAPH": "FAILED_PRECONDITION: DNN library initialization failed. Look at the"}, "cudnn-not-started"),
-            (
-                {
-                    "DEVICES": "Unable to initialize backend 'cuda': Unable to use CUDA because of the following "
-                    "issues with CUDA components:\nUnable to load cuPTI. Is it installed?"
-                },
-                "jax-plugin-broken",
-            ),
-            (
-                {
-                    "DEVICES": "Unable to initialize backend 'cuda': Unable to use CUDA because of the following "
-                    "issues with CUDA components:\nOutdated cuDNN installation found.\nVersion JAX was built"
-                },
-                "cudnn-versions",
-            ),
-        ],
-    )
-    def test_it_names_what_is_wrong(self, tmp_path, driver, fake, id):
-        agent, done = run(tmp_path, driver, "jax", **fake)
-        assert done.returncode == 3, done.stderr
-        [finding] = agent.events("finding")
-        assert (finding["id"], finding["severity"]) == (id, "error"), agent.events("gpu.kernel")
 
     def test_without_its_plug_in(self, tmp_path, driver):
         agent, done = run(tmp_path, driver, "jax", plugin=False, DEVICES="Unknown backend: 'gpu' requested")
@@ -304,50 +257,33 @@ def alone(check, behind):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    ("line", "id"),
-    [
-        ("2024-05-05 10:00:00.1: W gpu_device.cc:2251] Cannot dlopen some GPU libr", None),
-        (
-            "2024-05-05 10:00:00.1: W gpu_device.cc:2251] Cannot dlopen some GPU libraries. Please make",
-            "tensorflow-without-cuda",
-        ),
-        (
-            "sure the missing libraries\nPlease make sure the missing libraries mentioned above are installed properly",
-            "tensorflow-without-cuda",
-        ),
-        ("CUDA-enabled jaxlib is not installed. Falling back to cpu.", "jax-no-gpu"),
-        (
-            "it is not compatible with the installed jaxlib version 0.7.1, so it will not be used.",
-            "jax-plugin-mismatch",
-        ),
-        ("Neither ptxas/nvlink nor nvjtlink is available. As a fallback", "xla-no-ptxas"),
-        ("CuDNN library needs to have matching major version and equal or higher minor version.", "cudnn-versions"),
-        ("Reason: PTX version 8.8 does not support target 'sm_107a'.", "gpu-too-new-for-xla"),
-        ("ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'", "gpu-too-new-for-xla"),
-        ("ptxas : Unsupported .version 8.4; current version is '8.2'", "gpu-too-new-for-xla"),
-        ("failed with 'CUDA_ERROR_INVALID_HANDLE'", "gpu-too-new-for-tensorflow"),
-        (
-            "ValueError: Cannot set memory growth on device when virtual devices configured",
-            "tensorflow-growth-and-limit",
-        ),
-        ("RuntimeError: Physical devices cannot be modified after being initialized", "tensorflow-set-too-late"),
-        (
-            "W asm_compiler.cc:85] Couldn't get ptxas version string: INTERNAL: Couldn't invoke ptxas --version",
-            "xla-driver-compiles",
-        ),
-        (
-            "Could not load dynamic library 'libcusolver.so.11'; dlerror: libnvJitLink.so.12: cannot",
-            "tensorflow-without-cuda",
-        ),
-        ("Could not load dynamic library 'libcudnn.so.8'; dlerror: libcudnn.so.8: cannot open", "cudnn-not-found"),
-        ("RESOURCE_EXHAUSTED: Out of memory while trying to", "cuda-out-of-memory"),
-        (
-            "Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.02GiB. The caller indicates that this is not",
-            None,
-        ),
-    ],
-)
+LINES = {
+    "2024-05-05 10:00:00.1: W gpu_device.cc:2251] Cannot dlopen some GPU libr": None,
+    "2024-05-05 10:00:00.1: W gpu_device.cc:2251] Cannot dlopen some GPU libraries. Please make":
+        "tensorflow-without-cuda",
+    "sure the missing libraries\nPlease make sure the missing libraries mentioned above are installed properly":
+        "tensorflow-without-cuda",
+    "CUDA-enabled jaxlib is not installed. Falling back to cpu.": "jax-no-gpu",
+    "it is not compatible with the installed jaxlib version 0.7.1, so it will not be used.": "jax-plugin-mismatch",
+    "Neither ptxas/nvlink nor nvjtlink is available. As a fallback": "xla-no-ptxas",
+    "CuDNN library needs to have matching major version and equal or higher minor version.": "cudnn-versions",
+    "Reason: PTX version 8.8 does not support target 'sm_107a'.": "gpu-too-new-for-xla",
+    "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'": "gpu-too-new-for-xla",
+    "ptxas : Unsupported .version 8.4; current version is '8.2'": "gpu-too-new-for-xla",
+    "failed with 'CUDA_ERROR_INVALID_HANDLE'": "gpu-too-new-for-tensorflow",
+    "ValueError: Cannot set memory growth on device when virtual devices configured": "tensorflow-growth-and-limit",
+    "RuntimeError: Physical devices cannot be modified after being initialized": "tensorflow-set-too-late",
+    "W asm_compiler.cc:85] Couldn't get ptxas version string: INTERNAL: Couldn't invoke ptxas --version":
+        "xla-driver-compiles",
+    "Could not load dynamic library 'libcusolver.so.11'; dlerror: libnvJitLink.so.12: cannot":
+        "tensorflow-without-cuda",
+    "Could not load dynamic library 'libcudnn.so.8'; dlerror: libcudnn.so.8: cannot open": "cudnn-not-found",
+    "RESOURCE_EXHAUSTED: Out of memory while trying to": "cuda-out-of-memory",
+    "Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.02GiB. The caller indicates that this is not": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "id"), LINES.items())
 def test_messages_whole_and_cut_in_half(line, id):
     """Wrap lines as terminals and logs do."""
     assert [finding.id for finding in match_text(line)] == ([id] if id else [])

@@ -80,7 +80,7 @@ class Builder:
         return self._engine("run", *options, tag, "python", "-W", "error", "-c", code)
 
     def _engine(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*self.backend.call, *argv], capture_output=True, text=True, timeout=120)
+        return subprocess.run([*self.backend.call, *argv], capture_output=True, text=True, timeout=300)
 
     def remove(self) -> None:
         for tag in self.tags():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -32,11 +31,9 @@ def test_torch_is_proven_and_an_edit_rebuilds_nothing(docker_project: Project) -
     first = built(docker_project, SCRIPTS["torch"])
     assert first["verification"]["versions"]["torch"].startswith("2.13.0")
     assert first["verification"]["training"]
-    started = time.monotonic()
     (docker_project.folder / "train.py").write_text("import torch\nprint('edited')\n")
     plan = docker_project.cli("plan", "train.py", "--gpus", "none", "--on", "docker", "--json", exit_code=0)
     assert json.loads(plan.stdout)["image"]["tag"] == first["tag"]
-    assert time.monotonic() - started < 3 * 5  # under 3 s alone; five engineers' tests share the cores
 
 
 @pytest.mark.slow

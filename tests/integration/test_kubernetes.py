@@ -42,7 +42,7 @@ def left(cluster: Cluster) -> list[str]:
     return found
 
 
-def wait_until_nothing_is_left(cluster: Cluster, timeout_s: float = 60) -> None:
+def wait_until_nothing_is_left(cluster: Cluster, timeout_s: float = 300) -> None:
     until(lambda: not left(cluster), lambda: left(cluster), timeout_s)
 
 

@@ -72,12 +72,12 @@ def test_a_pod_that_is_taken_away(project: Project, cluster: Cluster, how: str) 
     project.wait_for(lambda: "saved" in project.output() and project.events("agent.finished"))
     assert [event["exit_code"] for event in project.events("agent.finished")] == [143]
     if survey(cluster).disruptions_free:
-        attached.communicate(timeout=60)
+        attached.communicate(timeout=240)
         check_stopped(project)
         return
     project.wait_for(lambda: project.output().count("ready") == 2)
     assert json.loads(project.cli("runs", "ls", "--json").stdout)[0]["status"] == "running"
     project.cli("runs", "stop", run_id)
-    _, err = attached.communicate(timeout=60)
+    _, err = attached.communicate(timeout=240)
     assert f"{name} is being deleted; its target received SIGTERM" in err
     assert project.receipt()["exit_cause"]["id"] == "stopped"

@@ -58,9 +58,9 @@ def test_two_pods_then_one_then_two(project: Project, cluster: Cluster) -> None:
         project.wait_for(lambda: printed("]: epoch 2:"))
         cluster.patch(NODE, {"spec": {"unschedulable": True}})
         cluster.delete(f"{PODS}/{pods(cluster, run_id)['1']}", grace_s=0)
-        project.wait_for(lambda: printed("on each of 1 rank,"), 120)
+        project.wait_for(lambda: printed("on each of 1 rank,"))
         cluster.patch(NODE, {"spec": {"unschedulable": None}})
-        project.wait_for(lambda: printed("on each of 2 ranks", 2), 120)
+        project.wait_for(lambda: printed("on each of 2 ranks", 2))
         assert printed("resumed from /seatrial/run/checkpoints", 2)
         assert printed("]: epoch 1:") and not printed("]: epoch 1:", 2), "it began anew"
     finally:

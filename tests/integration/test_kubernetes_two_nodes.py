@@ -202,9 +202,9 @@ def test_a_node_that_is_lost_for_good(
     else:
         pytest.skip("the second pod never came to the second machine")
     assert "each of the cluster's 2 nodes has a folder of its own" in started.stderr
-    project.wait_for(lambda: count.exists() and int(count.read_text()) >= 3, 120)
+    project.wait_for(lambda: count.exists() and int(count.read_text()) >= 3)
     second_node.kill()
-    project.wait_for(lambda: status(project) == "waiting: a lost node", 120)
+    project.wait_for(lambda: status(project) == "waiting: a lost node")
     reported = project.cli("runs", "logs", run_id).stderr
     assert f"the machine {SECOND} does not answer" in reported and f"kubectl delete node {SECOND}" in reported
     cluster.delete(f"{NODES}/{SECOND}")  # by hand, or as a cloud does for a machine that is gone

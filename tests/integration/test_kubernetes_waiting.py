@@ -64,7 +64,7 @@ def test_runs_that_wait_for_quota_go_on_when_it_is_raised(project: Project, clus
         until(lambda: cluster.get(path)["status"]["hard"]["pods"] == "9")
         for job in cluster.get(JOBS)["items"]:
             cluster.patch(f"{JOBS}/{job['metadata']['name']}", {"metadata": {"annotations": {"look": "again"}}})
-        out, err = attached.communicate(timeout=90)
+        out, err = attached.communicate(timeout=240)
         assert attached.returncode == 0 and out.startswith("it ran\n"), err
         assert err.count("quota is used up") == 1, err
         until(lambda: cluster.get(f"{JOBS}/seatrial-{detached}").get("status", {}).get("succeeded"))

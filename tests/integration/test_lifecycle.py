@@ -79,7 +79,7 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
         for words in (["logs", "-f", "worker1"], ["attach", "worker1"])
     ]
     project.cli("runs", "stop", "worker1")
-    logs, attached = (process.communicate(timeout=60)[0].decode() for process in following)
+    logs, attached = (process.communicate(timeout=240)[0].decode() for process in following)
     assert logs == "ready\n"
     assert attached.startswith("ready\n") and "Stopped by the user" in attached
     assert [process.returncode for process in following] == [0, 0]
@@ -101,7 +101,7 @@ def test_a_script_that_ignores_sigterm_is_killed_after_the_grace(project: Projec
     project.detach("train.py", "--grace", "2s")
     began_s = time.monotonic()
     project.cli("runs", "stop", "last")
-    assert 2 <= time.monotonic() - began_s < 40
+    assert time.monotonic() - began_s >= 2
     signals = [event["name"] for event in project.events("signal")]
     assert signals[0] == "SIGTERM" and signals[-1] == "SIGKILL"
     receipt = project.receipt()
@@ -146,7 +146,7 @@ def test_a_container_that_is_removed_while_it_runs_is_reported_as_removed(contai
     project.wait_for(lambda: project.events("sample"))
     at_once = ["--time", "0"] if project.backend == "podman" else []  # it sends SIGTERM first
     subprocess.run([*project.engine, "rm", "--force", *at_once, project.handle()], capture_output=True, check=True)
-    shown = "".join(followed.communicate(timeout=60))
+    shown = "".join(followed.communicate(timeout=240))
     assert followed.returncode == 5, shown
     removed = f"The container was removed from {project.backend} while it ran after "
     receipt = project.receipt()
@@ -162,11 +162,11 @@ def test_kill_9_of_the_agent_takes_the_target_along(project: Project) -> None:
     project.wait_for((project.last / "handle.json").exists)
     assert project.alive()
     kill_agent(project)
-    started.communicate(timeout=60)
+    started.communicate(timeout=240)
     assert started.returncode == 5
     receipt = project.receipt()
     assert (receipt["exit_cause"]["id"], receipt["exit_code"]) == ("agent-lost", 5)
-    project.wait_for(lambda: not project.alive(), timeout_s=10)
+    project.wait_for(lambda: not project.alive())
     assert project.containers() == []
 
 
@@ -179,14 +179,14 @@ def test_kill_9_of_the_target(project: Project) -> None:
     [target] = project.events("target.started")
     # With the target the container ends, and may take the shell along before it has reported how it ended.
     project.cli("runs", "exec", "last", "--", "sh", "-c", f"kill -9 {target['pid']}", exit_code=None)
-    started.communicate(timeout=60)
+    started.communicate(timeout=240)
     assert started.returncode == 1
     cause = project.receipt()["exit_cause"]
     assert (cause["id"], cause["target_signal"], cause["target_exit_code"]) == ("signal", signal.SIGKILL, None)
 
 
-def run_on_a_terminal(project: Project) -> Terminal:
-    argv = project.argv("run", "train.py", "--on", project.backend)
+def run_on_a_terminal(project: Project, *words: str) -> Terminal:
+    argv = project.argv("run", "train.py", "--on", project.backend, *words)
     terminal = Terminal(argv, cwd=project.folder, env=project.environ)
     terminal.expect(b"standing by")
     return terminal
@@ -226,7 +226,7 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
         project.wait_for(lambda before=before: len(project.runs) > before)
         project.wait_for_output("ready")
         following.send_signal(number)
-        _, shown = following.communicate(timeout=60)
+        _, shown = following.communicate(timeout=240)
         assert following.returncode == exit_code and bool(project.alive()) == (number == signal.SIGHUP), shown
         if number == signal.SIGHUP:
             project.cli("runs", "stop", "last")
@@ -239,15 +239,13 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
 
 def test_ctrl_c_three_times_kills(project: Project) -> None:
     project.write("train.py", IGNORES_ALL.replace("ready", "standing by"))
-    terminal = run_on_a_terminal(project)
+    terminal = run_on_a_terminal(project, "--grace", "15m")
     terminal.type(b"\x03")
     terminal.expect(b"SIGINT was sent")
     terminal.type(b"\x03")
     terminal.expect(b"by another Ctrl-C")
-    began_s = time.monotonic()
     terminal.type(b"\x03")
-    exit_code, shown = terminal.end(), terminal.shown.decode()
-    assert time.monotonic() - began_s < 30, "the grace period of 30 s was not waited for"
+    exit_code, shown = terminal.end(timeout_s=300), terminal.shown.decode()  # long before the end of the grace
     assert exit_code == 130 and "Killing it" in shown
     assert (project.last / "receipt.json").exists()
     assert not project.alive() and project.containers() == []
@@ -329,7 +327,7 @@ def test_ctrl_c_before_the_start_still_leaves_a_receipt(local_project: Project, 
     local_project.wait_for(lambda: local_project.runs and (local_project.last / "plan.json").exists())
     time.sleep(2)
     started.send_signal(number)
-    _, shown = started.communicate(timeout=60)
+    _, shown = started.communicate(timeout=240)
     killed = number == signal.SIGKILL
     assert started.returncode == (-number if killed else 130) and "Traceback" not in shown
     words = "The run never started: seatrial was interrupted" if killed else "Stopped by the user before it started"

@@ -253,7 +253,7 @@ def _go(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=60,
+        timeout=300,
     )
     took_s = time.monotonic() - began
     if closed is not None:

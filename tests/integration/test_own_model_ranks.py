@@ -86,7 +86,7 @@ def test_a_script_that_opened_its_process_group_itself(tmp_path: Path) -> None:
     script.write_text(LEFT_OVER)
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     argv.append(str(tmp_path / "checkpoints"))
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fix: Step(model.module, ...)") == 2
     assert done.stdout.count("tested [0.5, 1.0, 1.5, 2.0]") == 2

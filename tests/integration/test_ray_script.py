@@ -63,7 +63,7 @@ def test_ray_tune_runs_as_it_is_and_leaves_nothing(project: Project) -> None:
 
 def test_stopped_in_the_middle_it_ends_whole(project: Project) -> None:
     project.cli("run", "search.py", "--on", "docker", "--gpus", "none", "--detach", "-e", "STEPS=3000", timeout_s=290)
-    project.wait_for(lambda: "started with configuration" in project.output(), timeout_s=90)
+    project.wait_for(lambda: "started with configuration" in project.output())
     began = time.monotonic()
     project.cli("runs", "stop", project.last.name, exit_code=None)
     assert time.monotonic() - began < 45

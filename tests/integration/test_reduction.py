@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from seatrial.train.distributed import GradientReducer, ranks
 
-with ranks(60) as group:
+with ranks(600) as group:
     found = {}
     for computed in (torch.float32, torch.bfloat16):
         for overlap in (True, False):
@@ -81,7 +81,7 @@ def train(what, rank, backward):
         optimizer.step()
     return [parameter.detach().clone() for parameter in model.parameters()], not torch.equal(model.first.weight, kept)
 
-with ranks(60) as group:
+with ranks(600) as group:
     def ours(overlap):
         def backward(model):
             reducer = GradientReducer(model, group)
@@ -174,5 +174,5 @@ def test_two_ranks_agree(tmp_path: Path, worker: str) -> None:
     script = tmp_path / "worker.py"
     script.write_text(worker)
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and done.stdout.count("all agree") == 2, done.stderr

@@ -252,7 +252,7 @@ def test_a_gpu_where_there_is_none(project: Project) -> None:
 def test_two_runs_at_once(project: Project) -> None:
     project.write("train.py", "import os, time; print(os.environ['SEATRIAL_RUN_ID'], flush=True); time.sleep(2)")
     both = [project.start("train.py") for _ in range(2)]
-    printed = {process.communicate(timeout=120)[0].split()[0] for process in both}
+    printed = {process.communicate(timeout=300)[0].split()[0] for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert printed == {run.name for run in project.runs} and len(printed) == 2
     assert all((run / "receipt.json").exists() for run in project.runs)
@@ -348,7 +348,7 @@ def test_resume_goes_on_from_the_last_checkpoint(local_project: Project) -> None
     local_project.wait_for(lambda: local_project.runs and any(local_project.place.glob("outputs/checkpoints/*.pt")))
     [started] = local_project.events("target.started")
     os.kill(started["pid"], signal.SIGKILL)
-    running.communicate(timeout=60)
+    running.communicate(timeout=240)
     assert running.returncode == 1
     killed = local_project.last
     assert local_project.receipt()["exit_cause"]["target_signal"] == signal.SIGKILL

@@ -11,6 +11,7 @@ import pytest
 for needed in ("uvicorn", "uvloop", "httptools", "starlette", "python_multipart", "httpx", "numpy", "torch"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
+from pace import until  # noqa: E402
 from served import Server  # noqa: E402
 
 pytestmark = [pytest.mark.xdist_group("serve"), pytest.mark.torch]
@@ -29,7 +30,7 @@ class Model:
         print("predict was called with", len(batch))
         type(self).seen += 1
         if "slow" in batch: time.sleep(0.2)
-        if "very slow" in batch: time.sleep(2.5)
+        if "very slow" in batch: time.sleep(9)
         if "raise" in batch: raise ValueError("/home/somebody/secret")
         if "exit" in batch: sys.exit(3)
         if "cancel" in batch: raise asyncio.CancelledError
@@ -61,7 +62,7 @@ def started(folder, name="Model", *more):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("served"), "Model", "--timeout-s", "1.5") as server:
+    with started(tmp_path_factory.mktemp("served"), "Model", "--timeout-s", "5") as server:
         yield server
 
 
@@ -104,18 +105,16 @@ def test_only_the_input_that_it_breaks_on_gets_the_500(server, word):
 
 def test_what_it_prints_is_in_the_log_and_in_no_answer(server):
     assert ask(server, 1).json() == {"saw": 1}
-    time.sleep(0.2)
-    assert "predict was called with 1\n" in server.output
+    until(lambda: "predict was called with 1\n" in server.output, "what it prints")
     assert "secret" in server.output  # the traceback is its owner's
 
 
 def test_one_that_is_slower_than_the_timeout(server):
     began = time.monotonic()
     answer = ask(server, "very slow")
-    assert answer.status_code == 504 and "1.5 s" in answer.json()["error"]
-    assert time.monotonic() - began < 2.4
-    time.sleep(1.2)
-    assert ask(server, 2).json() == {"saw": 2}
+    assert answer.status_code == 504 and "5 s" in answer.json()["error"]
+    assert time.monotonic() - began < 9
+    until(lambda: ask(server, 2).status_code == 200, "the next answer")
 
 
 def test_one_that_always_fails_holds_nobody_up_for_long(tmp_path):
@@ -123,5 +122,5 @@ def test_one_that_always_fails_holds_nobody_up_for_long(tmp_path):
         began = time.monotonic()
         answer = client.post("/predict", json={"inputs": list(range(64))})
         assert answer.status_code == 500 and answer.json()["error"].endswith(".")
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 30
         assert server.stop() == 0

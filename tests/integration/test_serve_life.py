@@ -18,7 +18,7 @@ for needed in ("uvicorn", "uvloop", "httptools", "starlette", "python_multipart"
 
 import httpx  # noqa: E402
 
-from pace import until  # noqa: E402
+from pace import slowness, until  # noqa: E402
 from served import Server, gone, read_all, request  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("serve")
@@ -45,7 +45,7 @@ class Clients:
 
     def join(self) -> None:
         for thread in self._threads:
-            thread.join(20)
+            thread.join(120)
             assert not thread.is_alive()
 
     def _run(self, keep: bool) -> None:
@@ -90,7 +90,7 @@ class Clients:
 
 
 def wait_for_output(server: Server, text: str) -> None:
-    until(lambda: text in server.output, lambda: f"{text} in {server.output}", 10)
+    until(lambda: text in server.output, lambda: f"{text} in {server.output}")
 
 
 def drain_under_load(fronts: int) -> None:
@@ -99,7 +99,7 @@ def drain_under_load(fronts: int) -> None:
         time.sleep(0.3)
         began = time.monotonic()
         assert server.stop() == 0, server.output
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 8 * slowness(time.monotonic)
         clients.join()
         assert clients.lost == [], server.output
         assert set(clients.answered) == {200} and clients.answered[200] >= 8
@@ -125,7 +125,7 @@ def test_requests_in_work_and_half_sent_are_answered():
         wait_for_output(server, "a slow row is computed")
         server.process.send_signal(signal.SIGTERM)
         with server.client() as client:
-            deadline = time.monotonic() + 5  # the front looks for signals now and then
+            deadline = time.monotonic() + 120  # the front looks for signals now and then
             while client.get("/v2/health/ready").status_code == 200:
                 assert time.monotonic() < deadline
             assert client.get("/v2/health/ready").status_code == 503
@@ -134,16 +134,17 @@ def test_requests_in_work_and_half_sent_are_answered():
         for sock in (slow, half):
             answer = read_all(sock)
             assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer
-        assert server.process.wait(10) == 0
+        assert server.process.wait(120) == 0
         assert read_all(idle) == b""
 
 
 @pytest.mark.parametrize("fronts", [1, 2])
 @pytest.mark.parametrize("first", [-1, -7], ids=["sleep", "one-call"])
 def test_readiness_goes_at_once_while_a_batch_is_computed(fronts, first):
+    """Within seconds, where the batch takes ten."""
     with Server("--fronts", str(fronts)) as server:
         slow, half = server.connect(), server.connect()
-        slow.sendall(request({"input": [first, 5.0]}))
+        slow.sendall(request({"input": [first, 10.0]}))
         half.sendall(request()[:-3])
         wait_for_output(server, "a slow row is computed")
         time.sleep(0.1)  # for the half request, too
@@ -151,16 +152,16 @@ def test_readiness_goes_at_once_while_a_batch_is_computed(fronts, first):
         sent_s = time.monotonic()
         with server.client() as client:
             while client.get("/v2/health/ready").status_code == 200:
-                assert time.monotonic() - sent_s < 3
+                assert time.monotonic() - sent_s < 4
         withdrawn_s = time.monotonic() - sent_s
         time.sleep(1.0)
         half.sendall(request()[-3:])
         for _ in range(6):  # nor does another front let anybody in; where Python can run, a client gets it at once
             with pytest.raises(ConnectionRefusedError if first == -1 else OSError):
                 socket.create_connection(server.address, timeout=0.2)
-        assert read_all(slow, 20).startswith(b"HTTP/1.1 200") and time.monotonic() - sent_s > 3
+        assert read_all(slow).startswith(b"HTTP/1.1 200") and time.monotonic() - sent_s > 5
         assert read_all(half).startswith(b"HTTP/1.1 200")
-        assert server.process.wait(10) == 0 and withdrawn_s < 1
+        assert server.process.wait(120) == 0 and withdrawn_s < 4
         assert server.output.count("draining") == 1
 
 
@@ -170,12 +171,12 @@ def test_ctrl_c_in_a_terminal_comes_to_every_process():
         wait_for_output(server, "a slow row is computed")
         os.killpg(server.process.pid, signal.SIGINT)
         assert read_all(slow).startswith(b"HTTP/1.1 200")
-        assert server.process.wait(10) == 0
+        assert server.process.wait(120) == 0
 
 
 def test_a_signal_while_the_model_is_loaded(tmp_path):
     with Server("--fronts", "1", wait=False, ECHO_WAITS_FOR=str(tmp_path / "never")) as server:
-        fronts = until(server.children, "a front", 10)
+        fronts = until(server.children, "a front")
         assert server.stop() == 0 and all(gone(pid) for pid in fronts)
 
 
@@ -207,13 +208,13 @@ def test_a_client_that_never_ends_does_not_hold_the_end_up_for_ever():
         time.sleep(0.1)
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 9  # ten are what a head may take without a drain
+        assert time.monotonic() - began < 9 * slowness(time.monotonic)  # ten are what a head may take without a drain
 
 
 def test_not_ready_before_the_warm_up(tmp_path):
     go_on = tmp_path / "go-on"
     with Server("--fronts", "1", wait=False, ECHO_WAITS_FOR=str(go_on)) as server, server.client() as client:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             try:
                 response = client.get("/v2/health/ready")
@@ -232,9 +233,9 @@ def test_not_ready_before_the_warm_up(tmp_path):
 
 def test_a_model_that_cannot_be_served():
     with Server("--fronts", "1", wait=False, ECHO_DIFFERS="1") as server:
-        assert server.process.wait(20) == 1
-        time.sleep(0.1)
-        assert "the outputs differ" in server.output and "fix: seatrial run echo" in server.output
+        assert server.process.wait(120) == 1
+        wait_for_output(server, "the outputs differ")
+        assert "fix: seatrial run echo" in server.output
         assert "Traceback" not in server.output
 
 
@@ -242,24 +243,24 @@ def test_a_port_that_is_taken():
     with Server("--fronts", "2") as server:
         for fronts in ("1", "2"):
             with Server("--fronts", fronts, "--port", str(server.address[1]), wait=False) as other:
-                assert other.process.wait(20) == 1
-                time.sleep(0.1)
-                assert "cannot listen" in other.output and "Traceback" not in other.output
+                assert other.process.wait(120) == 1
+                wait_for_output(other, "cannot listen")
+                assert "Traceback" not in other.output
 
 
 def test_the_gpu_is_lost():
     """The request that saw it, and those that wait, get 503; then the program ends with 1."""
     with Server("--fronts", "1") as server:
         waits = [server.connect() for _ in range(3)]
-        waits[0].sendall(request({"input": [-1, 0.4]}))
-        time.sleep(0.2)
+        waits[0].sendall(request({"input": [-1, 3.0]}))
+        wait_for_output(server, "a slow row is computed")
         waits[1].sendall(request({"input": [-3, 0]}))
         waits[2].sendall(request())
         answers = [read_all(sock) for sock in waits]
         assert [answer[:12] for answer in answers[1:]] == [b"HTTP/1.1 503"] * 2
-        assert server.process.wait(10) == 1
-        time.sleep(0.1)
-        assert "the GPU was lost" in server.output and "Traceback" not in server.output
+        assert server.process.wait(120) == 1
+        wait_for_output(server, "the GPU was lost")
+        assert "Traceback" not in server.output
 
 
 def test_the_model_is_killed():
@@ -272,7 +273,7 @@ def test_the_model_is_killed():
         server.process.kill()
         for sock in waiting:
             assert read_all(sock).startswith(b"HTTP/1.1 503")
-        assert server.process.wait(5) == -signal.SIGKILL
+        assert server.process.wait(120) == -signal.SIGKILL
         assert all(gone(pid) for pid in fronts)
 
 
@@ -282,9 +283,8 @@ def test_a_front_that_dies_is_started_again():
             server.predict(1, 2)
         first = server.children()
         os.kill(first[0], signal.SIGKILL)
-        until(lambda: len(server.children()) == 2 and first[0] not in server.children(), "another front", 30)
-        time.sleep(0.1)
-        assert "another is started" in server.output
+        until(lambda: len(server.children()) == 2 and first[0] not in server.children(), "another front")
+        wait_for_output(server, "another is started")
         for _ in range(8):
             assert server.predict(1, 2).status_code == 200
         with server.client() as client:
@@ -293,7 +293,7 @@ def test_a_front_that_dies_is_started_again():
 
 
 def test_reports(tmp_path):
-    events = tmp_path / "events.jsonl"
+    events, began_s = tmp_path / "events.jsonl", time.monotonic()
     with Server("--fronts", "1", SEATRIAL_EVENTS=str(events)) as server:
         for _ in range(5):
             server.predict(1, 2)
@@ -303,7 +303,8 @@ def test_reports(tmp_path):
     last = lines[-1]
     assert {line["type"] for line in lines} == {"served"}
     assert last["requests"] == 6 and last["errors"] == {"400": 1} and last["batches"] == {"1": 5}
-    assert 0 < last["p50_ms"] <= last["p95_ms"] <= last["p99_ms"] < 1000 and last["queue_peak"] == 1
+    most_ms = 1000 * (time.monotonic() - began_s)
+    assert 0 < last["p50_ms"] <= last["p95_ms"] <= last["p99_ms"] < most_ms and last["queue_peak"] == 1
     assert last["examples"] == 3 and last["largest_difference"] == 0.001 and last["seconds"] > 0
 
 
@@ -332,7 +333,7 @@ def test_half_sent_requests_are_ended():
         for data in (b"", b"POST / HT", b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nhalf"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(data)
-            answers.append(await asyncio.wait_for(reader.read(), 3))
+            answers.append(await asyncio.wait_for(reader.read(), 120))
             writer.close()
         server.should_exit = True
         await task

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 
 import pytest
 
 from here import free_ports
+from pace import until
 from seatrial.monitor.reading import ContainerNames, MachineReader
 from seatrial.probe import processes
 from seatrial.system.host import Host
@@ -37,18 +39,21 @@ def test_a_container_is_found_named_and_measured(engine):
         names = ContainerNames(Host({f"SEATRIAL_{engine.name.upper()}": " ".join(call)}))
         reader = MachineReader(names)
         names.look_up([identity], wait=True)
+        pid = int(subprocess.check_output([*call, "inspect", "-f", "{{.State.Pid}}", identity]))
         reader.read()
-        for _ in range(20):  # until it has its memory, and its turn on a busy machine
+        for _ in range(60):  # until it has its memory
+            began_s, began_cpu_s = time.monotonic(), processes.read(pid).cpu_seconds
             time.sleep(1.5)
+            cores = (processes.read(pid).cpu_seconds - began_cpu_s) / (time.monotonic() - began_s)
             [row] = [row for row in reader.read()["containers"] if row["id"] == identity]
-            if row["memory_bytes"] > 60e6 and row["cpu_cores"] > 0.2 and row["shm_used_bytes"] >= 5e6:
+            if row["memory_bytes"] > 60e6 and row["shm_used_bytes"] >= 5e6:
                 break
         assert (row["engine"], row["name"], row["run_id"]) == (engine.name, name, "r1")
         assert row["image"].endswith(IMAGE) and row["processes"] == 1
-        assert 0.2 < row["cpu_cores"] < 1.5 and 60e6 < row["memory_bytes"] < 200e6
+        assert 0 < row["cpu_cores"] == pytest.approx(cores, rel=0.4, abs=0.1)  # on a busy machine far from one
+        assert 60e6 < row["memory_bytes"] < 200e6
         assert row["shm_used_bytes"] == 5_001_216 or 5e6 <= row["shm_used_bytes"] < 6e6
         assert row["shm_total_bytes"] == 16 * 2**20
-        pid = int(subprocess.check_output([*call, "inspect", "-f", "{{.State.Pid}}", identity]))
         assert processes.owner(pid).container_id == identity
     finally:
         subprocess.run([*call, "kill", name], capture_output=True)
@@ -64,7 +69,7 @@ def exporter(tmp_path):
     assert "/metrics" in process.stderr.readline()
     yield port
     process.terminate()
-    assert process.wait(30) == 0 and process.stderr.read() == ""
+    assert process.wait(120) == 0 and process.stderr.read() == ""
 
 
 def test_promtool_has_no_complaint_of_syntax(exporter):
@@ -88,17 +93,15 @@ def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
          f"--web.listen-address=127.0.0.1:{listen}"], stderr=log, stdout=log, cwd=tmp_path,
     )  # fmt: skip
     try:
-        for _ in range(60):
-            time.sleep(0.5)
-            try:
-                url = f"http://127.0.0.1:{listen}/api/v1/query?query=seatrial_machine_memory_used_bytes"
-                found = json.load(urllib.request.urlopen(url))["data"]["result"]
-            except OSError:
-                continue
-            if found:
-                break
+        url = f"http://127.0.0.1:{listen}/api/v1/query?query=seatrial_machine_memory_used_bytes"
+
+        def answer():
+            with suppress(OSError):  # it does not listen yet
+                return json.load(urllib.request.urlopen(url, timeout=300))["data"]["result"]
+
+        found = until(answer, "a value")
         assert float(found[0]["value"][1]) > 0 and found[0]["metric"]["job"] == "seatrial"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
         log.close()

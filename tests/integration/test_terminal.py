@@ -34,7 +34,7 @@ def run_on(project: Project, script: str) -> Terminal:
 def end(terminal: Terminal) -> int:
     """Its exit code; the terminal is as it was."""
     terminal.expect(b"receipt.html")
-    terminal.process.wait(timeout=30)
+    terminal.process.wait(timeout=300)
     assert terminal.is_as_before
     return terminal.end()
 
@@ -74,7 +74,7 @@ def test_a_pipe_answers(project: Project) -> None:
         env=project.environ,
         input=b"Bob\n" + b"x" * 300_000,
         capture_output=True,
-        timeout=120,
+        timeout=300,
         **project.user,
     )
     assert ended.returncode == 0 and ended.stdout.startswith(b"Hello Bob300000\n"), ended.stderr

@@ -124,7 +124,7 @@ def test_a_tune_that_is_stopped_leaves_no_process_and_the_users_files(local_proj
     local_project.wait_for(lambda: (local_project.folder / "log.txt").read_text() == "begun")
     time.sleep(0.5)
     started.send_signal(signal.SIGINT)
-    started.communicate(timeout=60)
+    started.communicate(timeout=240)
     assert (local_project.folder / "log.txt").read_text() == "mine"
     assert local_project.alive() == []
     assert json.loads((local_project.last / "receipt.json").read_text())["tune"]["kept"] == {}

@@ -5,24 +5,28 @@ import json
 import threading
 
 HANG = """
-import time
+import os, time
 for step in range(3):
     end = time.monotonic() + 1
     while time.monotonic() < end:
         pass
     print("step", step)
-time.sleep(9)
+while not os.path.exists("sent"): time.sleep(0.1)
+time.sleep(3)  # for the webhook
 """
 
 
+#: Goes on when its first finding was sent, and ends when its second was.
 FULL = """
-import time
+import os, time
+def wait_for(count):
+    while not os.path.exists("sent") or len(open("sent").read().split()) < count: time.sleep(0.1)
 open("/dev/shm/x", "wb").write(b"x" * 61_000_000)
-time.sleep(2.5)
+wait_for(1)
 kept = bytearray(118_000_000)
 for page in range(0, len(kept), 4096):
     kept[page] = 1
-time.sleep(3)
+wait_for(2)
 """
 
 
@@ -60,7 +64,7 @@ def test_a_hang_is_reported_everywhere_and_the_webhooks_url_is_written_down_nowh
         "seatrial.toml",
         f'[watch]\nhang_after = "3s"\nwebhook = "{url}"\ncommand = \'echo "$SEATRIAL_FINDING_ID" >> {reported}\'\n',
     )
-    local_project.write("train.py", HANG + "import os\nprint(dict(os.environ))\n")
+    local_project.write("train.py", HANG + "print(dict(os.environ))\n")
     try:
         planned = local_project.cli("plan", "--on", "local", "train.py", "--gpus", "none")
         ended = local_project.run("train.py", "--gpus", "none", "--json")

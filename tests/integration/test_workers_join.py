@@ -52,7 +52,7 @@ def test_both_nodes_join(tmp_path, script, printed):
     running = [
         subprocess.Popen(agent.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) for agent in agents
     ]
-    ended = [process.communicate(timeout=120) for process in running]
+    ended = [process.communicate(timeout=300) for process in running]
     for process, (out, err) in zip(running, ended, strict=True):
         assert process.returncode == 0, err.decode()[-2000:]
         assert printed in out.decode()

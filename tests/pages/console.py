@@ -109,7 +109,7 @@ def borrowed(page: str) -> list[tuple[str, str]]:
     return _FILE_OF.findall(page)
 
 
-def run(page: str, folder: Path, environment: Mapping[str, str], timeout_s: float = 120) -> list[str]:
+def run(page: str, folder: Path, environment: Mapping[str, str], timeout_s: float = 300) -> list[str]:
     """Run a page and return each difference. A command must end with 0, or ``echo $?`` follows it."""
     wrong: list[str] = []
     typed: list[Command] = []

@@ -15,7 +15,7 @@ def page(*blocks: str) -> str:
 
 
 def ran(text: str, folder: Path) -> list[str]:
-    return console.run(text, folder, {"PATH": os.environ["PATH"]}, timeout_s=20)
+    return console.run(text, folder, {"PATH": os.environ["PATH"]}, timeout_s=300)
 
 
 def test_output_as_shown_passes(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def served(tmp_path: Path) -> Iterator[str]:
     service = subprocess.Popen(
         [sys.executable, str(script)], env=environment("trainers-and-inference", OUTPUTS=tmp_path, PORT=port)
     )
-    address, until = f"http://127.0.0.1:{port}", time.monotonic() + 60
+    address, until = f"http://127.0.0.1:{port}", time.monotonic() + 240
     try:
         while True:
             try:
@@ -162,13 +162,13 @@ def served(tmp_path: Path) -> Iterator[str]:
         yield address
     finally:
         service.terminate()
-        assert service.wait(20) == 0
+        assert service.wait(120) == 0
 
 
 def answer(address: str, body: object = None) -> tuple[int, dict[str, Any]]:
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(address, data, timeout=20) as reply:
+        with urllib.request.urlopen(address, data, timeout=300) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)

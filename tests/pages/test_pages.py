@@ -163,11 +163,11 @@ def _remove_images(project: Path) -> None:
     """Remove what a page has built, and what Compose keeps of its file; layers stay in the engine's cache."""
     if (project / "compose.yaml").exists():
         words = ["docker", "compose", "down", "--volumes", "--rmi", "local", "--remove-orphans"]
-        subprocess.run(words, cwd=project, capture_output=True, timeout=120)
+        subprocess.run(words, cwd=project, capture_output=True, timeout=300)
     listing = ["docker", "images", "--quiet", "--filter", f"reference=seatrial/{project.name}"]
     try:
-        found = subprocess.run(listing, capture_output=True, text=True, timeout=60).stdout.split()
+        found = subprocess.run(listing, capture_output=True, text=True, timeout=300).stdout.split()
         if found:
-            subprocess.run(["docker", "image", "rm", "--force", *set(found)], capture_output=True, timeout=60)
+            subprocess.run(["docker", "image", "rm", "--force", *set(found)], capture_output=True, timeout=300)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         pass

@@ -54,10 +54,9 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
     """
     target.raise_stopped()
     os.umask(0o022)
-    cgroup = Cgroup()
-    _write_started(journal, cgroup, alterable, unverified)
     hooks = os.path.join(plan.run_dir, "python-hooks")
     try:
+        _write_started(journal, Cgroup(), alterable, unverified)
         make_folder(plan.run_dir)  # a TrainJob's lies in the folder of models, where nobody made it
         secrets = take(plan.secrets, plan.secrets_dir)
         journal.hide(encode(secrets))
@@ -72,7 +71,6 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
         hooked = plan.measure_steps or plan.changes or plan.stand_ins or plan.workers
         if plan.gpu_memory_bytes is not None or hooked:
             install.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps, plan.changes)
-
         install.place(plan.stand_ins, hooks, env, first=plan.launcher == "torchrun")
 
         def once() -> Tuple[int, bool]:
@@ -82,8 +80,8 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
 
         return run_again(plan, journal, once)
     except target.StoppedEarly as stopped:
-        print_to_stderr("stopped by %s before the target was started" % target.signal_name(stopped.number))
         name = target.signal_name(stopped.number)
+        print_to_stderr("stopped by %s before the target was started" % name)
         journal.write(Signal(signal=stopped.number, name=name, origin="engine", forwarded_to=[]))
         code = agent_exit_code(plan, 128 + stopped.number, stopped=True)
         journal.write(AgentFinished(exit_code=code, energy_j={}))

@@ -201,9 +201,11 @@ class StoppedEarly(Exception):
 
 
 def raise_stopped() -> None:
-    """Let a stopping signal end the checks until the target runs. PID 1 ignores what it has no handler for."""
+    """Let the first stopping signal end the checks until the target runs. PID 1 ignores what it has no handler for."""
 
     def stop(number: int, frame: Any) -> None:
+        for stopping in STOPPING:
+            signal.signal(stopping, signal.SIG_IGN)
         raise StoppedEarly(number)
 
     for number in STOPPING:

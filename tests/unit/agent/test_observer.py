@@ -36,7 +36,7 @@ def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1, until=lambda re
     reports = TargetReports(str(tmp_path / "reports"), journal, activity)
     watching = Observer(plan, sampler, target, journal, reports, activity)
     watching.start()
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + 120
     time.sleep(seconds)
     while not until(events.read(str(tmp_path / "events.jsonl"))[0]) and time.monotonic() < end_s:
         time.sleep(0.1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import Agent
+from seatrial.probe import processes
 
 #: How scripts answer: save and end well; end by it; fail while they save; report nothing of it and go on to their end.
 SAVES = (
@@ -31,7 +32,7 @@ def _requested(folder: Path, script: str, **plan: object) -> tuple[int, dict, di
     process = agent.start()
     agent.wait_for_output("ready")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     [finished] = agent.events("agent.finished")
     return process.returncode, agent.exited(), finished
 
@@ -54,16 +55,20 @@ def test_a_requested_end_of_a_pod_is_no_end_of_the_run(tmp_path: Path, answer: s
 
 def test_a_script_that_has_finished_by_itself_at_that_moment(tmp_path: Path) -> None:
     """Leftovers keep the agent: the request comes after the target's own end, and takes nothing from it."""
-    shell = "trap '' TERM; sleep 1; echo left; sleep 3"
+    shell = "trap '' TERM; echo left; while [ ! -e answered ]; do sleep 0.1; done"
     left = f"import subprocess, sys\nsubprocess.Popen(['sh', '-c', {shell!r}])\nsys.exit(%d)\n"
     for number, code in enumerate((0, 7)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        agent = Agent(folder, left % code, pod_restarts=3, grace_s=2.0)
+        agent = Agent(folder, left % code, pod_restarts=3, grace_s=60.0)
         process = agent.start()
         agent.wait_for_output("left")
+        target = agent.events("target.started")[0]["pid"]
+        agent.wait_for(lambda target=target: processes.read(target) is None)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        agent.wait_for(lambda agent=agent: any(event["origin"] == "engine" for event in agent.events("signal")))
+        (folder / "answered").touch()
+        process.communicate(timeout=300)
         assert process.returncode == code
 
 

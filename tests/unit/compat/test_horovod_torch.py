@@ -38,7 +38,7 @@ def ranks(count: int, script: str, *arguments: str) -> list[tuple[int, str]]:
         for rank in range(count)
     ]
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in started]
+        outputs = [process.communicate(timeout=300)[0] for process in started]
     finally:
         for process in started:
             process.kill()
@@ -86,7 +86,7 @@ def output(code: str) -> str:
     """Return the output of a process that is not a rank."""
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     env["PYTHONPATH"] = str(COMPAT)
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

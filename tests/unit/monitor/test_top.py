@@ -152,7 +152,7 @@ def test_log_files_that_cannot_be_written(tmp_path):
     sink.close()
 
 
-def on_a_terminal(tmp_path, *steps, seconds=60):
+def on_a_terminal(tmp_path, *steps, seconds=240):
     """(what it printed, exit code) of ``seatrial top`` on a pty of 80 × 24.
 
     ``steps``: what is awaited on the screen since the step before, and what is done then: keys to type, or a function

@@ -58,7 +58,7 @@ def test_each_rank_gets_its_number(tmp_path: Path) -> None:
     launcher, argv, reason = _planned(tmp_path, 2, "here")
     assert launcher == "torchrun" and reason.endswith("; each rank is given --local_rank")
     plan = AgentPlan(run_id="r", argv=list(argv), workdir="/", run_dir="/", script=1, launcher=launcher, processes=2)
-    ended = subprocess.run(command(plan), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    ended = subprocess.run(command(plan), cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
     assert sorted(ended.stdout.splitlines()) == ["rank 0 of here", "rank 1 of here"]
 
 

@@ -56,7 +56,7 @@ def test_its_own_tests_pass_and_a_test_of_them_can_fail(tmp_path: Path) -> None:
     def tested() -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.run(argv, cwd=tmp_path / "moons", env=env, capture_output=True, text=True, timeout=120)
+        return subprocess.run(argv, cwd=tmp_path / "moons", env=env, capture_output=True, text=True, timeout=300)
 
     passed = tested()
     assert passed.returncode == 0 and "9 passed" in passed.stdout, passed.stdout

@@ -42,7 +42,7 @@ def test_cuda_context_by_mapping_and_descriptors(tmp_path):
     assert processes.has_cuda_context(7, str(tmp_path))
 
 
-def wait_for(condition, seconds=30.0):
+def wait_for(condition, seconds=120.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

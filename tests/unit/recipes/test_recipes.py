@@ -123,7 +123,7 @@ def test_sigterm_saves_exits_143_and_goes_on_bit_identically(data: Path, tmp_pat
     assert stopped.stdout is not None
     next(line for line in stopped.stdout if line.startswith("epoch 2:"))
     stopped.send_signal(signal.SIGTERM)
-    assert stopped.wait(60) == 143
+    assert stopped.wait(120) == 143
     epochs = str(load_newest(tmp_path / "checkpoints", print)["epoch"] + 1)
     shown = ["--schedule", "constant", "--epochs", epochs]  # another number of epochs would fall at another pace
     run(data, tmp_path, *shown, "--resume")

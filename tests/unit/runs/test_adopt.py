@@ -49,7 +49,7 @@ class Killed:
     def start(self, run: Run) -> None:
         """Record the engine's action without writing it down."""
         Local().start(self.plan, run.folder)
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 240
         while b"ready" not in _bytes(run.folder / "stdout.log"):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)

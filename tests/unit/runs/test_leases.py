@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -130,26 +132,21 @@ def test_a_link_in_place_of_the_folder_opens_nobodys_home(leases, tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become two other users")
-def test_two_users_share_the_folder(tmp_path):
+def test_two_users_share_the_folder():
     """Seen on a machine where root had leased first: another user could not open the lock."""
-    folder = tmp_path / "leases"
-    tmp_path.chmod(0o755)
-    for parent in [path for path in tmp_path.parents if "pytest" in path.parts[-1] or "popen" in path.parts[-1]]:
-        parent.chmod(0o755)
     program = (
         "import os, sys; from pathlib import Path; from seatrial.runs.leases import Leases\n"
         "os.umask(0o077); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))\n"
         "leases = Leases(Path(sys.argv[2]), lambda handle: True)\n"
         "with leases.locked(): leases.take([f'GPU-{sys.argv[1]}'], f'run-{sys.argv[1]}'); print(leases.current())"
     )
-    folder.mkdir()
-    folder.chmod(0o1777)
-    for uid in ("1001", "1002"):
-        done = subprocess.run(
-            [sys.executable, "-c", program, uid, str(folder)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert f"'GPU-{uid}': 'run-{uid}'" in done.stdout
+    with TemporaryDirectory() as folder:  # each start of pytest closes its own folders to others
+        Path(folder).chmod(0o1777)
+        for uid in ("1001", "1002"):
+            argv = [sys.executable, "-c", program, uid, folder]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            assert f"'GPU-{uid}': 'run-{uid}'" in done.stdout
 
 
 def test_parts_of_a_gpu_are_held_until_they_are_one(leases):

@@ -203,6 +203,6 @@ print(bodies.FormParser.__module__, bodies.first_file(body, b"multipart/form-dat
 @pytest.mark.parametrize("name", ["python_multipart", "multipart"])
 def test_file_is_found_in_a_form_under_both_names_of_the_package(name):
     words = [sys.executable, "-W", "ignore", "-c", READ_FORM, name]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.endswith(r"b'\x89PNG\r\n'" + "\n")

@@ -49,7 +49,7 @@ def ran(tmp_path, python, start, own, change="pass", **more):
     (tmp_path / "train.py").write_text(PROGRAM.replace("START", start).replace("CHANGE", change))
     env = {"PATH": os.environ["PATH"], **more, **({"PYTHONPATH": own} if own else {})}
     install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
-    ended = subprocess.run([python, "train.py"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([python, "train.py"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
@@ -100,5 +100,5 @@ def test_threads_that_start_processes_do_not_lose_each_others_variables(tmp_path
     (tmp_path / "train.py").write_text(THREADS)
     env = {"PATH": os.environ["PATH"]}
     install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
-    ended = subprocess.run([python, "train.py"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([python, "train.py"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (ended.stdout, ended.stderr) == ("0\n", "")

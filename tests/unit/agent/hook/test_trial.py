@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from pace import until
 from seatrial.agent.hook import install
 from seatrial.agent.tune.trial import restore
 from tables import constant
@@ -23,7 +23,7 @@ def loop(epochs=9999, loader="", more="pass"):
     return SCRIPTS["preamble"] + SCRIPTS["loop"].format(epochs=epochs, loader=loader, more=more)
 
 
-def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, requested=True, changes=None, tried=()):
+def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=6.0, requested=True, changes=None, tried=()):
     (tmp_path / "train.py").write_text(script)
     folder = tmp_path / "reported"
     folder.mkdir(exist_ok=True)
@@ -38,7 +38,7 @@ def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, requested=
     if changes:
         env["SEATRIAL_TUNE"] = json.dumps(changes)
     command = [sys.executable, *prefix, "train.py"]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=90)
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
     return ended, [line["trial"] for line in lines if "trial" in line]
 
@@ -124,9 +124,7 @@ def test_workers_are_gone_when_it_is_and_their_queues_are_empty_before_it_measur
     script = loop(loader=", num_workers=2, prefetch_factor=9, multiprocessing_context='fork'")
     _, [one] = trial(tmp_path, script)
     assert one["warmup_steps"] >= 20
-    time.sleep(0.2)
-    left = [path for path in Path("/proc").glob("[0-9]*/cwd") if _leads_to(path, tmp_path)]
-    assert left == []
+    until(lambda: not any(_leads_to(path, tmp_path) for path in Path("/proc").glob("[0-9]*/cwd")), "the workers' end")
 
 
 def _leads_to(path, folder):

@@ -96,7 +96,7 @@ def step(seq: int) -> bytes:
     return frames.encode(frames.REPORT, b'%d 1.0 {"step": %d}' % (seq, seq))
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 300) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it never happened"
@@ -156,7 +156,7 @@ def test_two_who_follow_write_it_once(container: Container) -> None:
     began_s = time.monotonic()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 120
     assert container.out() == b"".join(b"line %d\n" % number for number in range(1, 40))
     assert container.numbers() == list(range(1, 40)) and container.index_holds()
 
@@ -261,7 +261,7 @@ def test_a_line_that_is_half_written_is_waited_for(tmp_path: Path) -> None:
         for at in range(0, len(whole), 700):
             file.write(whole[at : at + 700])
             time.sleep(0.01)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while len(written) < 5000 and time.monotonic() < deadline_s:
             written += log.read()
         file.write(line(b"last"))

@@ -68,7 +68,7 @@ def launch(tmp_path, monkeypatch):
         Local().kill(handle)
 
 
-def wait_until(condition, timeout_s=60):
+def wait_until(condition, timeout_s=300):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

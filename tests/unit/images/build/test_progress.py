@@ -61,7 +61,7 @@ def test_silent_step_is_repeated_with_its_time(whole: bool) -> None:
     printed = Queue[str]()
     with BuildReporter(printed.put, printed.put, whole=whole) as reporter:
         reporter.line(STEP)
-        lines = [printed.get(timeout=30) for _ in range(3)]
+        lines = [printed.get(timeout=300) for _ in range(3)]
     assert lines[0] == (STEP if whole else "installing the packages with pip")
     assert all(re.fullmatch(r"installing the packages with pip, \d+ s", line) for line in lines[1:])
     assert not reporter._thread.is_alive()
