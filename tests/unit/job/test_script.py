@@ -61,6 +61,14 @@ def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path)
     assert facts_of(tmp_path, "from core import train\n").imports == ("torch",)
 
 
+def test_a_package_of_a_package_is_not_the_installed_one_of_its_name(tmp_path: Path) -> None:
+    for name in ("setup.py", "jax/__init__.py", "jax/typing.py", "jax/numpy/__init__.py", "jax/random.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    found = facts_of(tmp_path, "import jax, numpy, random\n")
+    assert (found.imports, found.import_roots) == (("numpy",), ())
+
+
 def test_what_python_runs_before_and_with_a_module_is_read(tmp_path: Path) -> None:
     for name, text in {
         "pkg/__init__.py": "import jax",
