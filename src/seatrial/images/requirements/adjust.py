@@ -51,10 +51,10 @@ def _without_python(needs: Needs) -> Needs:
     for each in named.values():
         pinned = re.fullmatch(r"={2,3}(\d+\.\d+)\S*", str(each.specifier))
         wanted &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
-    meant = "taken for the Python that it asks for"
+    use = "taken for the Python that it asks for"
     if not any(wanted.contains(f"{python}.99") for python in PYTHONS):
-        meant, wanted = "left out, as no image has that Python", needs.python
-    note = f"{needs.source} lists {', '.join(named)}, which pip cannot install: {meant}"
+        use, wanted = "left out, as no image has that Python", needs.python
+    note = f"{needs.source} lists {', '.join(named)}, which pip cannot install: {use}"
     return _without(needs.changed(replace(needs.requirements, python=wanted)), named, warning=note)
 
 

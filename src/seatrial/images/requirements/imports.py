@@ -217,7 +217,7 @@ def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path], project:
 
 
 def _built_by_ffi(module: Path) -> str | None:
-    """Return the build.py near a module that compiles its extension with torch.utils.ffi, as of torch 0.4; or None."""
+    """Return the build.py that compiles a module's extension with torch.utils.ffi, which torch 0.4 had; or None."""
     scripts = [folder / "build.py" for folder in module.parents[:2]]
     found = (each for each in scripts if is_file(each) and "torch.utils.ffi" in each.read_text(errors="replace"))
     return next((f"{each.parent.name}/{each.name}" for each in found), None)

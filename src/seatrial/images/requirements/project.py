@@ -125,13 +125,9 @@ def project_needs(
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
     with_also = needs.changed(needs.requirements.plus(*also))
-    warnings = (
-        *needs.warnings,
-        *elsewhere_in_the_project(script, own, project),
-        *taken_from_folders(script, taken, project),
-    )
+    warnings = (*elsewhere_in_the_project(script, own, project), *taken_from_folders(script, taken, project))
     missing_packages = dict(not_installed(with_also, packages, script))
-    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *missing_packages)
+    warnings = (*needs.warnings, *warnings, *in_empty_submodules(script, lacking, absent), *missing_packages)
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
     python, left_aside = _requested_python(project, needs.python, needs.source)
     implied = _implied(needs.requirements, script, script_dir, project)
