@@ -37,7 +37,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import check_code, check_lists, held_back
 from seatrial.images.resolve.check import Checked, resolve_packages
-from seatrial.images.resolve.framework import PACKAGES, Resolved, resolve_frameworks
+from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
@@ -189,8 +189,23 @@ def _as_the_code_needs(
         check_lists(needs, machine)
     for held in held_back(script, needs):
         with suppress(ConfigError, GpuContractError):
-            return _with_packages(job, script, held, machine, resolver)
-    return _with_packages(job, script, needs, machine, resolver)
+            return _with_what_they_bring(job, script, held, machine, resolver)
+    return _with_what_they_bring(job, script, needs, machine, resolver)
+
+
+def _with_what_they_bring(
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+) -> tuple[Base, Resolved, Checked, Needs]:
+    """Choose packages; choose the build of a framework that only comes with them, as torch does with peft, as well."""
+    found = _with_packages(job, script, needs, machine, resolver)
+    _, resolved, checked, needs = found
+    brought = next((each for each in FRAMEWORKS if each in checked.names), None)
+    if brought is None or resolved.stack.wheel is not None or job.image.base != DEFAULT_BASE:
+        return found
+    reason = f"{needs.reason}; {brought}, which one of them depends on"
+    return _with_packages(
+        job, script, replace(needs, imports=(*needs.imports, brought), reason=reason), machine, resolver
+    )
 
 
 def _with_packages(

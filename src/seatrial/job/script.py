@@ -19,6 +19,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
+from seatrial.job.reading.signs import ONCE
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.project_files import read_bytes
@@ -282,7 +283,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules={**reading.needed, **({"numpy.int": seen["numpy-1.23"]} if "numpy-1.23" in seen else {})},
+        modules={**reading.needed, **_once(seen, {**optional, **imports})},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),
@@ -360,6 +361,12 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
         if top not in STANDARD_MODULES and top not in ("", "seatrial"):
             found.setdefault(top, where)
     return found
+
+
+def _once(seen: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
+    """Return the names that imported packages had once → where the code uses them."""
+    names = {sign.removeprefix(ONCE): where for sign, where in seen.items() if sign.startswith(ONCE)}
+    return {name: where for name, where in names.items() if name.partition(".")[0] in imports}
 
 
 def _framework(imports: dict[str, str]) -> str | None:

@@ -118,13 +118,18 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
     return PythonCommand(path, ("-m", module), tuple(words[1:])).words()
 
 
+def _shell_scripts(folder: Path, here: Path) -> list[str]:
+    """List a folder's shell scripts, as they are typed from ``here``."""
+    return [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh")) if is_file(each)]
+
+
 def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
     """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
     at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
     name = words[at]
     if not is_file(here / name):
         folder = (here / name).parent
-        similar = _similar(name, [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh")) if is_file(each)])
+        similar = _similar(name, _shell_scripts(folder, here))
         hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
         retyped = [*words[:at], *similar[:1], *words[at + 1 :]]
         raise TargetError(
@@ -321,7 +326,9 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
-    similar = _similar(word, [*scripts(project), *recipes])
+    similar = _similar(word, [*scripts(project), *recipes]) or _similar(
+        word, _shell_scripts((project / word).parent, project)
+    )
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     return TargetError(

@@ -47,11 +47,20 @@ def test_what_cannot_be_started_is_no_file(tmp_path: Path, line: str) -> None:
     assert facts_of(tmp_path, f"import os, torch\n{line}\n").imports == ("torch",)
 
 
-def test_names_that_numpy_1_24_removed_are_seen(tmp_path: Path) -> None:
-    source = "import numpy as np\nx = np.bool, np.int64\n"
-    assert "numpy.int" not in facts_of(tmp_path, source).modules
-    found = facts_of(tmp_path, source + "def area(x):\n    return x.astype(np.int)\narea(x)\n")
-    assert found.modules["numpy.int"] == "train.py:4 np.int"
+@pytest.mark.parametrize(
+    ("name", "of_today", "line", "where"),
+    [
+        ("numpy.int", "import numpy as np\nx = np.bool, np.int64", "area(y.astype(np.int))", "np.int"),
+        ("yaml.load", "import yaml\nyaml.load(f, yaml.FullLoader)", "cfg = yaml.load(f)", "yaml.load(…)"),
+        ("yaml.load", "import yaml\nyaml.load(f, Loader=yaml.FullLoader)", "cfg = yaml.load(f)", "yaml.load(…)"),
+        ("torchtext.data.Field", "from torchtext import data\ndata.utils", "text = data.Field()", "data.Field"),
+        ("torch.Tensor.data[0]", "import torch\nx.data[0], loss.data", "s += loss_l.data[0]", "loss_l.data[0]"),
+    ],
+)
+def test_names_that_packages_had_once_are_seen(tmp_path: Path, name: str, of_today: str, line: str, where: str) -> None:
+    assert name not in facts_of(tmp_path, of_today).modules
+    assert facts_of(tmp_path, f"{of_today}\n{line}\n").modules[name] == f"train.py:3 {where}"
+    assert name not in facts_of(tmp_path, line).modules  # data.Field of the project's own module
 
 
 def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path) -> None:
@@ -59,6 +68,14 @@ def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path)
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
     assert facts_of(tmp_path, "from core import train\n").imports == ("torch",)
+
+
+def test_a_package_of_a_package_is_not_the_installed_one_of_its_name(tmp_path: Path) -> None:
+    for name in ("setup.py", "jax/__init__.py", "jax/typing.py", "jax/numpy/__init__.py", "jax/random.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    found = facts_of(tmp_path, "import jax, numpy, random\n")
+    assert (found.imports, found.import_roots) == (("numpy",), ())
 
 
 def test_what_python_runs_before_and_with_a_module_is_read(tmp_path: Path) -> None:

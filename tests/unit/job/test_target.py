@@ -129,6 +129,12 @@ def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> N
     assert ["t.py", *command.arguments] == (tmp_path / "out").read_text().splitlines()
 
 
+def test_a_shell_script_of_a_missing_script_s_name_is_proposed(tmp_path: Path) -> None:
+    (tmp_path / "run_experiment.sh").write_text("python model.py\n")
+    with pytest.raises(TargetError, match=r"did you mean run_experiment\.sh\?"):
+        resolve_target(["run_experiment.py", "config.json"], None, None, tmp_path, RECIPES)
+
+
 def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) -> None:
     (tmp_path / "job.sh").mkdir()
     with pytest.raises(TargetError, match=r"Shell script job\.sh not found in [^;]*$"):

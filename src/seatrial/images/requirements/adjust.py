@@ -14,6 +14,7 @@ from seatrial.images.requirements.pip_format import Needs, canonical_name, parse
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.script import HOROVOD
 from seatrial.stack.facts import table
+from seatrial.stack.resolve import PYTHONS
 
 
 def installable(needs: Needs) -> Needs:
@@ -50,7 +51,10 @@ def _without_python(needs: Needs) -> Needs:
     for each in named.values():
         pinned = re.fullmatch(r"={2,3}(\d+\.\d+)\S*", str(each.specifier))
         wanted &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
-    note = f"{needs.source} lists {', '.join(named)}, which pip cannot install: taken for the Python that it asks for"
+    use = "taken for the Python that it asks for"
+    if not any(wanted.contains(f"{python}.99") for python in PYTHONS):
+        use, wanted = "left out, as no image has that Python", needs.python
+    note = f"{needs.source} lists {', '.join(named)}, which pip cannot install: {use}"
     return _without(needs.changed(replace(needs.requirements, python=wanted)), named, warning=note)
 
 

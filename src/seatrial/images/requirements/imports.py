@@ -191,8 +191,8 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
     )
 
 
-def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
-    """Yield warnings of the project's own modules that the target will not find."""
+def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path], project: Path) -> Iterator[str]:
+    """Yield warnings of the project's own modules that the target will not find, and of a line that will fail."""
     if own:
         lies = [
             f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"
@@ -204,10 +204,23 @@ def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Itera
             f"-e PYTHONPATH={':'.join([*script.python_path, *folders])}"
         )
     for name, where in script.missing.items():
-        yield (
-            f"{where} imports {name}, which is not in the project: if installing the project writes or compiles it, do "
-            "that first with pip install -e ."
+        sentence = f"{where} imports {name}, which is not in the project: "
+        builder = _built_by_ffi(project / where.rpartition(":")[0])
+        yield sentence + (
+            f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, by a function of "
+            "torchvision.ops for example"
+            if builder
+            else "if installing the project writes or compiles it, do that first with pip install -e ."
         )
+    if loss := script.modules.get("torch.Tensor.data[0]"):
+        yield f"{loss}: since torch 0.5 this fails for a loss, which has no dimension; replace it by loss.item()"
+
+
+def _built_by_ffi(module: Path) -> str | None:
+    """Return the build.py that compiles a module's extension with torch.utils.ffi, which torch 0.4 had; or None."""
+    scripts = [folder / "build.py" for folder in module.parents[:2]]
+    found = (each for each in scripts if is_file(each) and "torch.utils.ffi" in each.read_text(errors="replace"))
+    return next((f"{each.parent.name}/{each.name}" for each in found), None)
 
 
 def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:

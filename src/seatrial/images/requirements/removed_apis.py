@@ -92,7 +92,8 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
     conflicts = table("import_names")
     for module, row in conflicts["removed"].items():
         if where := _imported(module, script):
-            yield _OldCode(row["framework"], row["since"], f"{where} imports {module}", "", row["fix"])
+            shown = where if " " in where else f"{where} imports {module}"  # a line, or an import
+            yield _OldCode(row["framework"], row["since"], shown, "", row["fix"])
     for line in found.lines:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
             pinned = _pinned(line)
@@ -101,7 +102,7 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
 
 
 def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
-    """Return the needs with a framework old enough for the code and packages pinned; () where nothing is in the way.
+    """Return the needs with packages old enough for the code and packages pinned; () where nothing is in the way.
 
     Where the project leaves its release open, it is ours to choose.
     """
@@ -111,6 +112,9 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
             held = needs.requirements.plus(constraints=(f"{name}<{since}",))
             needs = needs.changed(held, why=f"{name}<{since}, as {why}")
             names.add(name)
+    if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
+        held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last that builds for newer Pythons
+        needs = needs.changed(held, why=f"pyyaml<5.4, as {where} names no Loader")
     return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
 
 

@@ -97,11 +97,15 @@ class ImportRoots:
                 return
 
     def _folders(self) -> list[Path]:
-        """List the folders at the project's top, hidden ones aside."""
+        """List the folders at the project's top, without hidden ones and packages, whose modules have longer names."""
         if self._top_folders is None:
             try:
                 inside = sorted(self.project.iterdir())[:_MOST_FOLDERS]
             except OSError:
                 inside = []
-            self._top_folders = [each for each in inside if is_folder(each) and not each.name.startswith((".", "__"))]
+            self._top_folders = [
+                each
+                for each in inside
+                if is_folder(each) and not each.name.startswith((".", "__")) and not is_file(each / "__init__.py")
+            ]
         return self._top_folders

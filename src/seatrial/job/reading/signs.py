@@ -79,8 +79,19 @@ _TENSORFLOW_1 = {
 
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
-#: Source: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations"; np.bool is back in 2.0.
-_NUMPY_1_23 = {f"{numpy}.{name}" for numpy in ("np", "numpy") for name in ("int", "float", "object", "complex")}
+#: Names that a package had once, as code writes them → the name that tables of removed ones have.
+#: Sources: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations", where np.bool is back in 2.0;
+#: github.com/pytorch/text/releases, 0.9.0 and 0.12.0.
+_ONCE = {
+    **{f"{np}.{name}": "numpy.int" for np in ("np", "numpy") for name in ("int", "float", "object", "complex")},
+    **{
+        f"{data}.{name}": "torchtext.data.Field"
+        for data in ("data", "torchtext.data")
+        for name in ("Field", "BucketIterator")
+    },
+}
+#: Before such a name in a sign.
+ONCE = "once:"
 
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
@@ -105,6 +116,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield "hub-token", "HF_TOKEN"
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
+        if _is(node.slice, 0) and (name := dotted(node.value)).endswith(".data") and "loss" in name:
+            yield f"{ONCE}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
     elif isinstance(node, ast.Attribute):
@@ -112,8 +125,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         library, _, inner = name.partition(".")
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif name in _NUMPY_1_23:
-            yield "numpy-1.23", name
+        elif name in _ONCE:
+            yield f"{ONCE}{_ONCE[name]}", name
         elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
         else:
@@ -196,6 +209,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "one-process", last
     elif last in _WORKERS or called in _WORKERS:
         yield "workers", called
+    if called == "yaml.load" and len(node.args) == 1 and not node.keywords:
+        yield f"{ONCE}yaml.load", "yaml.load(…)"
     if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
         yield "input", called
     if last in _NEEDS_RANKS and not _names_ranks(node):

@@ -131,6 +131,7 @@ def test_the_way_out_of_old_code_is_one_for_the_gpu(
         ("import torch", "basicsr>=1.4.2\ntorch\n", "torch==2.1.2"),
         ("import timm, torch\nassert timm.__version__ == '0.3.2'", "", "torch==1.8.1"),
         ("import torch, tensorflow", "torch\ntensorflow==2.4.0\n", "torch==2.4.1"),
+        ("from torchtext.data import Field", "torch\ntorchtext\n", "torch==1.7.1"),
     ],
 )
 def test_a_framework_that_is_left_open_is_as_old_as_the_code(

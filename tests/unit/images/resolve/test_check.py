@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -198,6 +199,27 @@ def test_conflict_between_dependencies_is_refused_with_the_reason(plan: Any) -> 
     text = plan.refused("trainer==1.0\nnumpy>=2\n")
     assert "the requirements contradict each other on Python 3." in text
     assert "trainer depend on numpy<1.24 and you require" in text
+
+
+def test_a_framework_that_comes_with_another_package_is_chosen_too(plan: Any) -> None:
+    torch_releases(plan.index)
+    plan.index.has("agents", "agents-1.0-py3-none-any.whl")
+    plan.index.needs["agents-1.0"] = ("torch>=2",)
+    assert plan("agents\n").stack["torch"] == "2.13.0"
+    assert plan.chosen("packages") == ["agents"]
+    assert "torch" not in plan("plain\n").stack
+
+
+@pytest.mark.parametrize(("others", "constraints"), [((), ["5.3.1"]), (("pyyaml>=5.4",), ["6.0"])])
+def test_an_older_pyyaml_is_taken_for_code_of_its_time_where_it_fits(
+    plan: Any, others: tuple[str, ...], constraints: list[str]
+) -> None:
+    for version in ("5.3.1", "6.0"):
+        plan.index.has("pyyaml", f"pyyaml-{version}-py3-none-any.whl")
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
+    plan.index.needs["trainer-1.0"] = others
+    made = plan("pyyaml\ntrainer\n", ScriptFacts(modules={"yaml.load": "train.py:2 yaml.load(…)"}))
+    assert re.findall(r"pyyaml==(\S+)", "\n".join(made.context_texts.values())) == constraints
 
 
 def test_dependency_without_a_wheel_is_built_in_the_image(plan: Any) -> None:
