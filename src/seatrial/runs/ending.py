@@ -20,8 +20,7 @@ from seatrial.receipt.store import JSON_NAME, write_receipt
 from seatrial.runs import notify
 from seatrial.runs.leases import backend_of, give_back, handle_of, leases, state_of
 from seatrial.runs.mlflow import URI
-from seatrial.runs.run import SUMMARY, Run, Summary, run_name
-from seatrial.runs.seal import write_seal
+from seatrial.runs.run import SUMMARY, Run, Summary, run_name, write_seal
 from seatrial.system.host import WANDB_KEY, Host
 from seatrial.system.records import encoded
 from seatrial.system.text import as_typed, without_login

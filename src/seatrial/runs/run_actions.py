@@ -13,8 +13,7 @@ from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPath
 from seatrial.events import Chain, follow_chain
 from seatrial.images.plan import slug
 from seatrial.runs.leases import backend_of, handle_of, leases, state_of
-from seatrial.runs.run import Run, Summary
-from seatrial.runs.seal import SEAL, changes, not_covered, seal_of
+from seatrial.runs.run import SEAL, Run, Summary, not_covered, seal_changes, seal_of
 from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore
 from seatrial.runs.watch import request_stop
@@ -189,7 +188,7 @@ def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verification:
         names = ", ".join(not_covered(run, {"events.jsonl": (0, chain), "receipt.json": (0, chain)}))
         return Verification(True, (intact, f"not covered, as an earlier version kept no digest: {names}"))
     entries, digest = sealed
-    if found := changes(run, entries):
+    if found := seal_changes(run, entries):
         return _broken(*found)
     later = not_covered(run, entries)
     sentences = [f"{intact}; {len(entries)} files, seal {digest}"]

@@ -15,15 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UsageError
-from seatrial.runs.run import PLACE_FOLDER, Run, run_name
+from seatrial.runs.run import LINKED, PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
 from seatrial.system.host import Host
 from seatrial.system.project_files import is_project, project_root
 from seatrial.system.records import Folder, Process
 from seatrial.system.text import as_typed, from_here, nearest
-
-#: Entries of the record that the project links to.
-LINKED = ("stdout.log", "stderr.log", "events.jsonl", "home")
 
 #: Locked while a run or a group claims its name.
 CLAIMS = ".claims.lock"

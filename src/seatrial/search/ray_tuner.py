@@ -69,7 +69,7 @@ class StopReasons:
 class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
     """Run trials on a node: start a run, pass its messages on, and end the run when Tune stops it.
 
-    ``config["order"]`` is JSON for ray_node.py. A worker is reused for the next trial: starting one takes seconds.
+    ``config["order"]`` is JSON for ray_cluster.run_trial. A worker is used again: starting one takes seconds.
     """
 
     def setup(self, config: dict[str, Any], *, reasons: Any, project: str | None) -> None:
@@ -93,7 +93,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
         """Start the run, the first time; return its messages of a second, and ``done`` with the last."""
         if self._commands is None:
             env = {key: value for key, value in os.environ.items() if not key.startswith(_RAY_VARIABLES)}
-            self._commands, lines = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], env)
+            self._commands, lines = dialogue([sys.executable, "-m", "seatrial.search.ray_cluster"], env)
             self._send(self._order)
             threading.Thread(target=self._read, args=(lines, self._ended), daemon=True).start()
         messages = []

@@ -18,7 +18,7 @@ from seatrial.errors import GpuContractError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.runs.store import RunStore
-from seatrial.search.ray_node import RemoteStudy, job_on_node, request_of
+from seatrial.search.ray_cluster import RemoteStudy, job_on_node, request_of
 from seatrial.system.host import Host
 
 
@@ -76,7 +76,7 @@ def start(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
     project.mkdir()
     (project / "train.py").write_text(script)
     process = subprocess.Popen(
-        [sys.executable, "-m", "seatrial.search.ray_node"],
+        [sys.executable, "-m", "seatrial.search.ray_cluster"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(tmp_path),
