@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +13,6 @@ from seatrial.cli.options import (
     RECEIPT_AS_JSON,
     VERBOSE,
     argument,
-    check_folder,
     command,
     importing,
     option,
@@ -23,6 +21,12 @@ from seatrial.cli.options import (
     this_host,
 )
 from seatrial.errors import UsageError
+
+if TYPE_CHECKING:
+    from seatrial.cli.screen import Screen
+    from seatrial.job.model import Job
+    from seatrial.runs.models import TrainedModel, Verb
+    from seatrial.runs.store import RunStore
 
 
 @command(examples=("seatrial export last --to onnx",))
@@ -59,8 +63,8 @@ def export(
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.runs.jobs import Export, check_format, export_job
-        from seatrial.runs.models import EXPORT, check_model_file, find_model
+        from seatrial.runs.jobs import check_format, export_job
+        from seatrial.runs.models import EXPORT
         from seatrial.runs.store import RunStore
 
     check_format(to)
@@ -70,18 +74,28 @@ def export(
         raise UsageError("export takes nothing after --", run="seatrial export --help")
     host, screen = this_host(), Screen(whole=verbose)
     job = read_allowed_job(["digits"], flags, screen, arguments=[])
-    models = job.models.source if job.models else job.project / "models"
-    model = find_model(reference, job.project, models, RunStore(job.project, host), EXPORT)
-    check_model_file(model, EXPORT, with_network=factory is not None)
-    for warning in model.warnings:
-        screen.note(f"warning: {warning}")
+    model = _model(reference, job, RunStore(job.project, host), EXPORT, screen, with_network=factory is not None)
     shapes = [word for shape in input_shape for word in ("--input-shape", shape)]
     program = [*_given({"--model-factory": factory, "--tolerance": repr(tolerance) if tolerance else None}), *shapes]
     named = {"--to": to, "--out": out, "--model": factory, "--tolerance": tolerance and f"{tolerance:g}"}
     named |= {flag: flags.get(key) for flag, key in (("--on", "on"), ("--models", "models"))}
     source = model.of_run or reference if reference == "last" else reference
     typed = shlex.join(["export", source, *_given(named), *shapes])
-    return run_to_receipt(export_job(job, model, Export(to, out, tuple(program), typed)), host, screen)
+    return run_to_receipt(export_job(job, model, to, out, options=program, typed=typed), host, screen)
+
+
+def _model(
+    word: str, job: Job, store: RunStore, verb: Verb, screen: Screen, *, with_network: bool = False
+) -> TrainedModel:
+    """Find the model that a word names, checked, and print what the user should know of it."""
+    from seatrial.runs.models import check_model_file, find_model
+
+    models = job.models.source if job.models else job.project / "models"
+    model = find_model(word, job.project, models, store, verb)
+    check_model_file(model, verb, with_network=with_network)
+    for warning in model.warnings:
+        screen.note(f"warning: {warning}")
+    return model
 
 
 def _given(options: Mapping[str, object]) -> list[str]:
@@ -138,21 +152,17 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
         from seatrial.job.units import parse_bytes
-        from seatrial.runs.jobs import ServeOptions, serving_job
-        from seatrial.runs.models import SERVE, check_model_file, find_model
+        from seatrial.runs.jobs import serving_job
+        from seatrial.runs.models import SERVE
         from seatrial.runs.store import store_of
-        from seatrial.system.project_files import project_root
 
     if arguments := target_arguments():
         run = "seatrial serve --help"
         raise UsageError(f"The server takes no arguments of its own: {shlex.join(arguments)}", run=run)
     given, named_project = frozenset(flags), flags.get("project")
-    project = check_folder(named_project or project_root(Path())).absolute()
     screen = Screen(json=as_json, whole=verbose)
     job = read_allowed_job(["matmul"], flags, screen, arguments=[])
-    models = job.models.source if job.models is not None else project / "models"
-    found = find_model(model, project, models, store_of(named_project), SERVE)
-    check_model_file(found, SERVE)
+    found = _model(model, job, store_of(named_project), SERVE, screen)
     this = this_host()
     if token is not None:
         this = this.with_secrets({TOKEN: token or this.env.get(TOKEN) or secrets.token_urlsafe(24)})
@@ -162,12 +172,16 @@ def serve(
     typed += _given({"--port": port if port != 8000 else None, "--host": host if host != "127.0.0.1" else None})
     typed += ["--token"] if token is not None else []
     typed += _given({f"--{key}": flags.get(key) for key in ("gpus", "on", "name", "models")})
-    options = ServeOptions(
-        port=port, address=host, token=token is not None, program=tuple(_given(words)), typed=shlex.join(typed)
+    served = serving_job(
+        job,
+        found,
+        port=port,
+        address=host,
+        token=token is not None,
+        options=_given(words),
+        typed=shlex.join(typed),
+        given=given,
     )
-    served = serving_job(job, found, options, given)
     if token == "" and TOKEN not in this.env:
         screen.note(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
-    for warning in found.warnings:
-        screen.note(f"warning: {warning}")
     return run_to_receipt(served, this, screen, detach=detach, notifies=True)

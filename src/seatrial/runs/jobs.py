@@ -8,8 +8,7 @@ import hashlib
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,21 +34,6 @@ _ALONE: dict[str, Any] = {"nodes": 1, "hosts": (), "launcher": "none", "resume":
 FOLDER = "exports"
 
 
-@dataclass(frozen=True)
-class Export:
-    """An export's options.
-
-    Attributes:
-        to: the format. out: below the project; None: exports/NAME.suffix.
-        options: further ones of ``python -m seatrial.export``. typed: the words after ``seatrial``.
-    """
-
-    to: str
-    out: str | None = None
-    options: tuple[str, ...] = ()
-    typed: str = ""
-
-
 def check_format(to: str) -> None:
     """Check the name of an export's format. Raises UsageError."""
     if to == "torchscript":
@@ -64,40 +48,46 @@ def check_format(to: str) -> None:
         )
 
 
-def out_path(project: Path, model_name: str, wanted: Export) -> str:
+def out_path(project: Path, model_name: str, to: str, wanted: str | None = None) -> str:
     """Return the file to write, below the project. Raises UsageError: it is not there, or has another suffix."""
-    suffix = SUFFIXES[wanted.to]
-    if wanted.out is None:
+    suffix = SUFFIXES[to]
+    if wanted is None:
         return f"{FOLDER}/{model_name}{suffix}"
-    if wanted.out.endswith("/") or (project / wanted.out).is_dir():
-        return str(PurePosixPath(_inside(project, wanted.out)) / f"{model_name}{suffix}")
-    out = _inside(project, wanted.out)
+    if wanted.endswith("/") or (project / wanted).is_dir():
+        return str(PurePosixPath(_inside(project, wanted)) / f"{model_name}{suffix}")
+    out = _inside(project, wanted)
     if not out.endswith(suffix):
         raise UsageError(
-            f"--out {wanted.out} does not end in {suffix}, as files of {wanted.to} do",
-            run=f"seatrial export … --to {wanted.to} --out {PurePosixPath(wanted.out).with_suffix(suffix)}",
+            f"--out {wanted} does not end in {suffix}, as files of {to} do",
+            run=f"seatrial export … --to {to} --out {PurePosixPath(wanted).with_suffix(suffix)}",
         )
     return out
 
 
-def export_job(job: Job, model: TrainedModel, wanted: Export) -> Job:
+def export_job(
+    job: Job, model: TrainedModel, to: str, out: str | None = None, *, options: Sequence[str] = (), typed: str = ""
+) -> Job:
     """Make the export program the job's target; on the CPU, with the models folder read-only.
+
+    Args:
+        to: the format. out: the file, below the project; None: exports/NAME.suffix.
+        options: further ones of ``python -m seatrial.export``. typed: the words after ``seatrial``.
 
     Raises UsageError: on Kubernetes; weights without a factory; an output outside the project.
     """
     if table.is_elsewhere(job.backend):
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
-    if model.is_weights_alone and "--model-factory" not in wanted.options:
+    if model.is_weights_alone and "--model-factory" not in options:
         path = as_typed((model.folder or job.project) / model.model)
         raise UsageError(
             f"{model.model} holds weights without their network",
             cause="a function of yours makes it: net:make_model is make_model() in net.py",
-            run=f"seatrial export {path} --to {wanted.to} --model net:make_model",
+            run=f"seatrial export {path} --to {to} --model net:make_model",
         )
-    out = out_path(job.project, model.name, wanted)
+    out = out_path(job.project, model.name, to, out)
     word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)
-    typed = wanted.typed or f"export {word} --to {wanted.to}"
-    args = ("--model", model.model, "--to", wanted.to, "--out", out, *wanted.options)
+    typed = typed or f"export {word} --to {to}"
+    args = ("--model", model.model, "--to", to, "--out", out, *options)
     return job.changed(
         target=Target(kind="recipe", value="export", args=args, typed=typed),
         models=None if model.folder is None else DataMount(source=model.folder, read_only=True),
@@ -124,27 +114,28 @@ def _inside(project: Path, out: str) -> str:
 # ---------------------------------------------------------------------------------------------------- serve
 
 
-@dataclass(frozen=True)
-class ServeOptions:
-    """A server's options; ``program`` are those of ``python -m seatrial.serve``."""
-
-    port: int = 8000
-    address: str = "127.0.0.1"
-    token: bool = False
-    program: tuple[str, ...] = ()
-    typed: str = ""
-
-
 #: Options of a project's file for its training, which a server ignores: field → key of the file.
 _OF_TRAINING = {"data": "data", "timeout_s": "timeout", "restarts": "restarts", "name": "name"}
 
 _CHUNK_BYTES = 1 << 20
 
 
-def serving_job(job: Job, found: TrainedModel, options: ServeOptions, given: Collection[str] = ()) -> Job:
+def serving_job(
+    job: Job,
+    found: TrainedModel,
+    *,
+    port: int = 8000,
+    address: str = "127.0.0.1",
+    token: bool = False,
+    options: Sequence[str] = (),
+    typed: str = "",
+    given: Collection[str] = (),
+) -> Job:
     """Make the server the job's target: GPUs, mounts, variables and image options are the project's.
 
     Args:
+        token: requests need one. options: those of ``python -m seatrial.serve``.
+        typed: the words after ``seatrial serve``.
         given: keys set on the command line, which count.
 
     Raises:
@@ -152,10 +143,10 @@ def serving_job(job: Job, found: TrainedModel, options: ServeOptions, given: Col
         DataError: the model cannot be read.
     """
     try:
-        ipaddress.ip_address(options.address)
+        ipaddress.ip_address(address)
     except ValueError:
         raise UsageError(
-            f"--host {options.address[:80]} is not a numeric address",
+            f"--host {address[:80]} is not a numeric address",
             run="seatrial serve … --host 127.0.0.1   # or 0.0.0.0, every address of this machine",
         ) from None
     gpus = _one_gpu(job.gpus, given="gpus" in given)
@@ -166,12 +157,12 @@ def serving_job(job: Job, found: TrainedModel, options: ServeOptions, given: Col
         kind=found.kind,
         model=found.model,
         name=name,
-        address=options.address,
-        port=options.port,
-        options=options.program,
+        address=address,
+        port=port,
+        options=tuple(options),
         weights=tuple(_weights(file, found.folder or job.project) for file in found.files),
         of_run=found.of_run,
-        typed=options.typed,
+        typed=typed,
     )
     reset: dict[str, Any] = {
         field: Job.model_fields[field].default for field, key in _OF_TRAINING.items() if key not in given
@@ -182,7 +173,7 @@ def serving_job(job: Job, found: TrainedModel, options: ServeOptions, given: Col
         target=Target(kind="recipe", value="serve"),
         serve=serving,
         models=models or (job.models and job.models.changed(read_only=True)),
-        secrets=(*job.secrets, *([TOKEN] if options.token and TOKEN not in job.secrets else [])),
+        secrets=(*job.secrets, *([TOKEN] if token and TOKEN not in job.secrets else [])),
         criteria=job.criteria.only("max_image_bytes"),
         watch=job.watch.changed(hang_after_s=None),
         gpus=gpus,

@@ -15,7 +15,7 @@ from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.runs.jobs import Export, check_format, export_job, out_path
+from seatrial.runs.jobs import check_format, export_job, out_path
 from seatrial.runs.models import EXPORT, SERVE, TrainedModel, check_model_file, find_model, of_file
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -99,33 +99,29 @@ def test_runs_of_a_script(project: Project) -> None:
 def test_the_job(tmp_path: Path) -> None:
     model = TrainedModel("recipe", "digits", "digits", tmp_path / "models")
     requested = job(tmp_path, gpus=GpuRequest("count", 2), workdir="src", timeout_s=60)
-    made = export_job(requested, model, Export("onnx", options=("--tolerance", "0.1")))
+    made = export_job(requested, model, "onnx", options=("--tolerance", "0.1"))
     assert made.target.value == "export" and made.gpus.kind == "none" and made.workdir is None and made.timeout_s == 60
     words = ("--model", "digits", "--to", "onnx", "--out", "exports/digits.onnx", "--tolerance", "0.1")
     assert made.target.args == words and made.target.typed == "export digits --to onnx"
     assert made.models is not None and made.models.read_only and made.criteria.model == ("exports/digits.onnx",)
     with pytest.raises(UsageError, match="not on Kubernetes"):
-        export_job(job(tmp_path, backend="k8s"), model, Export("onnx"))
+        export_job(job(tmp_path, backend="k8s"), model, "onnx")
 
 
 def test_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
-    assert out_path(tmp_path, "m", Export("pt2")) == "exports/m.pt2"
-    assert (
-        out_path(tmp_path, "m", Export("pt2", "made"))
-        == out_path(tmp_path, "m", Export("pt2", "made/"))
-        == "made/m.pt2"
-    )
-    assert out_path(tmp_path, "m", Export("onnx", str(tmp_path / "x/../y.onnx"))) == "y.onnx"
+    assert out_path(tmp_path, "m", "pt2") == "exports/m.pt2"
+    assert out_path(tmp_path, "m", "pt2", "made") == out_path(tmp_path, "m", "pt2", "made/") == "made/m.pt2"
+    assert out_path(tmp_path, "m", "onnx", str(tmp_path / "x/../y.onnx")) == "y.onnx"
     for out in ("../m.onnx", "/tmp/m.onnx", "a/../../m.onnx"):
         with pytest.raises(UsageError, match="is outside the project"):
-            out_path(tmp_path, "m", Export("onnx", out))
+            out_path(tmp_path, "m", "onnx", out)
     with pytest.raises(UsageError, match=r"does not end in \.onnx") as reported:
-        out_path(tmp_path, "m", Export("onnx", "made/m.pt2"))
+        out_path(tmp_path, "m", "onnx", "made/m.pt2")
     assert reported.value.run and reported.value.run.endswith("--out made/m.onnx")
     (tmp_path / "away").symlink_to("/tmp")
     with pytest.raises(UsageError, match="is outside the project"):
-        out_path(tmp_path, "m", Export("onnx", "away/m.onnx"))
+        out_path(tmp_path, "m", "onnx", "away/m.onnx")
     with pytest.raises(UsageError, match="no such format"):
         check_format("tflite")
 

@@ -7,6 +7,7 @@ import socket
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import DataMount
 from seatrial.job.model import Job, Target
-from seatrial.runs.jobs import ServeOptions, refuse_taken_port, serving_job
+from seatrial.runs.jobs import refuse_taken_port, serving_job
 from seatrial.runs.models import EXPORT, SERVE, Verb, check_model_file, find_model, of_file
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -43,9 +44,9 @@ def found(word: str, project: Path, store: RunStore):
     return find_model(word, project, project / "models", store, SERVE)
 
 
-def job(project: Path, word: str, store: RunStore, options: ServeOptions | None = None, **requested: object) -> Job:
-    plain = Job(project=project, target=Target(kind="script", value="train.py"), **requested)  # type: ignore[arg-type]
-    return serving_job(plain, found(word, project, store), options or ServeOptions(typed="x"), frozenset(requested))
+def job(project: Path, word: str, store: RunStore, **options: Any) -> Job:
+    plain = Job(project=project, target=Target(kind="script", value="train.py"))
+    return serving_job(plain, found(word, project, store), **options)
 
 
 def test_each_kind_of_word(project: Path, store: RunStore) -> None:
@@ -73,12 +74,12 @@ def test_what_a_file_reports_of_its_training_is_no_servers(project: Path, store:
         "env": {"A": "1"},
     }
     plain = Job(project=project, target=Target(kind="script", value="train.py"), **training)  # type: ignore[arg-type]
-    made = serving_job(plain, found("digits", project, store), ServeOptions(typed="digits"))
+    made = serving_job(plain, found("digits", project, store), typed="digits")
     assert (made.timeout_s, made.data, made.watch.hang_after_s, made.launcher) == (None, None, None, "none")
     assert made.gpus == GpuRequest("count", 1) and made.env == {"A": "1"}
     assert made.models is not None and made.models.read_only
     with pytest.raises(UsageError, match="computes on one GPU"):
-        serving_job(plain, found("digits", project, store), ServeOptions(typed="digits"), {"gpus"})
+        serving_job(plain, found("digits", project, store), typed="digits", given={"gpus"})
 
 
 def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
@@ -87,12 +88,10 @@ def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(UsageError, match=f"Port {port} is taken") as raised:
-            refuse_taken_port(
-                job(project, "digits", store, ServeOptions(port=port, typed=f"digits --port {port}")), store
-            )
+            refuse_taken_port(job(project, "digits", store, port=port, typed=f"digits --port {port}"), store)
     named = int((raised.value.run or "").rpartition("--port ")[2])
     assert port < named < port + 20
-    refuse_taken_port(job(project, "digits", store, ServeOptions(port=port)), store)
+    refuse_taken_port(job(project, "digits", store, port=port), store)
 
 
 def test_a_list_of_files_is_never_read_whole(tmp_path: Path) -> None:
