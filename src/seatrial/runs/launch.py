@@ -27,7 +27,7 @@ from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import Site
 from seatrial.runs.jobs import refuse_taken_port, warnings_of
 from seatrial.runs.leases import default_folder, give_back, leases, record_start
-from seatrial.runs.mlflow import Tracked, tracked
+from seatrial.runs.mlflow import with_server
 from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
@@ -74,7 +74,6 @@ class _Ground:
     backend: Backend
     engine: EngineFacts
     why_backend: Choice
-    tracked: Tracked
 
 
 def plan_only(job: Job, host: Host) -> Plan:
@@ -272,8 +271,7 @@ def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
     wanted = bool(facts.gpus) and job.gpus.kind != "none"
     backend, engine, why = table.choose(job.backend, host, gpus_wanted=wanted, offline=offline)
     script = _with_keras(job, script, host, inherits=not backend.traits.isolates)
-    made = tracked(with_defaults(job, backend.traits), backend, host)
-    return _Ground(made.job, script, facts, backend, engine, why, made)
+    return _Ground(with_defaults(job, backend.traits), script, facts, backend, engine, why)
 
 
 def _require_model(job: Job) -> None:
@@ -310,7 +308,8 @@ def _plan(
     offline: bool = False,
     caller: Caller | None = None,
 ) -> Plan:
-    job, on_a_cluster = ground.tracked.for_run(run.id), not ground.backend.traits.on_this_host
+    job, tracking, untracked = with_server(ground.job, ground.backend, host, run.id)
+    on_a_cluster = not ground.backend.traits.on_this_host
     earlier = RunStore(job.project, host).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.changed(resume=earlier.id)
@@ -333,8 +332,8 @@ def _plan(
     anew = [] if on_a_cluster else _nothing_to_resume(job.resume, earlier)
     notes = Notes(
         first=(ground.why_backend,),
-        last=(*ground.tracked.choices, *notify),
-        warnings=(*anew, *ground.tracked.warnings, *warnings_of(job)),
+        last=(*tracking, *notify),
+        warnings=(*anew, *untracked, *warnings_of(job)),
     )
     return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 

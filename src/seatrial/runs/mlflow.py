@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from seatrial.backends.base import Backend
@@ -22,41 +21,25 @@ RUN_TAG = "seatrial.run"
 _LOGIN = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 
 
-@dataclass(frozen=True)
-class Tracked:
-    """A job with the MLflow server that its runs log to.
+def with_server(job: Job, backend: Backend, host: Host, run_id: str) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
+    """Return the job with the caller's server, its login and a tag of the run, and choices and warnings about that.
 
-    Attributes:
-        passed: the server's address comes from the caller's environment, not from the job.
+    What the job sets itself stays.
     """
-
-    job: Job
-    passed: bool = False
-    choices: tuple[Choice, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    def for_run(self, run_id: str) -> Job:
-        """Return the job with the tag that marks this run in MLflow."""
-        if not self.passed or CONTEXT in self.job.env:
-            return self.job
-        return self.job.changed(env={**self.job.env, CONTEXT: json.dumps({RUN_TAG: run_id})})
-
-
-def tracked(job: Job, backend: Backend, host: Host) -> Tracked:
-    """Add the caller's MLFLOW_TRACKING_URI and its login to the job; what the job sets itself stays."""
     url = host.env.get(URI, "")
     parts = urlsplit(url)
     if URI in job.env or job.target.kind == "image" or parts.scheme not in ("http", "https") or not parts.hostname:
-        return Tracked(job)
+        return job, (), ()
     if parts.username or parts.password:
         why = f"{URI} contains a login, which every receipt would show, so the run does not get it"
-        return Tracked(job, warnings=(f"{why}; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",))
+        return job, (), (f"{why}; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",)
     if (why_not := _unreachable(job, parts.hostname, backend)) is not None:
-        return Tracked(job, warnings=(f"MLflow at {url} cannot be reached from this run: {why_not}",))
+        return job, (), (f"MLflow at {url} cannot be reached from this run: {why_not}",)
+    env = {**job.env, URI: url}
+    env.setdefault(CONTEXT, json.dumps({RUN_TAG: run_id}))
     names = tuple(name for name in _LOGIN if host.env.get(name) and name not in job.secrets)
-    changes = {"env": {**job.env, URI: url}, "secrets": (*job.secrets, *names)}
     chosen = Choice(what="MLflow", value=url, reason=f"{URI} of your environment; scripts read the same variable")
-    return Tracked(job.changed(**changes), passed=True, choices=(chosen,))
+    return job.changed(env=env, secrets=(*job.secrets, *names)), (chosen,), ()
 
 
 def _unreachable(job: Job, host: str, backend: Backend) -> str | None:

@@ -51,22 +51,14 @@ class Guard:
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> Wrong | None:
         """Return why a request is refused, or None."""
-        host = origin = authorization = cookie = b""
-        for name, value in headers:
-            if name == b"host":
-                host = value
-            elif name == b"origin":
-                origin = value
-            elif name == b"authorization":
-                authorization = value
-            elif name == b"cookie":
-                cookie = value
+        given = dict(headers)
+        host, origin = given.get(b"host", b""), given.get(b"origin", b"")
         if self._token is None:
             if host not in self._good_hosts and not self._is_good(host):
                 return Wrong.HOST
-        elif authorization:
+        elif authorization := given.get(b"authorization"):
             return None if hmac.compare_digest(authorization, self._bearer) else Wrong.TOKEN
-        elif not self._matches(self._token_in(cookie)):
+        elif not self._matches(self._token_in(given.get(b"cookie", b""))):
             return Wrong.NO_TOKEN
         return Wrong.ORIGIN if origin and origin.partition(b"://")[2] != host else None
 

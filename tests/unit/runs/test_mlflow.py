@@ -11,8 +11,9 @@ import pytest
 from fakes import FakeBackend, a_plan
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.job.model import Job, Target
+from seatrial.job.plan import Choice
 from seatrial.runs.ending import tracker_pages
-from seatrial.runs.mlflow import CONTEXT, URI, Tracked, tracked
+from seatrial.runs.mlflow import CONTEXT, URI, with_server
 from seatrial.system.host import Host
 
 REMOTE, LOOPBACK = "https://mlflow.example", "http://127.0.0.1:5000"
@@ -22,21 +23,20 @@ class Cluster(FakeBackend):
     traits = Kubernetes.traits
 
 
-def with_server(
+def made_for(
     project: Path, url: str, backend: Any = None, environ: dict[str, str] | None = None, **job: Any
-) -> Tracked:
-    target = job.pop("target", Target(kind="script", value="train.py"))
-    made = Job(project=project, target=target, **job)
-    return tracked(made, backend or FakeBackend(), Host({URI: url, **(environ or {})}))
+) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
+    made = Job(project=project, target=Target(kind="script", value="train.py"), **job)
+    return with_server(made, backend or FakeBackend(), Host({URI: url, **(environ or {})}), "20261122-1")
 
 
 def test_address_login_and_tag_reach_the_run(tmp_path: Path) -> None:
     login = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "hunter2hunter2"}
-    made = with_server(tmp_path, REMOTE, environ=login)
-    assert made.job.env[URI] == REMOTE and set(made.job.secrets) == set(login)
-    job = made.for_run("20261122-1")
+    job, choices, _ = made_for(tmp_path, REMOTE, environ=login)
+    assert job.env[URI] == REMOTE and set(job.secrets) == set(login)
     assert json.loads(job.env[CONTEXT]) == {"seatrial.run": "20261122-1"}
-    assert "hunter2hunter2" not in job.model_dump_json() + str(made.choices)
+    assert "hunter2hunter2" not in job.model_dump_json() + str(choices)
+    assert made_for(tmp_path, REMOTE, env={CONTEXT: "mine"})[0].env[CONTEXT] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_address_login_and_tag_reach_the_run(tmp_path: Path) -> None:
 def test_unreachable_server_or_login_in_the_address_is_a_warning(
     tmp_path: Path, url: str, job: dict[str, Any], backend: Any, words: str
 ) -> None:
-    made = with_server(tmp_path, url, backend, **job)
-    assert URI not in made.job.env and not made.job.secrets and made.for_run("x") is made.job
-    assert len(made.warnings) == 1 and words in made.warnings[0] and "secret" not in made.warnings[0]
+    made, _, warnings = made_for(tmp_path, url, backend, **job)
+    assert URI not in made.env and CONTEXT not in made.env and not made.secrets
+    assert len(warnings) == 1 and words in warnings[0] and "secret" not in warnings[0]
 
 
 @pytest.mark.parametrize(
