@@ -18,7 +18,7 @@ import pytest
 
 import seatrial
 from cli_project import Project, environment
-from seatrial.monitor.run_view import Listing, Wanted
+from seatrial.monitor.run_view import Listing
 from seatrial.runs.store import Projects, RunStore
 from seatrial.system.host import Host
 
@@ -94,7 +94,7 @@ def test_printed_metrics_are_in_receipt_list_comparison_and_dashboard(project: P
         ("0.3576", None, False),
     ]
     listing = Listing(Projects(RunStore(project.folder, Host(project.environ))))
-    shown = [(line["name"], line["loss"], line["accuracy"]) for line in listing.page(Wanted())["runs"]]
+    shown = [(line["name"], line["loss"], line["accuracy"]) for line in listing.page()["runs"]]
     assert {*shown} == {("bad", "0.3576", "0.9619"), ("two", "0.2384", "0.9819"), ("one", "0.1192", "0.9819")}
 
 

@@ -25,7 +25,7 @@ from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.monitor.compare import compare, to_json
 from seatrial.monitor.prometheus import CONTENT_TYPE, Exposition
 from seatrial.monitor.reading import Read, unread
-from seatrial.monitor.run_view import Listing, Receipts, Wanted, read_log, run_view
+from seatrial.monitor.run_view import Listing, Receipts, read_log, run_view
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render import html
 from seatrial.receipt.render.pages import style_sheet
@@ -154,14 +154,12 @@ class Api:
         """Return a page of the list: ``?find=…&status=…&project=…&sort=…&backwards=1&page=0``."""
         query = request.query_params
         return self._listing.page(
-            Wanted(
-                find=query.get("find", ""),
-                status=query.get("status", ""),
-                project=query.get("project", ""),
-                sort=query.get("sort", "started"),
-                backwards=query.get("backwards", "") == "1",
-                page=_whole(request, "page") or 0,
-            )
+            find=query.get("find", ""),
+            status=query.get("status", ""),
+            project=query.get("project", ""),
+            sort=query.get("sort", "started"),
+            backwards=query.get("backwards", "") == "1",
+            page=_whole(request, "page") or 0,
         )
 
     def run(self, request: Request) -> Any:

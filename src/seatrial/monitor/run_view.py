@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -199,23 +198,6 @@ SORTS = {"started": True, "name": False, "target": False, "project": False, "sec
 Line = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A request for the list. ``find``: in ID, name and target. Raises ValueError for an unknown column or status."""
-
-    find: str = ""
-    status: str = ""
-    project: str = ""
-    sort: str = "started"
-    backwards: bool = False
-    page: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value, known in (("sort", self.sort, SORTS), ("status", self.status, ("", *STATUSES))):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(filter(None, known))}")
-
-
 class Listing:
     """Lines of runs; those of ended runs are kept. Safe to read from several threads."""
 
@@ -224,19 +206,34 @@ class Listing:
         self._lines: dict[Path, tuple[float, Line]] = {}  # each good until
         self._lock = threading.Lock()
 
-    def page(self, wanted: Wanted) -> dict[str, Any]:
-        """Return one page of the list, and the number of runs."""
+    def page(
+        self,
+        *,
+        find: str = "",
+        status: str = "",
+        project: str = "",
+        sort: str = "started",
+        backwards: bool = False,
+        page: int = 0,
+    ) -> dict[str, Any]:
+        """Return one page of the list, and the number of runs; ``find``: in ID, name and target.
+
+        Raises ValueError for an unknown column or status.
+        """
+        for name, value, known_ones in (("sort", sort, SORTS), ("status", status, ("", *STATUSES))):
+            if value not in known_ones:
+                raise ValueError(f"{name} must be one of {', '.join(filter(None, known_ones))}")
         lines = [self.line(key, run) for key, run in self._projects.runs()]
-        fitting = [line for line in lines if _fits(line, wanted)]
-        downwards = SORTS[wanted.sort] != wanted.backwards
-        known = [line for line in fitting if line["by"][wanted.sort] is not None]
+        fitting = [line for line in lines if _fits(line, find.lower(), status, project)]
+        downwards = SORTS[sort] != backwards
+        known = [line for line in fitting if line["by"][sort] is not None]
         known.sort(key=lambda line: line["id"], reverse=True)
-        known.sort(key=lambda line: line["by"][wanted.sort], reverse=downwards)
-        every = known + [line for line in fitting if line["by"][wanted.sort] is None]
+        known.sort(key=lambda line: line["by"][sort], reverse=downwards)
+        every = known + [line for line in fitting if line["by"][sort] is None]
         return {
-            "runs": every[wanted.page * PAGE : (wanted.page + 1) * PAGE],
+            "runs": every[page * PAGE : (page + 1) * PAGE],
             "total": len(every),
-            "page": wanted.page,
+            "page": page,
             "pages": max(1, -(-len(every) // PAGE)),
             "live": sum(not line["ended"] for line in lines),
             "gpus": any(line["gpus"] for line in fitting),
@@ -264,10 +261,10 @@ class Listing:
         return {**_with_age(line), "project": project, "by": {**line["by"], "project": project}}
 
 
-def _fits(line: Mapping[str, Any], wanted: Wanted) -> bool:
+def _fits(line: Mapping[str, Any], find: str, status: str, project: str) -> bool:
     text = f"{line['id']} {line['name'] or ''} {line['target']}".lower()
-    status = "running" if not line["ended"] else line["level"]
-    return wanted.find.lower() in text and wanted.status in ("", status) and wanted.project in ("", line["key"])
+    now = "running" if not line["ended"] else line["level"]
+    return find in text and status in ("", now) and project in ("", line["key"])
 
 
 def _line_of(run: Run) -> Line:
