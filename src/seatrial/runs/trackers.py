@@ -1,15 +1,24 @@
-"""Pass the caller's MLflow server into a run: the address as a variable, the login as secrets, the run ID as a tag."""
+"""Trackers of experiments: the caller's MLflow server in a run, and the pages that a receipt names.
+
+The server's address is passed as a variable, its login as secrets, the run's ID as a tag.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from seatrial.backends.base import Backend
 from seatrial.job.model import Job
-from seatrial.job.plan import Choice
+from seatrial.job.plan import Choice, Plan
 from seatrial.system.address import is_loopback
-from seatrial.system.host import Host
+from seatrial.system.host import WANDB_KEY, Host
+from seatrial.system.text import without_login
+
+if TYPE_CHECKING:
+    from seatrial.receipt.sections.what_ran import TrackerPage
 
 URI = "MLFLOW_TRACKING_URI"
 
@@ -53,3 +62,15 @@ def _unreachable(job: Job, host: str, backend: Backend) -> str | None:
     if not backend.traits.on_this_host:
         return "it listens on this machine alone"
     return "it listens on the loopback address of this machine; use --network host"
+
+
+def tracker_pages(plan: Plan) -> Iterator[TrackerPage]:
+    """Yield where the numbers of a run are shown, for its receipt."""
+    from seatrial.receipt.sections.what_ran import TrackerPage  # a plan shows no receipt
+
+    if plan.job.env.get(URI, "").startswith(("http://", "https://")):
+        yield TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
+    offline = plan.agent.env.get("WANDB_MODE") == "offline"
+    if offline or WANDB_KEY in plan.job.secrets:
+        name = "Weights & Biases" + ", after: wandb sync wandb/offline-run-*" * offline
+        yield TrackerPage(name=name, url="https://wandb.ai/home")
