@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from seatrial import events
@@ -15,14 +15,13 @@ from seatrial.job.plan import Gpu, Plan
 from seatrial.receipt.judge import judge, write_receipt
 from seatrial.receipt.model import JSON_NAME, Receipt
 from seatrial.receipt.reported import headline_metrics
-from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.runs import notify
 from seatrial.runs.leases import backend_of, give_back, handle_of, leases, state_of
-from seatrial.runs.mlflow import URI
 from seatrial.runs.run import SUMMARY, Run, Summary, run_name, write_seal
-from seatrial.system.host import WANDB_KEY, Host
+from seatrial.runs.trackers import tracker_pages
+from seatrial.system.host import Host
 from seatrial.system.records import encoded
-from seatrial.system.text import as_typed, without_login
+from seatrial.system.text import as_typed
 
 
 def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:
@@ -83,16 +82,6 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     run.show_receipt()
     notify.begin(run.folder, notify.ended_run(run, receipt), host)
     return receipt
-
-
-def tracker_pages(plan: Plan) -> Iterator[TrackerPage]:
-    """Yield where the numbers of a run are shown, for its receipt."""
-    if plan.job.env.get(URI, "").startswith(("http://", "https://")):
-        yield TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
-    offline = plan.agent.env.get("WANDB_MODE") == "offline"
-    if offline or WANDB_KEY in plan.job.secrets:
-        name = "Weights & Biases" + ", after: wandb sync wandb/offline-run-*" * offline
-        yield TrackerPage(name=name, url="https://wandb.ai/home")
 
 
 def _host_state(state: State) -> HostState:

@@ -33,6 +33,7 @@ from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore, new_run_id, other_projects, project_key
+from seatrial.runs.trackers import with_server
 from seatrial.system import agent_archive
 from seatrial.system.host import Caller, Host
 

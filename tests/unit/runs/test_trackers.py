@@ -14,6 +14,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice
 from seatrial.runs.ending import tracker_pages
 from seatrial.runs.mlflow import CONTEXT, URI, with_server
+from seatrial.runs.trackers import CONTEXT, URI, tracker_pages, with_server
 from seatrial.system.host import Host
 
 REMOTE, LOOPBACK = "https://mlflow.example", "http://127.0.0.1:5000"
