@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -16,8 +15,8 @@ from seatrial.stack.facts import (
     cuda_of_driver,
     driver_branch,
     forward_branches,
+    framework_image,
     minimum_driver,
-    wheels,
 )
 from seatrial.stack.machine import TargetGpu, TargetMachine
 
@@ -264,17 +263,13 @@ def _has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> b
     return own is not None and Version(own) >= Version(wheel.cuda)
 
 
-def published_image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
-    """Yield what is wrong for the GPUs with the framework in an image of its publisher.
-
-    Source: Docker Hub, tags of pytorch/pytorch (``1.13.1-cuda11.6-cudnn8-runtime``) and tensorflow/tensorflow.
-    """
-    match = re.search(r"\b(?:py(torch)/pytorch|(tensorflow)/tensorflow):(\d+\.\d+\.\d+)(?:-cuda(\d+\.\d+))?", image)
-    for wheel in wheels("torch" if match[1] else "tensorflow") if match else ():
-        if match and wheel.version == match[3] and match[4] in (None, wheel.cuda):
-            candidate, constraints = Candidate(wheel, wheel.python[1]), Constraints(wheel.framework)
-            broken = (rule(candidate, constraints, machine) for rule in (code_for_every_gpu, driver_new_enough))
-            yield from (violation for violation in broken if violation is not None)
+def image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
+    """Yield what is wrong for the machine with the framework of an image that brings one."""
+    found = framework_image(image)
+    if found is not None and found.wheel is not None:
+        candidate, constraints = Candidate(found.wheel, found.wheel.python[1]), Constraints(found.framework)
+        broken = (rule(candidate, constraints, machine) for rule in (code_for_every_gpu, driver_new_enough))
+        yield from (violation for violation in broken if violation is not None)
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -86,42 +85,6 @@ def test_code_and_versions(
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, source, requirements)
     assert caught.value.message.startswith(printed) and run in (None, caught.value.run) and caught.value.run
-
-
-@pytest.mark.parametrize(
-    ("source", "requirements", "gpu", "way_out"),
-    [
-        (
-            "import tensorflow as tf\ntf.Session()",
-            "",
-            "V100",
-            "tf`, or name .* --image tensorflow/tensorflow:1.15.5-gpu",
-        ),
-        (
-            "import tensorflow as tf\ntf.Session()",
-            "",
-            "H100",
-            "tf`, or name .* --image nvcr.io/nvidia/tensorflow:23.03-",
-        ),
-        ("import tensorflow as tf\ntf.Session()", "", "B200", "import tensorflow.compat.v1 as tf`$"),
-        ("from tensorflow.contrib import slim", "", "H100", "^name an image .* --image nvcr.io/nvidia/tensorflow:23"),
-        ("from tensorflow.contrib import slim", "", "B200", "^port it to TensorFlow 2"),
-        (
-            "import tensorflow",
-            "tensorflow-gpu==1.8.0\n",
-            "H100",
-            "^change it in requirements.txt if .* --image nvcr.io",
-        ),
-        ("from scipy.misc import imresize", "", "H100", "^use PIL.Image.resize$"),
-    ],
-)
-def test_the_way_out_of_old_code_is_one_for_the_gpu(
-    tmp_path: Path, source: str, requirements: str, gpu: str, way_out: str
-) -> None:
-    files = {"train.py": source, **({"requirements.txt": requirements} if requirements else {})}
-    with pytest.raises(ConfigError) as caught:
-        planned(tmp_path, files, cpu_only=False, target=gpu)
-    assert re.search(way_out, str(caught.value.run))
 
 
 @pytest.mark.parametrize(
