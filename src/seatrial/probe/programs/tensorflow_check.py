@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 #: The target's variables that limit memory, wait for other machines, or hide warnings of TensorFlow.
 OF_THE_TARGET = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_GPU_ALLOCATOR", "TF_FORCE_UNIFIED_MEMORY")
@@ -119,7 +119,7 @@ def lacking(tf: Any, kind: str = "GPU") -> List[str]:
         return tf.tanh(tf.ones((8, 8)) @ tf.ones((8, 8)))
 
     failed = []
-    parts = [("a convolution", convolution, {})]
+    parts: List[Tuple[str, Any, Dict[str, bool]]] = [("a convolution", convolution, {})]
     if not tf.__version__.startswith("1."):  # which has no jit_compile
         parts.append(("XLA", compiled, {"jit_compile": True}))
     for name, graph, options in parts:
