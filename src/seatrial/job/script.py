@@ -51,6 +51,7 @@ class ScriptFacts(Readings):
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
+        tensorflow_1_perhaps: where code that may run has such a name, with none of TensorFlow 2 anywhere, or None.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
         horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
             nothing is installed for it. needs_horovod: those without which it cannot start.
@@ -75,6 +76,7 @@ class ScriptFacts(Readings):
     modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
     tensorflow_1: str | None = None
+    tensorflow_1_perhaps: str | None = None
     framework: str | None = None
     horovod: dict[str, str] = field(default_factory=dict)
     needs_horovod: tuple[str, ...] = ()
@@ -277,6 +279,8 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
     if horovod:  # in any of its forms it is one process per GPU
         part = _telling_part(horovod)
         torchrun, one_process = f"{horovod[part]} {part}", None
+    modules = {**reading.optional, **reading.needed}
+    of_2 = "tensorflow-2" in seen or any(name.startswith(("tensorflow.keras", "tensorflow.compat")) for name in modules)
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
     return ScriptFacts(
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
@@ -285,6 +289,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         modules={**reading.needed, **({"numpy.int": seen["numpy-1.23"]} if "numpy-1.23" in seen else {})},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
+        tensorflow_1_perhaps=None if of_2 else seen.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),
         horovod=horovod,
         needs_horovod=tuple(needs_horovod),

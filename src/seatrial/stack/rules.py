@@ -249,13 +249,19 @@ def violations(candidate: Candidate, constraints: Constraints, machine: TargetMa
             yield broken
 
 
+#: Compute capability → the first CUDA whose cuBLAS and cuDNN run on it: PTX is in the framework alone. Sources: CUDA's
+#: release notes; cuDNN's support matrix. On later GPUs the run's check decides (resolve._stack warns).
+_FIRST_CUDA = (("10.0", "0"), ("8.9", "11.8"), ("8.6", "11.1"))
+
+
 def _has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bool:
     wheel, cc = candidate.wheel, _version(gpu.cc)
     if wheel.jit_from is not None:
         return cc >= Version(wheel.jit_from)
     if any(_version(sm).major == cc.major and _version(sm).minor <= cc.minor for sm in wheel.sm):
         return True
-    if not any(_version(ptx) <= cc for ptx in wheel.ptx):
+    first = next((cuda for least, cuda in _FIRST_CUDA if cc >= Version(least)), "0")
+    if not any(_version(ptx) <= cc for ptx in wheel.ptx) or _version(wheel.cuda) < Version(first):
         return False
     if machine.driver is None or candidate.forward_compat:
         return True

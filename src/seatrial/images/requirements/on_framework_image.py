@@ -12,7 +12,7 @@ from packaging.version import Version
 from seatrial.errors import StackError
 from seatrial.images.base import DEFAULT_BASE
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
-from seatrial.images.requirements.removed_apis import imported, is_below
+from seatrial.images.requirements.removed_apis import imported, is_below, keras_of_tensorflow_1
 from seatrial.images.resolve.framework import PACKAGES
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON, ScriptFacts
@@ -36,7 +36,7 @@ def onto_framework_image(base: str, script: ScriptFacts, needs: Needs, machine: 
     if base != DEFAULT_BASE:
         image, why = framework_image(base), "image.base names it"
     else:
-        evidence = _tensorflow_1(script, needs)
+        evidence = _tensorflow_1(script, needs, machine)
         image, why = framework_image(TENSORFLOW_1) if evidence else None, f"{evidence} is TensorFlow 1"
         for broken in image_problems(TENSORFLOW_1, machine) if evidence and machine else ():
             message = f"{evidence} is TensorFlow 1; in NVIDIA's last image with it, {broken.needs}, but {broken.has}"
@@ -44,7 +44,7 @@ def onto_framework_image(base: str, script: ScriptFacts, needs: Needs, machine: 
     return needs if image is None else _above(needs, image, why, machine)
 
 
-def _tensorflow_1(script: ScriptFacts, needs: Needs) -> str | None:
+def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | None) -> str | None:
     """Return the line, or the place in the code, that only TensorFlow 1 does for; None if there is none.
 
     Where a list admits TensorFlow 2 alone, the code is not what decides.
@@ -62,7 +62,7 @@ def _tensorflow_1(script: ScriptFacts, needs: Needs) -> str | None:
         return f"{contrib} tensorflow.contrib"
     keras = (each for each in found.of("keras") if is_below(each.specifier, _FIRST_KERAS))
     old_keras = next((f"what {each} ({needs.source}) runs on" for each in keras), None)
-    return script.tensorflow_1 or old_keras
+    return script.tensorflow_1 or old_keras or keras_of_tensorflow_1(script, machine) or script.tensorflow_1_perhaps
 
 
 def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine | None) -> Needs:

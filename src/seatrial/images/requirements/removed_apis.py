@@ -13,6 +13,8 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.resolve.framework import Resolved
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import Framework, table, wheels
+from seatrial.stack.machine import TargetMachine
+from seatrial.stack.rules import Candidate, Constraints, code_for_every_gpu
 
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
@@ -73,12 +75,33 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
     Where the project leaves its release open, it is ours to choose.
     """
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
-    for name, since, why, *_ in _old_code(script, needs.requirements):
+    keras = ((name, first, f"{where} imports {module}") for name, first, where, module in _old_keras(script))
+    for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
             held = needs.requirements.plus(constraints=(f"{name}<{since}",))
             needs = needs.changed(held, why=f"{name}<{since}, as {why}")
             names.add(name)
     return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
+
+
+def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:
+    """Yield (TensorFlow, its first release whose Keras lacks a name, where that is imported, the name)."""
+    for name, row in table("import_names")["removed_from_packages"].items():
+        if row["package"] == "keras" and (where := imported(name, script)):
+            yield "tensorflow", _FIRST_WITH_KERAS.get(row["since"], row["since"]), where, name
+
+
+def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) -> str | None:
+    """Return where the code imports what no Keras of a TensorFlow 2 for this machine has; None if it does not."""
+    builds = (Candidate(wheel, wheel.python[1]) for wheel in wheels("tensorflow"))
+    fits = (
+        each for each in builds if not code_for_every_gpu(each, Constraints("tensorflow"), machine or TargetMachine())
+    )
+    known = [each.wheel.version for each in fits]
+    for _, first, where, name in _old_keras(script):
+        if name.startswith("keras.") and all(_reaches(version, first) for version in known):
+            return f"{where} {name}, which no TensorFlow 2 for this machine has,"
+    return None
 
 
 def _is_open(line: str) -> bool:

@@ -77,6 +77,9 @@ _TENSORFLOW_1 = {
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
 
+#: Names of TensorFlow 2's own ways: code with one of them has branches for both, or is TensorFlow 2.
+_TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
+
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
 #: Source: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations"; np.bool is back in 2.0.
@@ -116,6 +119,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "numpy-1.23", name
         elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
+        elif library in ("tf", "tensorflow") and inner.partition(".")[0] in _TENSORFLOW_2:
+            yield "tensorflow-2", name
         else:
             yield from _of_a_name(name)
     elif isinstance(node, ast.Import | ast.ImportFrom):

@@ -11,6 +11,10 @@ from seatrial.images.lint.check import check_dockerfile
 from seatrial.stack.facts import TENSORFLOW_1
 
 SESSION = "import tensorflow as tf\ntf.Session()\n"
+IN_A_CLASS = (
+    "import sys\nimport tensorflow as tf\nclass Net:\n    def build(self):\n        tf.placeholder(1)\n"
+    "if sys.argv[1:]:\n    Net().build()\n"
+)
 
 
 def plan(project: Path, source: str, listed: str = "", gpu: str | None = "h100", **image: Any) -> Planned:
@@ -31,6 +35,8 @@ def lines(made: Planned) -> list[str]:
         ("import tensorflow as tf\ntf.summary.FileWriter('x')\n", "", "tf.summary.FileWriter is TensorFlow 1"),
         ("from tensorflow.contrib import slim\n", "", "train.py:1 tensorflow.contrib is TensorFlow 1"),
         ("import tensorflow\n", "tensorflow-gpu==1.8.0\n", "tensorflow==1.8.0 (requirements.txt) is TensorFlow 1"),
+        (IN_A_CLASS, "", "train.py:5 tf.placeholder is TensorFlow 1"),
+        ("from keras.utils import multi_gpu_model\n", "keras\n", "train.py:1 keras.utils.multi_gpu_model, which no"),
         ("import keras\n", "keras==2.2.4\n", "what keras==2.2.4 (requirements.txt) runs on is TensorFlow 1"),
     ],
 )
@@ -50,12 +56,21 @@ def test_tensorflow_1_is_planned_on_the_image_that_has_it(
     [
         ("import tensorflow.compat.v1 as tf\ntf.Session()\n", ""),
         ("import tensorflow\n", "tensorflow\nkeras\n"),
+        (IN_A_CLASS + "tf.keras.Model()\n", ""),
         ("import keras\n", "keras>=2.2\n"),
         ("import tensorflow\n", "tensorflow>=1.15,<2.16\n"),
     ],
 )
 def test_what_tensorflow_2_does_for_stays_with_it(tmp_path: Path, source: str, listed: str) -> None:
     assert plan(tmp_path, source, listed).image.stack["tensorflow"].startswith("2.")
+
+
+def test_names_of_an_old_keras_are_planned_with_a_tensorflow_for_the_gpu(tmp_path: Path) -> None:
+    source = "from keras.layers.advanced_activations import LeakyReLU\n"
+    assert plan(tmp_path, source, gpu="a100").image.stack["tensorflow"].startswith("2.8")
+    made = plan(tmp_path, source, gpu="h100")
+    assert made.image.base == TENSORFLOW_1 and lines(made) == ["keras"]
+    assert made.image.context_texts["packages/constraints.txt"].startswith("keras<2.4")
 
 
 def test_code_of_tensorflow_1_under_a_list_that_demands_tensorflow_2_is_refused(tmp_path: Path) -> None:

@@ -94,6 +94,9 @@ def test_code_and_versions(
         ("import torch", "basicsr>=1.4.2\ntorch\n", "torch==2.1.2"),
         ("import timm, torch\nassert timm.__version__ == '0.3.2'", "", "torch==1.8.1"),
         ("import torch, tensorflow", "torch\ntensorflow==2.4.0\n", "torch==2.4.1"),
+        ("from keras.layers.advanced_activations import LeakyReLU", "", "tensorflow-cpu==2.8.0"),
+        ("from keras.engine.topology import Layer", "", "tensorflow-cpu==2.12.0"),
+        ("from keras.preprocessing.text import Tokenizer", "keras\n", "tensorflow-cpu==2.15.1"),
     ],
 )
 def test_a_framework_that_is_left_open_is_as_old_as_the_code(
