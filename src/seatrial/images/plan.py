@@ -358,7 +358,7 @@ def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iter
     """
     try:
         return resolved_on(None)
-    except ConfigError as error:
+    except (ConfigError, GpuContractError) as error:
         for python in sorted(pythons, key=Version, reverse=True):
             with suppress(ConfigError, GpuContractError):
                 return resolved_on(python)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from seatrial.errors import StackError
 from seatrial.images.base import DEFAULT_BASE
@@ -85,11 +84,9 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
             lines.append(name)
     constraints = [line for line in found.constraints if _releases(_name(line), image) is None]
     constraints += [f"{name}{bound}" for name, bound in image.bounds.items()]
-    python = found.python
-    if image.python and not python.contains(f"{image.python}.99") and _admits_older(python, image.python):
-        notes.append(f"the project asks for Python {python}")
-        python = SpecifierSet()
-    requirements = replace(found, lines=tuple(lines), constraints=tuple(constraints), python=python)
+    if image.python and not found.python.contains(f"{image.python}.99"):
+        notes.append(f"the project asks for Python {found.python}, and the image's stays")
+    requirements = replace(found, lines=tuple(lines), constraints=tuple(constraints), python=SpecifierSet())
     imports = (each for each in needs.imports if image.framework not in (each, BUILT_ON.get(each)))
     return replace(
         needs,
@@ -126,12 +123,6 @@ def _overlap(requirement: Requirement, has: str) -> bool:
     theirs = SpecifierSet(has)
     named = {each.version.removesuffix(".*") for each in (*theirs, *requirement.specifier)}
     return any(theirs.contains(each) and requirement.specifier.contains(each) for each in named)
-
-
-def _admits_older(python: SpecifierSet, than: str) -> bool:
-    """Return True if a Python before this one would do for the project: code of that age runs on the next as well."""
-    older = ("2.7", *(f"3.{minor}" for minor in range(Version(than).minor)))
-    return any(python.contains(f"{each}.99") for each in older)
 
 
 def _gpus(machine: TargetMachine | None) -> str:

@@ -144,3 +144,29 @@ def test_packages_of_a_plan(
     assert made.chosen("system packages") == reported and ("apt-get" in dockerfile) is bool(installed)
     assert f"--no-install-recommends {installed}" in (dockerfile + "--no-install-recommends ")
     assert warns in "".join(made.image.warnings)
+
+
+EXPLICIT = (
+    "# platform: osx-64\n@EXPLICIT\nhttps://repo.anaconda.com/pkgs/main/osx-64/blas-1.0-mkl.conda\n"
+    "https://conda.anaconda.org/conda-forge/noarch/tqdm-4.50.2-py_0.tar.bz2#abc123\n"
+    "https://repo.anaconda.com/pkgs/main/osx-64/python-3.8.5-h26836e1_1.conda\n"
+)
+
+
+def test_the_addresses_of_a_conda_list_are_names_and_versions(tmp_path: Path) -> None:
+    made = planned(tmp_path, {"requirements.txt": EXPLICIT, "train.py": "import tqdm\n"})
+    assert made.chosen("packages") == ["tqdm==4.50.2"] and made.chosen("python") == ["3.8"]
+
+
+def test_a_line_for_each_python_lets_the_gpu_choose_the_python(tmp_path: Path) -> None:
+    listed = "torch==1.13.1; python_version < '3.11'\ntorch>=2.1; python_version >= '3.12'\n"
+    files = {"requirements.txt": listed, "train.py": "import torch\n"}
+    project = '[project]\nname = "a"\nrequires-python = ">=3.10,!=3.11.*,<3.13"\n'
+    made = planned(tmp_path, {**files, "pyproject.toml": project}, cpu_only=False, target="h100")
+    assert made.chosen("python") == ["3.12"] and made.image.stack["torch"].startswith("2.")
+
+
+def test_the_python_of_a_conda_list_that_no_plan_has_is_left_aside(tmp_path: Path) -> None:
+    files = {"environment.yml": "dependencies:\n- python=3.6\n- tqdm\n", "train.py": "import tqdm\n"}
+    made = planned(tmp_path, files)
+    assert "environment.yml asks for Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
