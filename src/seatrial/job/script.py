@@ -19,6 +19,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
+from seatrial.job.reading.signs import LOADING
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.project_files import read_bytes
@@ -269,6 +270,12 @@ def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
     return None
 
 
+def _shown_by_calls(seen: Mapping[str, str]) -> dict[str, str]:
+    """Return what attributes and calls show to be used of modules: names that no import has → where."""
+    signs = {"numpy-1.23": "numpy.int", **{name: name for name in LOADING.values()}}
+    return {name: seen[sign] for sign, name in signs.items() if sign in seen}
+
+
 def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
     seen, certain = reading.signs, reading.certain_signs
     horovod = _taken_out(reading.optional, HOROVOD)
@@ -286,7 +293,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules={**reading.needed, **({"numpy.int": seen["numpy-1.23"]} if "numpy-1.23" in seen else {})},
+        modules={**reading.needed, **_shown_by_calls(seen)},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         tensorflow_1_perhaps=None if of_2 else seen.get("tensorflow-1"),

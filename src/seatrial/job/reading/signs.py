@@ -80,6 +80,17 @@ _TENSORFLOW_1 = {
 #: Names of TensorFlow 2's own ways: code with one of them has branches for both, or is TensorFlow 2.
 _TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
 
+#: Functions that load a package which no import names, as scripts call them → their own names. Sources: "Install" of
+#: docs.xarray.dev and pandas.pydata.org.
+LOADING = {
+    **{f"{xr}.{name}": "xarray.open_dataset" for xr in ("xr", "xarray") for name in ("open_dataset", "open_mfdataset")},
+    **{
+        f"{pd}.{name}": f"pandas.{name}"
+        for pd in ("pd", "pandas")
+        for name in ("read_excel", "read_parquet", "read_hdf")
+    },
+}
+
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
 #: Source: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations"; np.bool is back in 2.0.
@@ -189,6 +200,8 @@ def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     called = dotted(node.func)
     last = called.rpartition(".")[2]
+    if called in LOADING:
+        yield LOADING[called], called
     if called == "get_ipython":
         yield "notebook", "get_ipython"
     if called in _IGNITE and _names_backend(node):

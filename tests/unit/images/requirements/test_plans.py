@@ -170,3 +170,17 @@ def test_the_python_of_a_conda_list_that_no_plan_has_is_left_aside(tmp_path: Pat
     files = {"environment.yml": "dependencies:\n- python=3.6\n- tqdm\n", "train.py": "import tqdm\n"}
     made = planned(tmp_path, files)
     assert "environment.yml asks for Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
+
+
+@pytest.mark.parametrize(
+    ("source", "package"),
+    [
+        ("import xarray as xr\nxr.open_mfdataset('a.nc')\n", "netCDF4"),
+        ("import pandas as pd\npd.read_excel('a.xlsx')\n", "openpyxl"),
+        ("import pandas\npandas.read_parquet('a')\n", "pyarrow"),
+    ],
+)
+def test_a_call_brings_the_package_that_it_loads(tmp_path: Path, source: str, package: str) -> None:
+    assert package in planned(tmp_path, {"train.py": source}).image.context_texts["packages/requirements.txt"].split()
+    without = source.partition("\n")[0]
+    assert package not in planned(tmp_path, {"train.py": without}).image.context_texts["packages/requirements.txt"]
