@@ -37,12 +37,14 @@ class Base:
     Attributes:
         image: of the final stage. builder: of the builder stage, where that needs more, or None.
         system_packages: Debian packages that the base needs before anything else.
+        kept: packages of a base that brings its framework, which nothing above may replace.
     """
 
     image: str
     builder: str | None
     system_packages: tuple[str, ...]
     choice: Choice
+    kept: tuple[str, ...] = ()
 
 
 def python_of_image(image: str) -> str | None:

@@ -33,9 +33,10 @@ from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, Im
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.imports import still_warned
+from seatrial.images.requirements.on_framework_image import kept_packages, onto_framework_image
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import check_code, check_lists, held_back
+from seatrial.images.requirements.removed_apis import check_code, held_back
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
@@ -83,10 +84,10 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)
-    needs = needs if cpu_only else _for_nvidia(needs, script)
+    needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
-    check_code(script, needs, resolved, machine)
+    check_code(script, needs, resolved)
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
@@ -185,8 +186,6 @@ def _as_the_code_needs(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose packages, with a framework of the code's age if there is one for this machine."""
-    if job.image.base == DEFAULT_BASE:
-        check_lists(needs, machine)
     for held in held_back(script, needs):
         with suppress(ConfigError, GpuContractError):
             return _with_what_they_bring(job, script, held, machine, resolver)
@@ -213,7 +212,7 @@ def _with_packages(
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
     barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
-    python = python_of_image(job.image.base) if own_base else None
+    python = needs.image.python if needs.image else python_of_image(job.image.base) if own_base else None
     base, resolved, checked, needs = resolve_packages(
         resolver,
         job,
@@ -339,8 +338,18 @@ def _base_and_stack(
     def resolved_on(python: str | None) -> Resolved:
         return _frameworks(job, needs, machine, python=python, barred=barred)
 
-    own_base = job.image.base != DEFAULT_BASE
-    if own_base:
+    if needs.image is not None:
+        if (why := barred.get(needs.image.python or "")) is not None:
+            message = f"{why}, and {needs.image.image} has Python {needs.image.python}"
+            raise ConfigError(
+                message, run=f"change that in {needs.source}, or name an image that has them: --image IMAGE"
+            )
+        resolved = resolved_on(needs.image.python)
+        stack = replace(resolved.stack, wheel=resolved.stack.wheel or needs.image.wheel, of_the_base=True)
+        base, *choices = needs.image_choices
+        resolved = replace(resolved, stack=stack, choices=(*choices, *resolved.choices))
+        return Base(needs.image.image, None, (), base, kept_packages(needs.image)), resolved
+    if job.image.base != DEFAULT_BASE:
         resolved = resolved_on(python_of_image(job.image.base))
         return slim_base(resolved.stack, job.image, ""), resolved
     flavour, reason = needed_flavour(job.image, job.project, needs)
@@ -364,7 +373,7 @@ def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iter
     """
     try:
         return resolved_on(None)
-    except ConfigError as error:
+    except (ConfigError, GpuContractError) as error:
         for python in sorted(pythons, key=Version, reverse=True):
             with suppress(ConfigError, GpuContractError):
                 return resolved_on(python)

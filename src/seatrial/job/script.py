@@ -19,7 +19,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
-from seatrial.job.reading.signs import ONCE
+from seatrial.job.reading.signs import NAMED
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.project_files import read_bytes
@@ -52,6 +52,7 @@ class ScriptFacts(Readings):
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
+        tensorflow_1_perhaps: where code that may run has such a name, with none of TensorFlow 2 anywhere, or None.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
         horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
             nothing is installed for it. needs_horovod: those without which it cannot start.
@@ -76,6 +77,7 @@ class ScriptFacts(Readings):
     modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
     tensorflow_1: str | None = None
+    tensorflow_1_perhaps: str | None = None
     framework: str | None = None
     horovod: dict[str, str] = field(default_factory=dict)
     needs_horovod: tuple[str, ...] = ()
@@ -278,14 +280,17 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
     if horovod:  # in any of its forms it is one process per GPU
         part = _telling_part(horovod)
         torchrun, one_process = f"{horovod[part]} {part}", None
+    modules = {**reading.optional, **reading.needed}
+    of_2 = "tensorflow-2" in seen or any(name.startswith(("tensorflow.keras", "tensorflow.compat")) for name in modules)
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
     return ScriptFacts(
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules={**reading.needed, **_once(seen, {**optional, **imports})},
+        modules={**reading.needed, **_named(seen, {**optional, **imports})},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
+        tensorflow_1_perhaps=None if of_2 else seen.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),
         horovod=horovod,
         needs_horovod=tuple(needs_horovod),
@@ -363,9 +368,9 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _once(seen: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
-    """Return the names that imported packages had once → where the code uses them."""
-    names = {sign.removeprefix(ONCE): where for sign, where in seen.items() if sign.startswith(ONCE)}
+def _named(seen: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
+    """Return the names of imported packages that tables have a row for → where the code uses them."""
+    names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     return {name: where for name, where in names.items() if name.partition(".")[0] in imports}
 
 

@@ -48,7 +48,7 @@ from seatrial.planning.pod_contents import (
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.stack.machine import parse_target
-from seatrial.stack.rules import published_image_problems
+from seatrial.stack.rules import image_problems
 from seatrial.system.host import Host
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
@@ -194,7 +194,7 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
     machine = cluster_machine(facts, template["spec"].get("nodeSelector") or {})
     machine = parse_target(job.image.target) if job.image.target else machine
     if job.gpus.kind != "none":
-        for broken in published_image_problems(container["image"], machine):
+        for broken in image_problems(container["image"], machine):
             yield f"{container['image']} is too old for the GPU: {broken.needs}, but {broken.has}"
         for one in container.get("env") or []:
             if one["name"] in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):

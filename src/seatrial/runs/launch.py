@@ -27,7 +27,6 @@ from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import Site
 from seatrial.runs.jobs import refuse_taken_port, warnings_of
 from seatrial.runs.leases import default_folder, give_back, leases, record_start
-from seatrial.runs.mlflow import with_server
 from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run

@@ -7,9 +7,10 @@ is read there after the build (images.verify_image).
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict
@@ -95,6 +96,30 @@ class CudaImage(BaseModel):
         return f"nvidia/cuda:{self.cuda}-{flavour}-ubuntu{ubuntu or self.ubuntu[-1]}"
 
 
+class FrameworkImage(BaseModel):
+    """An image that brings its framework: as a base it keeps that, its Python, and what the framework needs.
+
+    Attributes:
+        wheel: the framework's build. python: the image's. Both are None where the image's name does not show them.
+        packages: what the framework is built for → the releases that it takes.
+        bounds: package → releases that run with the framework, which its metadata does not show.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    image: str
+    framework: Framework
+    wheel: Wheel | None = None
+    python: str | None = None
+    packages: dict[str, str] = {}
+    bounds: dict[str, str] = {}
+
+    @property
+    def maker(self) -> str:
+        """Return the name of the image for sentences."""
+        return "NVIDIA's image" if self.image.startswith("nvcr.io/") else f"the image {self.image}"
+
+
 @lru_cache
 def table(name: str) -> dict[str, Any]:
     """Read one table as it is in its JSON file."""
@@ -135,6 +160,35 @@ def gpu_models() -> tuple[GpuModel, ...]:
 def cuda_images() -> tuple[CudaImage, ...]:
     """Return every known release of nvidia/cuda, oldest first."""
     return tuple(CudaImage.model_validate(row) for row in table("nvidia_images")["images"])
+
+
+#: Image with the last TensorFlow 1 that has code for today's GPUs.
+TENSORFLOW_1: str = "nvcr.io/nvidia/tensorflow:23.03-tf1-py3"
+
+#: Names of images that have a framework. Sources: Docker Hub's tags (``1.13.1-cuda11.6-cudnn8-runtime``), NVIDIA's
+#: catalogue.
+_WITH_FRAMEWORK = re.compile(
+    r"(?:docker\.io/)?(?:py(?P<torch>torch)/pytorch|(?P<tensorflow>tensorflow)/tensorflow):"
+    r"(?P<version>\d+\.\d+\.\d+)?(?:-cuda(?P<cuda>\d+\.\d+))?"
+    r"|nvcr\.io/nvidia/(?P<nvidia>pytorch|tensorflow|jax):"
+)
+
+
+@lru_cache
+def framework_image(image: str) -> FrameworkImage | None:
+    """Return what an image of a framework's publisher, or of NVIDIA, brings; None for any other."""
+    for row in table("nvidia_images")["framework_images"]:
+        if row["image"] == image:
+            facts = {key: row[key] for key in row.keys() & Wheel.model_fields.keys()}
+            own = Wheel.model_validate({**facts, "default": False, "python": (row["python"], row["python"])})
+            return FrameworkImage(**row, wheel=own)
+    if (match := _WITH_FRAMEWORK.match(image)) is None:
+        return None
+    named = match["nvidia"] or match["tensorflow"] or "torch"
+    framework = cast("Framework", "torch" if named == "pytorch" else named)
+    known = wheels(framework) if match["version"] else ()
+    fits = (each for each in known if each.version == match["version"] and match["cuda"] in (None, each.cuda))
+    return FrameworkImage(image=image, framework=framework, wheel=next(fits, None))
 
 
 def torch_index(variant: str) -> str:

@@ -33,6 +33,7 @@ class Stack:
         index: package index that has this build; None if the usual one has it.
         wheel: the build; None without a framework. cpu: its CPU build.
         forward_compat: NVIDIA's cuda-compat must stand in for the driver.
+        of_the_base: the base image brings the framework.
         choices: a reason each. warnings: what could not be checked.
     """
 
@@ -42,6 +43,7 @@ class Stack:
     wheel: Wheel | None = None
     cpu: bool = False
     forward_compat: bool = False
+    of_the_base: bool = False
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
 

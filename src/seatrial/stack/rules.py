@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -16,8 +15,8 @@ from seatrial.stack.facts import (
     cuda_of_driver,
     driver_branch,
     forward_branches,
+    framework_image,
     minimum_driver,
-    wheels,
 )
 from seatrial.stack.machine import TargetGpu, TargetMachine
 
@@ -250,13 +249,19 @@ def violations(candidate: Candidate, constraints: Constraints, machine: TargetMa
             yield broken
 
 
+#: Compute capability → the first CUDA whose cuBLAS and cuDNN run on it: PTX is in the framework alone. Sources: CUDA's
+#: release notes; cuDNN's support matrix. On later GPUs the run's check decides (resolve._stack warns).
+_FIRST_CUDA = (("10.0", "0"), ("8.9", "11.8"), ("8.6", "11.1"))
+
+
 def _has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bool:
     wheel, cc = candidate.wheel, _version(gpu.cc)
     if wheel.jit_from is not None:
         return cc >= Version(wheel.jit_from)
     if any(_version(sm).major == cc.major and _version(sm).minor <= cc.minor for sm in wheel.sm):
         return True
-    if not any(_version(ptx) <= cc for ptx in wheel.ptx):
+    first = next((cuda for least, cuda in _FIRST_CUDA if cc >= Version(least)), "0")
+    if not any(_version(ptx) <= cc for ptx in wheel.ptx) or _version(wheel.cuda) < Version(first):
         return False
     if machine.driver is None or candidate.forward_compat:
         return True
@@ -264,17 +269,13 @@ def _has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> b
     return own is not None and Version(own) >= Version(wheel.cuda)
 
 
-def published_image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
-    """Yield what is wrong for the GPUs with the framework in an image of its publisher.
-
-    Source: Docker Hub, tags of pytorch/pytorch (``1.13.1-cuda11.6-cudnn8-runtime``) and tensorflow/tensorflow.
-    """
-    match = re.search(r"\b(?:py(torch)/pytorch|(tensorflow)/tensorflow):(\d+\.\d+\.\d+)(?:-cuda(\d+\.\d+))?", image)
-    for wheel in wheels("torch" if match[1] else "tensorflow") if match else ():
-        if match and wheel.version == match[3] and match[4] in (None, wheel.cuda):
-            candidate, constraints = Candidate(wheel, wheel.python[1]), Constraints(wheel.framework)
-            broken = (rule(candidate, constraints, machine) for rule in (code_for_every_gpu, driver_new_enough))
-            yield from (violation for violation in broken if violation is not None)
+def image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
+    """Yield what is wrong for the machine with the framework of an image that brings one."""
+    found = framework_image(image)
+    if found is not None and found.wheel is not None:
+        candidate, constraints = Candidate(found.wheel, found.wheel.python[1]), Constraints(found.framework)
+        broken = (rule(candidate, constraints, machine) for rule in (code_for_every_gpu, driver_new_enough))
+        yield from (violation for violation in broken if violation is not None)
 
 
 @lru_cache(maxsize=4096)

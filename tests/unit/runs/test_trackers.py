@@ -12,8 +12,6 @@ from fakes import FakeBackend, a_plan
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice
-from seatrial.runs.ending import tracker_pages
-from seatrial.runs.mlflow import CONTEXT, URI, with_server
 from seatrial.runs.trackers import CONTEXT, URI, tracker_pages, with_server
 from seatrial.system.host import Host
 

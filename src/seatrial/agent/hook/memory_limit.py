@@ -260,7 +260,7 @@ def tensorflow_peaks_bytes() -> List[int]:
     """Return the most bytes that TensorFlow had of each GPU; [] if none was started, or by sessions alone."""
     context = importlib.import_module("tensorflow.python.eager.context")
     current = context.context_safe()
-    if current is None or not getattr(current, "_initialized", False):
+    if not getattr(current, "_initialized", False) or not hasattr(current, "get_memory_info"):  # before 2.5
         return []
     peaks = {}
     for device in current.list_logical_devices("GPU"):

@@ -15,6 +15,7 @@ from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import DiskError, SeatrialError
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import Choice, ImagePlan, Plan
+from seatrial.stack.facts import framework_image
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 from seatrial.system.project_files import own_table
@@ -186,9 +187,11 @@ def _gb(size_bytes: int) -> str:
 
 
 def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
-    """Return each framework and about how many bytes it has, the first first."""
+    """Return each framework above the base and about how many bytes it has, the first first."""
     first = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
-    builds = {first: image.stack["build"]} if "build" in image.stack else {}
+    brought = framework_image(image.base or "")
+    apart = "build" not in image.stack or (brought is not None and brought.framework == first)
+    builds = {} if apart else {first: image.stack["build"]}
     known = _measured()
     return [
         (name, _CPU_BYTES if build == "cpu" else known[name]["whole"] * 1_000_000 if name in known else _GPU_BYTES)

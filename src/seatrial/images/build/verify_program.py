@@ -65,12 +65,16 @@ def _torch(found: dict[str, Any], gpu: bool) -> None:
 
 def _tensorflow(found: dict[str, Any], gpu: bool) -> None:
     tf: Any = sys.modules["tensorflow"]
-    found["cuda"] = tf.sysconfig.get_build_info().get("cuda_version")
+    if hasattr(tf.sysconfig, "get_build_info"):  # before 2.3, nothing names the CUDA of a build
+        found["cuda"] = tf.sysconfig.get_build_info().get("cuda_version")
+    if tf.__version__.startswith("1."):
+        tf.compat.v1.enable_v2_behavior()
     found["kernels"] = {}
     found["training"] = _trained(found, lambda: _train_tensorflow(tf, "CPU:0"))
     if gpu:
         found["training_gpu"] = _trained(found, lambda: _train_tensorflow(tf, "GPU:0"))
-    for device in tf.config.list_logical_devices("GPU" if gpu else "CPU"):
+    devices = tf.config if hasattr(tf.config, "list_logical_devices") else tf.config.experimental  # before 2.1
+    for device in devices.list_logical_devices("GPU" if gpu else "CPU"):
 
         def product(name: str, device: Any = device) -> float | None:
             if name not in _FLOATS:
@@ -131,7 +135,8 @@ def _train_tensorflow(tf: Any, device: str) -> str:
     later = hasattr(tf.config.experimental, "enable_op_determinism")  # than 2.7
     if later:
         tf.config.experimental.enable_op_determinism()
-    random = tf.random.Generator.from_seed(0)
+    generators = tf.random if hasattr(tf.random, "Generator") else tf.random.experimental  # before 2.1
+    random = generators.Generator.from_seed(0)
     with tf.device(device):
         images_NHWC, labels = random.normal((16, 28, 28, 1)), tf.one_hot(tf.range(16) % 10, 10)
         shapes = ((3, 3, 1, 8), (8 * 26 * 26, 10))
@@ -141,7 +146,7 @@ def _train_tensorflow(tf: Any, device: str) -> str:
             with tf.GradientTape() as tape:
                 hidden = tf.nn.relu(tf.nn.conv2d(images_NHWC, weights[0], 1, "VALID"))
                 logits = tf.reshape(hidden, (16, -1)) @ weights[1]
-                loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, logits))
+                loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=logits))
             for place, gradient in enumerate(tape.gradient(loss, weights)):
                 weights[place].assign_sub(0.1 * gradient)
 

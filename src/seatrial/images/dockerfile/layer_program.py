@@ -44,6 +44,8 @@ def main() -> None:
         sys.stdout.write(" ".join(others()))
     elif doing == "freeze":
         Path(FRAMEWORK_LIST).write_text("".join(f"{line}\n" for line in frozen()), encoding="utf-8")
+    elif doing == "keep":
+        Path(FRAMEWORK_LIST).write_text("".join(f"{line}\n" for line in kept(arguments)), encoding="utf-8")
     elif doing == "finish":
         finish(VENV)
         for folder in _TOUCHED:
@@ -77,6 +79,14 @@ def others() -> list[str]:
 def frozen() -> list[str]:
     """``name==version`` of each package of the framework layer."""
     return sorted(f"{name}=={version}" for name, (version, _) in _installed().items() if FRAMEWORK.match(name))
+
+
+def kept(names: list[str]) -> list[str]:
+    """``name==version`` of each of these packages that this Python finds, which a base image may bring."""
+    versions: dict[str, str] = {}
+    for package in metadata.distributions():
+        versions.setdefault(_normalised(package.metadata["Name"] or ""), package.version)
+    return [f"{name}=={versions[name]}" for name in names if name in versions]
 
 
 def finish(root: str) -> None:

@@ -177,7 +177,14 @@ def _base(contents: ImageContents) -> Iterator[str]:
     yield "# layer.py gives everything one time, so that a layer is the same bytes wherever it is built."
     yield f"ARG FILES={contents.digests[TOOLS]}"
     yield f"RUN --mount={_TOOLS_MOUNT} python3 {_LAYER} standard-library || true{OURS}"
-    yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv {VENV} && {VENV_PYTHON} {_LAYER} finish{OURS}"
+    how, keep = "", ""
+    if contents.base.kept:
+        yield "# The base's own framework stays: packages are installed above it, and none of these is replaced."
+        how, keep = (
+            " --system-site-packages --without-pip",
+            f" && {VENV_PYTHON} {_LAYER} keep {shlex.join(contents.base.kept)}",
+        )
+    yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv{how} {VENV}{keep} && {VENV_PYTHON} {_LAYER} finish{OURS}"
 
 
 def _framework(contents: ImageContents) -> Iterator[str]:
@@ -264,7 +271,8 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
     if contents.pip_conf:
         commands.append(f"export PIP_CONFIG_FILE=/run/secrets/{PIP_SECRET}")
     flags = [f"-c {_FILES_AT}/{CONSTRAINTS}"] if contents.layers.folders[folder].constraints else []
-    if folder == LISTED and FRAMEWORK in contents.layers.folders and not contents.layers.hashed:
+    below = FRAMEWORK in contents.layers.folders or contents.base.kept
+    if folder == LISTED and below and not contents.layers.hashed:
         yield "# The framework stays as it is below: what contradicts it is an error of pip's."
         flags.append(f"-c {FRAMEWORK_LIST}")
     sources = ["--find-links", f"/build/{WHEELS}"] if contents.wheels else []
@@ -410,7 +418,13 @@ def render_plain(contents: ImageContents) -> str | None:
 
     Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
     """
-    needs = (contents.base.builder, contents.extensions, contents.options.ca_bundle, contents.pip_conf)
+    needs = (
+        contents.base.builder,
+        contents.base.kept,
+        contents.extensions,
+        contents.options.ca_bundle,
+        contents.pip_conf,
+    )
     if any((*needs, contents.wheels, contents.own_wheel)):
         return None
     if contents.slimming.arguments and contents.slimming.packages:  # requested; `auto` may as well keep it

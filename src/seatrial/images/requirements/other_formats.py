@@ -55,6 +55,7 @@ _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 _CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
 
 #: A line of ``conda list --export``: name, version, build; pip's packages have the build ``pypi_0``.
+_EXPLICIT = re.compile(r"(?:https?|file)://\S*/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\w+)?")
 _EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)=([^=\s]+)")
 
 #: The project itself, in either of pip's ways.
@@ -95,11 +96,14 @@ def read_environment(file: Path) -> Requirements:
 
 
 def read_list(file: Path, project: Path) -> Requirements:
-    """Read a requirements.txt in pip's format or, as people call that one too, what ``conda list --export`` prints.
+    """Read a requirements.txt in pip's format or, as people call that one too, what ``conda list`` prints.
+
+    Its ``--explicit`` form has addresses of packages for one platform; of those, names and versions are taken.
 
     Raises ConfigError naming ``file:line``.
     """
-    lines = [line.strip() for line in text_of(file, project).splitlines()]
+    lines = [_EXPLICIT.sub(r"\1=\2=\3", line.strip()) for line in text_of(file, project).splitlines()]
+    lines = [line for line in lines if line != "@EXPLICIT"]
     matches = [_EXPORTED.fullmatch(line) for line in lines if line and not line.startswith("#")]
     found = [match for match in matches if match is not None]
     if not found or len(found) < len(matches):

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.job.plan import Choice
+from seatrial.stack.facts import FrameworkImage
 from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.text import as_typed, shown
 
@@ -353,6 +354,7 @@ class Needs:
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself.
+        image: the base, where it brings its framework. image_choices: the plan's lines about it.
     """
 
     requirements: Requirements
@@ -364,6 +366,8 @@ class Needs:
     guessed: tuple[str, ...] = ()
     project: Path | None = None
     extensions: tuple[Extension, ...] = ()
+    image: FrameworkImage | None = None
+    image_choices: tuple[Choice, ...] = ()
 
     @property
     def python(self) -> SpecifierSet:

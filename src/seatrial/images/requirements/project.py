@@ -359,8 +359,11 @@ def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple
 
     Raises ConfigError naming the file.
     """
-    found = requires_python(project / "pyproject.toml") & listed
     warnings = []
+    if source.endswith((".txt", ".yml", ".yaml")) and not _admits(listed):  # conda's, from when that was current
+        warnings.append(f"{source} asks for Python {listed}, which seatrial does not support: not used")
+        listed = SpecifierSet()
+    found = requires_python(project / "pyproject.toml") & listed
     for place, specifier in _wishes(project, source):
         if _admits(found & specifier):
             found &= specifier

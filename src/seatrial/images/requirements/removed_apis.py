@@ -14,6 +14,7 @@ from seatrial.images.resolve.framework import Resolved
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
+from seatrial.stack.rules import Candidate, Constraints, code_for_every_gpu
 
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
@@ -22,42 +23,11 @@ _FIRST_WITH_KERAS = {"3.0": "2.16"}
 _FIRST_WITH_OWN_KERAS = "2.6"
 
 
-#: Newest GPUs (compute capability) that an image with TensorFlow 1 has code for. Sources: .bazelrc of v1.15.5, CUDA
-#: 10.0's newest; docs.nvidia.com/deeplearning/frameworks/support-matrix: 23.03 is the last with TensorFlow 1.
-_IMAGES_WITH_TENSORFLOW_1 = {
-    "7.5": "tensorflow/tensorflow:1.15.5-gpu",
-    "9.0": "nvcr.io/nvidia/tensorflow:23.03-tf1-py3",
-}
-
-_PORT = "port it to TensorFlow 2: no image with TensorFlow 1 has code for these GPUs"
-
-
-def check_lists(needs: Needs, machine: TargetMachine | None) -> None:
-    """Refuse a list that admits only TensorFlow 1, which has wheels for Python 3.7 and older. Raises ConfigError."""
-    for each in needs.requirements.of("tensorflow"):
-        admitted = filter(each.specifier.contains, (wheel.version for wheel in wheels("tensorflow")))
-        if each.specifier and next(admitted, None) is None and is_below(each.specifier, "2"):
-            other = f"change it in {needs.source} if the code runs with TensorFlow 2"
-            raise ConfigError(
-                f"{each} ({needs.source}) is TensorFlow 1, which has no wheel for Python 3.8 and later",
-                run=_with_tensorflow_1(machine, other),
-            )
-
-
-def _with_tensorflow_1(machine: TargetMachine | None, other: str) -> str:
-    """Return ways to train TensorFlow 1 code: the other one and, if one exists for these GPUs, an image."""
-    newest = max(map(Version, machine.capabilities), default=Version("0")) if machine else Version("0")
-    images = (image for most, image in _IMAGES_WITH_TENSORFLOW_1.items() if newest <= Version(most))
-    image = next(images, None)
-    named = f"name an image that has TensorFlow 1: seatrial run --image {image} …"
-    return other if image is None else ", or ".join(filter(None, (other, named)))
-
-
-def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved, machine: TargetMachine | None = None) -> None:
+def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
     """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError."""
     for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
-        if (where := _imported(name, script)) and not _still_has(name, since, package, resolved):
+        if (where := imported(name, script)) and not _still_has(name, since, package, resolved):
             tensorflow = _tensorflow_with_keras(name, resolved) if package == "keras" else None
             had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
             older = f"{package}<{since}" if row.get("has_wheels", True) else None  # for a Python that a plan takes
@@ -66,7 +36,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved, machine: T
                 f"{where} imports {name}, which {package} {since} and later lack; {had}",
                 run=row["instead"] + (f", or pin {pin}" if pin else ""),
             )
-    _check_tensorflow(script, resolved, machine)
+    _check_tensorflow(script, needs, resolved)
     wheel = resolved.stack.wheel
     for old in _old_code(script, resolved.requirements):
         if wheel is not None and wheel.framework == old.framework and _reaches(wheel.version, old.since):
@@ -74,8 +44,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved, machine: T
             message = f"{old.shown}, {lacks}"
             if old.problem:
                 message = f"{old.shown} does not run with {wheel.framework} {wheel.version}: {old.problem}"
-            fix = old.fix or _with_tensorflow_1(machine, "")
-            raise ConfigError(message, cause=needs.reason if old.problem else None, run=fix or _PORT)
+            raise ConfigError(message, cause=needs.reason if old.problem else None, run=old.fix)
 
 
 class _OldCode(NamedTuple):
@@ -91,7 +60,7 @@ class _OldCode(NamedTuple):
 def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
     conflicts = table("import_names")
     for module, row in conflicts["removed"].items():
-        if where := _imported(module, script):
+        if where := imported(module, script):
             shown = where if " " in where else f"{where} imports {module}"  # a line, or an import
             yield _OldCode(row["framework"], row["since"], shown, "", row["fix"])
     for line in found.lines:
@@ -107,7 +76,8 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
     Where the project leaves its release open, it is ours to choose.
     """
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
-    for name, since, why, *_ in _old_code(script, needs.requirements):
+    keras = ((name, first, f"{where} imports {module}") for name, first, where, module in _old_keras(script))
+    for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
             held = needs.requirements.plus(constraints=(f"{name}<{since}",))
             needs = needs.changed(held, why=f"{name}<{since}, as {why}")
@@ -118,6 +88,26 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
     return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
 
 
+def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:
+    """Yield (TensorFlow, its first release whose Keras lacks a name, where that is imported, the name)."""
+    for name, row in table("import_names")["removed_from_packages"].items():
+        if row["package"] == "keras" and (where := imported(name, script)):
+            yield "tensorflow", _FIRST_WITH_KERAS.get(row["since"], row["since"]), where, name
+
+
+def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) -> str | None:
+    """Return where the code imports what no Keras of a TensorFlow 2 for this machine has; None if it does not."""
+    builds = (Candidate(wheel, wheel.python[1]) for wheel in wheels("tensorflow"))
+    fits = (
+        each for each in builds if not code_for_every_gpu(each, Constraints("tensorflow"), machine or TargetMachine())
+    )
+    known = [each.wheel.version for each in fits]
+    for _, first, where, name in _old_keras(script):
+        if name.startswith("keras.") and all(_reaches(version, first) for version in known):
+            return f"{where} {name}, which no TensorFlow 2 for this machine has,"
+    return None
+
+
 def _is_open(line: str) -> bool:
     requirement = parsed(line)
     return (
@@ -125,17 +115,14 @@ def _is_open(line: str) -> bool:
     )
 
 
-def _check_tensorflow(script: ScriptFacts, resolved: Resolved, machine: TargetMachine | None) -> None:
-    """Find names of TensorFlow 1 in a plan with TensorFlow 2, even with another framework."""
+def _check_tensorflow(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
+    """Find names of TensorFlow 1 where the project's own list demands TensorFlow 2, even with another framework."""
     version = _tensorflow(resolved)
     if script.tensorflow_1 and version and _reaches(version, "2"):
-        contrib = "contrib" in script.tensorflow_1
-        gone = "TensorFlow 2 has no tf.contrib" if contrib else "TensorFlow 2 has these names under tf.compat.v1 alone"
-        renamed = "replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`"
+        renamed = "replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or "
         raise ConfigError(
             f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
-            cause=f"{gone}; TensorFlow 1.15 needs Python 3.7",
-            run=_with_tensorflow_1(machine, "" if contrib else renamed) or _PORT,
+            run=("" if "contrib" in script.tensorflow_1 else renamed) + f"write tensorflow<2 in {needs.source}",
         )
 
 
@@ -145,7 +132,7 @@ def _tensorflow(resolved: Resolved) -> str | None:
     return _pinned(lines[0]) if lines else None
 
 
-def _imported(name: str, script: ScriptFacts) -> str | None:
+def imported(name: str, script: ScriptFacts) -> str | None:
     """Return where the target imports a module, or a part of it; None if it does not."""
     parts = (where for each, where in script.modules.items() if each == name or each.startswith(f"{name}."))
     return next(parts, None)

@@ -25,6 +25,9 @@ from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
 
+#: A line with one release of a package, or of its patches.
+_PINNED = re.compile(r"[\w.-]+\s*==\s*([\d.]+?)(?:\.\*)?")
+
 #: A wheel is unpacked to about three times its size (torch 2.13, numpy, scipy).
 _UNPACKED = 3
 
@@ -99,6 +102,8 @@ class _PackageChoice:
 
     def made(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked, Needs]:
         base, resolved = self._adapted(base, resolved)
+        if self.needs.image is not None:
+            base, resolved = self._with_next_wheels(base, resolved)
         self.bounded = _bounded(self.needs.requirements)
         if (request := self._request(resolved)) is None:
             return base, resolved, Checked(), self.needs
@@ -134,6 +139,38 @@ class _PackageChoice:
                 break
             self.needs = changed
         return base, resolved
+
+    def _with_next_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
+        """Take the next release that has a wheel for the image's Python, where a pin has some for older ones alone.
+
+        A pin without any wheel stays: pip builds it, as most such packages are plain Python.
+        """
+        request = self._request(resolved)
+        answer = self._answer(request) if request is not None else None
+        if request is None or not isinstance(answer, Lock):
+            return base, resolved
+        found = self.needs.requirements
+        pins = {canonical_name(line): (line, match[1]) for line in found.lines if (match := _PINNED.fullmatch(line))}
+        compiled: list[str] = []
+        left = [name for name in map(canonicalize_name, answer.from_source) if name in pins]
+        alone = replace(request, constraints=(), dependencies=False)
+        for python in ("3.7", "3.6") if left else ():
+            older = self.resolver.resolve(replace(alone, lines=tuple(pins[name][0] for name in left), python=python))
+            if isinstance(older, Lock):
+                compiled += [name for name in left if name not in map(canonicalize_name, older.from_source)]
+                left = [name for name in left if name not in compiled]
+        bounds = tuple(f"{name}>={pins[name][1]}" for name in compiled)
+        later = self.resolver.resolve(replace(alone, lines=bounds, lowest=True)) if bounds else None
+        notes = []
+        for each in later.packages if isinstance(later, Lock) else ():
+            line = pins[canonicalize_name(each.name)][0]
+            found = found.replaced(found.lines.index(line), f"{each.name}=={each.version}")
+            notes.append(f"{line} → {each.version}")
+        if not notes:
+            return base, resolved
+        why = f"{', '.join(notes)}: the next with wheels for Python {request.python}"
+        self.needs = self.needs.changed(found, why=why)
+        return self.choose(self.barred, self.needs)
 
     def _with_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked]:
         """Try one Python after the other until one has a wheel of each package."""
@@ -188,6 +225,7 @@ class _PackageChoice:
             python=resolved.stack.python,
             sources=sources,
             prereleases="--pre" in found.options,
+            excluded=tuple(self.needs.image.packages) if self.needs.image else (),
             links=links,
             authorities=Path(bundle) if bundle else None,
         )
@@ -195,7 +233,9 @@ class _PackageChoice:
     def _answer(self, request: ResolveRequest) -> Answer:
         answer = self.resolver.resolve(request)
         if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in OF_TORCH:
-            return self.resolver.resolve(replace(request, excluded=OF_TORCH))  # a build on PyTorch's index alone
+            return self.resolver.resolve(
+                replace(request, excluded=(*request.excluded, *OF_TORCH))
+            )  # a build on PyTorch's index alone
         return answer
 
     def _demanded(self, request: ResolveRequest) -> str | None:
@@ -255,7 +295,8 @@ class _PackageChoice:
         request = self._request(resolved)
         if request is None or not isinstance(answer, Lock):
             return Checked()
-        locked = lock_packages(self.resolver, request, resolved, answer, self.job.image.base)
+        base = self.needs.image.image if self.needs.image else self.job.image.base
+        locked = lock_packages(self.resolver, request, resolved, answer, base)
         choices = []
         if answer.from_source:
             built = [self.bounded.get(canonicalize_name(name), name) for name in answer.from_source]

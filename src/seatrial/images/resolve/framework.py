@@ -83,6 +83,8 @@ def resolve_frameworks(
         ConfigError: the project's own requirements exclude each other.
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
+    if python:  # a project may list one release of a framework for each
+        found = replace(found, lines=tuple(line for line in found.lines if _is_for(line, python)))
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
@@ -297,6 +299,14 @@ def framework_place(found: Requirements) -> int | None:
             if PACKAGES.get(canonical_name(line) or "") == framework and requirement and not requirement.url:
                 return place
     return None
+
+
+def _is_for(line: str, python: str) -> bool:
+    """Return True if the line's marker, if it has one, is true on this Python."""
+    marker = requirement.marker if (requirement := parsed(line)) else None
+    return marker is None or marker.evaluate(
+        {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    )
 
 
 def _place(found: Requirements, framework: Framework) -> int | None:

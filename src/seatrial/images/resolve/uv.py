@@ -72,7 +72,7 @@ class ResolveRequest:
     Attributes:
         lines, constraints: requirements without options, URLs and hashes.
         python: ``3.11``.
-        dependencies: their requirements are resolved as well.
+        dependencies: their requirements are resolved as well. lowest: the oldest releases that fit, not the newest.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
@@ -84,6 +84,7 @@ class ResolveRequest:
     constraints: tuple[str, ...] = ()
     prereleases: bool = False
     dependencies: bool = True
+    lowest: bool = False
     excluded: tuple[str, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
     links: tuple[Path, ...] = ()
@@ -197,6 +198,7 @@ class UvResolver:
                 argv += ["--index-strategy", "unsafe-best-match"]
             argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
+            argv += ["--resolution", "lowest"] if request.lowest else []
             argv += ["--find-links", "links"] if request.links else []
             ended = command.run(argv, timeout_s=self._limit_s, env=self._environment(request, folder), cwd=folder)
             if ended.exit_code == 0:
@@ -300,6 +302,7 @@ def _digest(request: ResolveRequest) -> str:
     """Digest all that a lock follows from, logins included: another login may see other packages."""
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
+    parts += ["lowest"] if request.lowest else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -60,13 +60,13 @@ def slimming_for(
     Raises ConfigError if the level cannot apply: no framework, or an unknown GPU.
     """
     level = job.image.slim
-    has_cuda = stack.wheel is not None and not stack.cpu
+    has_cuda = stack.wheel is not None and not stack.cpu and not stack.of_the_base
     if not has_cuda and level in ("auto", "none"):
         return Slimming()
-    if stack.wheel is None and level in ("unused", "arch"):
+    if (stack.wheel is None or stack.of_the_base) and level in ("unused", "arch"):
         raise ConfigError(
             f"image.slim = {level!r} supports only libraries of torch, TensorFlow and JAX",
-            cause="this project uses no framework",
+            cause="the base image brings the framework" if stack.of_the_base else "this project uses no framework",
             run='in seatrial.toml: [image] slim = "files"',
         )
     used: set[str] = set()

@@ -77,6 +77,20 @@ _TENSORFLOW_1 = {
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
 
+#: Names of TensorFlow 2's own ways: code with one of them has branches for both, or is TensorFlow 2.
+_TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
+
+#: Functions that load a package which no import names, as scripts call them → their own names. Sources: "Install" of
+#: docs.xarray.dev and pandas.pydata.org.
+_LOADING = {
+    **{f"{xr}.{name}": "xarray.open_dataset" for xr in ("xr", "xarray") for name in ("open_dataset", "open_mfdataset")},
+    **{
+        f"{pd}.{name}": f"pandas.{name}"
+        for pd in ("pd", "pandas")
+        for name in ("read_excel", "read_parquet", "read_hdf")
+    },
+}
+
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
 #: Names that a package had once, as code writes them → the name that tables of removed ones have.
@@ -90,8 +104,8 @@ _ONCE = {
         for name in ("Field", "BucketIterator")
     },
 }
-#: Before such a name in a sign.
-ONCE = "once:"
+#: Before a name that tables have a row for, in a sign.
+NAMED = "named:"
 
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
@@ -117,7 +131,7 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
         if _is(node.slice, 0) and (name := dotted(node.value)).endswith(".data") and "loss" in name:
-            yield f"{ONCE}torch.Tensor.data[0]", f"{name}[0]"
+            yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
     elif isinstance(node, ast.Attribute):
@@ -126,9 +140,11 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
         elif name in _ONCE:
-            yield f"{ONCE}{_ONCE[name]}", name
+            yield f"{NAMED}{_ONCE[name]}", name
         elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
+        elif library in ("tf", "tensorflow") and inner.partition(".")[0] in _TENSORFLOW_2:
+            yield "tensorflow-2", name
         else:
             yield from _of_a_name(name)
     elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -197,6 +213,8 @@ def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     called = dotted(node.func)
     last = called.rpartition(".")[2]
+    if called in _LOADING:
+        yield f"{NAMED}{_LOADING[called]}", called
     if called == "get_ipython":
         yield "notebook", "get_ipython"
     if called in _IGNITE and _names_backend(node):
@@ -210,7 +228,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     elif last in _WORKERS or called in _WORKERS:
         yield "workers", called
     if called == "yaml.load" and len(node.args) == 1 and not node.keywords:
-        yield f"{ONCE}yaml.load", "yaml.load(…)"
+        yield f"{NAMED}yaml.load", "yaml.load(…)"
     if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
         yield "input", called
     if last in _NEEDS_RANKS and not _names_ranks(node):

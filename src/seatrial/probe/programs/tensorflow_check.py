@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 #: The target's variables that limit memory, wait for other machines, or hide warnings of TensorFlow.
 OF_THE_TARGET = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_GPU_ALLOCATOR", "TF_FORCE_UNIFIED_MEMORY")
@@ -25,7 +25,9 @@ def check() -> Dict[str, Any]:
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # the target wants the memory
     try:
         tf = importlib.import_module("tensorflow")
-        build = dict(tf.sysconfig.get_build_info())
+        build = build_of(tf)
+        if tf.__version__.startswith("1."):
+            tf.compat.v1.enable_v2_behavior()  # in this process alone
     except Exception as error:  # noqa: BLE001  # a broken wheel raises OSError, RuntimeError and worse
         result["error"] = "TensorFlow cannot be imported: %s: %s" % (type(error).__name__, first_line(error))
         return result
@@ -40,7 +42,8 @@ def check() -> Dict[str, Any]:
         result["error"] = "tensorflow %s is a CPU-only build" % tf.__version__
         return result
     try:
-        gpus = tf.config.list_physical_devices("GPU")
+        devices = tf.config if hasattr(tf.config, "list_physical_devices") else tf.config.experimental  # before 2.1
+        gpus = devices.list_physical_devices("GPU")
         tf.config.set_soft_device_placement(False)  # else what has no kernel runs on the CPU, silently
     except Exception as error:  # noqa: BLE001
         result["error"] = "TensorFlow cannot start CUDA: %s" % first_line(error)
@@ -52,6 +55,13 @@ def check() -> Dict[str, Any]:
     for index in range(len(gpus)):
         result["kernels"].append(try_graph(tf, index))
     return result
+
+
+def build_of(tf: Any) -> Dict[str, Any]:
+    """Return the facts of the build; before 2.3 it is known only whether that has CUDA."""
+    if hasattr(tf.sysconfig, "get_build_info"):
+        return dict(tf.sysconfig.get_build_info())
+    return {"is_cuda_build": tf.test.is_built_with_cuda()}
 
 
 def missing() -> List[str]:
@@ -109,10 +119,13 @@ def lacking(tf: Any, kind: str = "GPU") -> List[str]:
         return tf.tanh(tf.ones((8, 8)) @ tf.ones((8, 8)))
 
     failed = []
-    for name, graph in (("a convolution", tf.function(convolution)), ("XLA", tf.function(compiled, jit_compile=True))):
+    parts: List[Tuple[str, Any, Dict[str, bool]]] = [("a convolution", convolution, {})]
+    if not tf.__version__.startswith("1."):  # which has no jit_compile
+        parts.append(("XLA", compiled, {"jit_compile": True}))
+    for name, graph, options in parts:
         try:
             with tf.device("/%s:0" % kind):
-                graph().numpy()
+                tf.function(graph, **options)().numpy()
         except Exception as failure:  # noqa: BLE001
             failed.append("%s: %s" % (name, first_line(failure)))
     return failed

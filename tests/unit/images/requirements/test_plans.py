@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -89,42 +88,6 @@ def test_code_and_versions(
 
 
 @pytest.mark.parametrize(
-    ("source", "requirements", "gpu", "way_out"),
-    [
-        (
-            "import tensorflow as tf\ntf.Session()",
-            "",
-            "V100",
-            "tf`, or name .* --image tensorflow/tensorflow:1.15.5-gpu",
-        ),
-        (
-            "import tensorflow as tf\ntf.Session()",
-            "",
-            "H100",
-            "tf`, or name .* --image nvcr.io/nvidia/tensorflow:23.03-",
-        ),
-        ("import tensorflow as tf\ntf.Session()", "", "B200", "import tensorflow.compat.v1 as tf`$"),
-        ("from tensorflow.contrib import slim", "", "H100", "^name an image .* --image nvcr.io/nvidia/tensorflow:23"),
-        ("from tensorflow.contrib import slim", "", "B200", "^port it to TensorFlow 2"),
-        (
-            "import tensorflow",
-            "tensorflow-gpu==1.8.0\n",
-            "H100",
-            "^change it in requirements.txt if .* --image nvcr.io",
-        ),
-        ("from scipy.misc import imresize", "", "H100", "^use PIL.Image.resize$"),
-    ],
-)
-def test_the_way_out_of_old_code_is_one_for_the_gpu(
-    tmp_path: Path, source: str, requirements: str, gpu: str, way_out: str
-) -> None:
-    files = {"train.py": source, **({"requirements.txt": requirements} if requirements else {})}
-    with pytest.raises(ConfigError) as caught:
-        planned(tmp_path, files, cpu_only=False, target=gpu)
-    assert re.search(way_out, str(caught.value.run))
-
-
-@pytest.mark.parametrize(
     ("source", "requirements", "torch"),
     [
         ("from torch._six import inf", "torch>=1.7\n", "torch==1.12.1"),
@@ -132,6 +95,9 @@ def test_the_way_out_of_old_code_is_one_for_the_gpu(
         ("import timm, torch\nassert timm.__version__ == '0.3.2'", "", "torch==1.8.1"),
         ("import torch, tensorflow", "torch\ntensorflow==2.4.0\n", "torch==2.4.1"),
         ("from torchtext.data import Field", "torch\ntorchtext\n", "torch==1.7.1"),
+        ("from keras.layers.advanced_activations import LeakyReLU", "", "tensorflow-cpu==2.8.0"),
+        ("from keras.engine.topology import Layer", "", "tensorflow-cpu==2.12.0"),
+        ("from keras.preprocessing.text import Tokenizer", "keras\n", "tensorflow-cpu==2.15.1"),
     ],
 )
 def test_a_framework_that_is_left_open_is_as_old_as_the_code(
@@ -179,3 +145,43 @@ def test_packages_of_a_plan(
     assert made.chosen("system packages") == reported and ("apt-get" in dockerfile) is bool(installed)
     assert f"--no-install-recommends {installed}" in (dockerfile + "--no-install-recommends ")
     assert warns in "".join(made.image.warnings)
+
+
+EXPLICIT = (
+    "# platform: osx-64\n@EXPLICIT\nhttps://repo.anaconda.com/pkgs/main/osx-64/blas-1.0-mkl.conda\n"
+    "https://conda.anaconda.org/conda-forge/noarch/tqdm-4.50.2-py_0.tar.bz2#abc123\n"
+    "https://repo.anaconda.com/pkgs/main/osx-64/python-3.8.5-h26836e1_1.conda\n"
+)
+
+
+def test_the_addresses_of_a_conda_list_are_names_and_versions(tmp_path: Path) -> None:
+    made = planned(tmp_path, {"requirements.txt": EXPLICIT, "train.py": "import tqdm\n"})
+    assert made.chosen("packages") == ["tqdm==4.50.2"] and made.chosen("python") == ["3.8"]
+
+
+def test_a_line_for_each_python_lets_the_gpu_choose_the_python(tmp_path: Path) -> None:
+    listed = "torch==1.13.1; python_version < '3.11'\ntorch>=2.1; python_version >= '3.12'\n"
+    files = {"requirements.txt": listed, "train.py": "import torch\n"}
+    project = '[project]\nname = "a"\nrequires-python = ">=3.10,!=3.11.*,<3.13"\n'
+    made = planned(tmp_path, {**files, "pyproject.toml": project}, cpu_only=False, target="h100")
+    assert made.chosen("python") == ["3.12"] and made.image.stack["torch"].startswith("2.")
+
+
+def test_the_python_of_a_conda_list_that_no_plan_has_is_left_aside(tmp_path: Path) -> None:
+    files = {"environment.yml": "dependencies:\n- python=3.6\n- tqdm\n", "train.py": "import tqdm\n"}
+    made = planned(tmp_path, files)
+    assert "environment.yml asks for Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
+
+
+@pytest.mark.parametrize(
+    ("source", "package"),
+    [
+        ("import xarray as xr\nxr.open_mfdataset('a.nc')\n", "netCDF4"),
+        ("import pandas as pd\npd.read_excel('a.xlsx')\n", "openpyxl"),
+        ("import pandas\npandas.read_parquet('a')\n", "pyarrow"),
+    ],
+)
+def test_a_call_brings_the_package_that_it_loads(tmp_path: Path, source: str, package: str) -> None:
+    assert package in planned(tmp_path, {"train.py": source}).image.context_texts["packages/requirements.txt"].split()
+    without = source.partition("\n")[0]
+    assert package not in planned(tmp_path, {"train.py": without}).image.context_texts["packages/requirements.txt"]
