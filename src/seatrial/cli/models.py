@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -56,7 +55,7 @@ def export(
     writes nothing. A card (.json) and examples are written next to it.
     """
     with importing():
-        from seatrial.cli.job import read_allowed_job
+        from seatrial.cli.job import project_of_runs, read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.runs.model_jobs import Export, check_format, export_job
@@ -69,6 +68,7 @@ def export(
     if target_arguments():
         raise UsageError("export takes nothing after --", run="seatrial export --help")
     host, screen = this_host(), Screen(whole=verbose)
+    flags["project"] = project_of_runs(flags.get("project"))
     job = read_allowed_job(["digits"], flags, screen, arguments=[])
     models = job.models.source if job.models else job.project / "models"
     model = find_model(reference, job.project, models, RunStore(job.project, host), EXPORT)
@@ -133,7 +133,7 @@ def serve(
     Listens on this machine alone unless --host is set. Ctrl-C ends it: what was accepted is answered first.
     """
     with importing():
-        from seatrial.cli.job import read_allowed_job
+        from seatrial.cli.job import project_of_runs, read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
@@ -141,17 +141,17 @@ def serve(
         from seatrial.runs.model_jobs import ServeOptions, serving_job
         from seatrial.runs.models import SERVE, check_model_file, find_model
         from seatrial.runs.store import store_of
-        from seatrial.system.project_files import project_root
 
     if arguments := target_arguments():
         run = "seatrial serve --help"
         raise UsageError(f"The server takes no arguments of its own: {shlex.join(arguments)}", run=run)
-    given, named_project = frozenset(flags), flags.get("project")
-    project = check_folder(named_project or project_root(Path())).absolute()
+    given, store = frozenset(flags), store_of(flags.get("project"))
+    flags["project"] = project_of_runs(flags.get("project"))
+    project = check_folder(flags["project"]).absolute()
     screen = Screen(json=as_json, whole=verbose)
     job = read_allowed_job(["matmul"], flags, screen, arguments=[])
     models = job.models.source if job.models is not None else project / "models"
-    found = find_model(model, project, models, store_of(named_project), SERVE)
+    found = find_model(model, project, models, store, SERVE)
     check_model_file(found, SERVE)
     this = this_host()
     if token is not None:
