@@ -120,14 +120,20 @@ def test_rights_that_the_cluster_does_not_list_are_not_judged(tmp_path: Path) ->
     assert examined(tmp_path, a_cluster("1.35", **review))["rights"].verdict.status == "unknown"
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_kubeconfig_that_is_not_there_is_named_if_it_was_requested(tmp_path: Path, named: bool) -> None:
+@pytest.mark.parametrize(
+    ("named", "on", "status"), [(True, "auto", "warning"), (True, "k8s", "broken"), (False, "k8s", "skipped")]
+)
+def test_a_kubeconfig_that_is_not_there_is_named_if_it_was_requested(
+    tmp_path: Path, named: bool, on: str, status: str
+) -> None:
     variables = {"KUBECONFIG": str(tmp_path / "none")} if named else {"HOME": str(tmp_path)}
     host = Host(env={**variables, "XDG_STATE_HOME": str(tmp_path)})
-    (reachable, *others) = examine(Machine(host), [KUBERNETES])
-    assert reachable.verdict.status == ("warning" if named else "skipped")
+    (reachable, *others) = examine(Machine(host, on=on), [KUBERNETES])
+    assert reachable.verdict.status == status
     if named:
-        assert f"KUBECONFIG names {tmp_path}/none, which does not exist" in reachable.verdict.findings[0].evidence
+        [finding] = reachable.verdict.findings
+        assert f"KUBECONFIG names {tmp_path}/none, which does not exist" in finding.evidence
+        assert finding.fix is not None and finding.fix.startswith("export KUBECONFIG=")
     assert all(each.verdict.status in ("skipped", "blocked") for each in others)
 
 
