@@ -20,15 +20,18 @@ from rich.text import Text
 from seatrial.receipt.model import load
 from seatrial.receipt.render import terminal
 
+#: Columns of the picture.
+_WIDTH = 80
+
 #: What colours a line.
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def main(run_dir: Path, picture: Path, sections: Sequence[str]) -> None:
     """Write the picture of the receipt in ``run_dir``."""
-    printed = Console(width=terminal.WIDTH, file=io.StringIO(), force_terminal=True, legacy_windows=False)
+    printed = Console(width=_WIDTH, file=io.StringIO(), force_terminal=True, legacy_windows=False)
     terminal.render(load(run_dir), printed)
-    console = Console(record=True, width=terminal.WIDTH, file=io.StringIO(), force_terminal=True, legacy_windows=False)
+    console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, legacy_windows=False)
     assert isinstance(printed.file, io.StringIO)
     for line in shown(printed.file.getvalue(), sections):
         console.print(Text.from_ansi(line), soft_wrap=True)

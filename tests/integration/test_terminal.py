@@ -134,7 +134,7 @@ def test_what_trains_shows_how_fast_and_a_bar_is_left_alone(local_project: Proje
     terminal = run_on(local_project, "train.py")
     assert end(terminal) == 0
     shown = terminal.shown
-    assert b"160 steps/s, 1,280 examples/s; " in shown and b" of this pass, " in shown
+    assert b" left; " in shown and b"160 steps/s, 1,280 examples/s" in shown and b" of this pass, " in shown
     bars = b"".join(b"\r %3d%%|" % percent for percent in range(0, 100, 10))
     assert bars + b"\r\nended\r\n" in shown
     left = re.sub(rb"(\r\x1b\[K\x1b\[2m[^\x1b]*\x1b\[0m)+\r\x1b\[K", b"", shown)

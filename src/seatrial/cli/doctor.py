@@ -104,7 +104,7 @@ def doctor(
     chain = _layers(on, only, host_only=host_only)
     if tries:
         chain.append(_trying(on, inspected["image"]))
-    machine = Machine(host, on="auto" if on == "k8s" else on, inspect=_inspection(**inspected))
+    machine = Machine(host, on=on, inspect=_inspection(**inspected))
     start, screen = time.monotonic(), Screen(json=as_json, quiet=as_json or report_file == "-")
     examined: list[tuple[Layer, list[Result]]] = []
 

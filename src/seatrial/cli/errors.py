@@ -143,12 +143,16 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
     if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
         message = message[0].upper() + message[1:]
     sentence = _FULL_STOP.sub("", SECRET_TEXT.sub(REDACTED, " ".join(message.splitlines())))
-    lines = Text().append("error", style="bold red").append(f": {sentence}\n")
-    for name, text in ((CAUSE, cause), (FIX, run)):
+    for name, text, style in (
+        ("error", sentence, "bold red"),
+        (f"  {CAUSE}", cause, "bold"),
+        (f"  {FIX}", run, "bold"),
+    ):
         if text:
-            indented = _LINE_START.sub("\n    ", SECRET_TEXT.sub(REDACTED, text))
-            lines.append(f"  {name}", style="bold").append(f": {indented}\n")
-    console.print(lines, end="")
+            words = f"{name}: " + _LINE_START.sub("\n    ", SECRET_TEXT.sub(REDACTED, text))
+            line = Text(words if text is run else terminal.at_words(words, console))  # a command is there to be copied
+            line.stylize(style, 0, len(name))
+            console.print(line)
 
 
 def _advice(error: SeatrialError, argv: list[str]) -> str | None:

@@ -45,6 +45,11 @@ def read_allowed_job(
     return job
 
 
+def project_of_runs(named: Path | None) -> Path:
+    """Return the named project, else the one with the nearest runs, whose models are wanted; -C may have made it."""
+    return named or store_of(None).project
+
+
 def read_job(
     words: Collection[str], flags: dict[str, Any], *, arguments: list[str] | None = None, resume: str | None = None
 ) -> Job:
@@ -58,7 +63,7 @@ def read_job(
     flags.pop("trust", None)
     leave_out = ("criteria",) if flags.pop("no_criteria", None) else ()
     named = flags.pop("project", None)
-    project = check_folder(named or project_root(Path()))
+    project = check_folder((project_of_runs(named) if [*words] == ["predict"] else named) or project_root(Path()))
     theirs = target_arguments() if arguments is None else arguments
     if len(words) > 1:
         raise _too_many(list(words), theirs, named or Path(), flags.get("module"))

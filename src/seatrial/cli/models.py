@@ -60,7 +60,7 @@ def export(
     writes nothing. A card (.json) and examples are written next to it.
     """
     with importing():
-        from seatrial.cli.job import read_allowed_job
+        from seatrial.cli.job import project_of_runs, read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.runs.jobs import check_format, export_job
@@ -73,6 +73,7 @@ def export(
     if target_arguments():
         raise UsageError("export takes nothing after --", run="seatrial export --help")
     host, screen = this_host(), Screen(whole=verbose)
+    flags["project"] = project_of_runs(flags.get("project"))
     job = read_allowed_job(["digits"], flags, screen, arguments=[])
     model = _model(reference, job, RunStore(job.project, host), EXPORT, screen, with_network=factory is not None)
     shapes = [word for shape in input_shape for word in ("--input-shape", shape)]
@@ -147,7 +148,7 @@ def serve(
     Listens on this machine alone unless --host is set. Ctrl-C ends it: what was accepted is answered first.
     """
     with importing():
-        from seatrial.cli.job import read_allowed_job
+        from seatrial.cli.job import project_of_runs, read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
@@ -159,10 +160,11 @@ def serve(
     if arguments := target_arguments():
         run = "seatrial serve --help"
         raise UsageError(f"The server takes no arguments of its own: {shlex.join(arguments)}", run=run)
-    given, named_project = frozenset(flags), flags.get("project")
+    given, store = frozenset(flags), store_of(flags.get("project"))
+    flags["project"] = project_of_runs(flags.get("project"))
     screen = Screen(json=as_json, whole=verbose)
     job = read_allowed_job(["matmul"], flags, screen, arguments=[])
-    found = _model(model, job, store_of(named_project), SERVE, screen)
+    found = _model(model, job, store, SERVE, screen)
     this = this_host()
     if token is not None:
         this = this.with_secrets({TOKEN: token or this.env.get(TOKEN) or secrets.token_urlsafe(24)})

@@ -168,7 +168,7 @@ def _show_live(run: Run, screen: Screen) -> None:
     parts = [f"{line.target}: {line.status}{seconds} on {line.backend}", line.outcome, Progress(run).words()]
     print("; ".join(filter(None, parts)), flush=True)
     follow(run, screen.write, this_host(), tail=1, until_end=False, echo=screen.note)
-    screen.note(f"{run.id} has not ended; seatrial runs logs -f {line.name or run.id}")
+    screen.note(f"{run.id} has not ended; follow it with seatrial runs logs -f {line.name or run.id}")
 
 
 @runs.command(examples=("seatrial runs logs -f last",))

@@ -37,6 +37,8 @@ ELAPSED_FROM_S = 2
 #: Lines that are printed even with ``quiet``; those of a service follow its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
+#: A line with a command, which is there to be copied: the terminal itself breaks it.
+_COMMAND = re.compile(r"\bseatrial [a-z]|fix: ")
 
 #: Beginnings of choices that nearly every run has.
 _USUAL = (
@@ -73,7 +75,10 @@ class Screen:
         with self._printing:
             if self._live is not None:
                 self._live.clear()
-            self._err.print(Text("seatrial ", style="bold cyan").append(one_line(line), style="not bold default"))
+            words = f"seatrial {one_line(line)}"
+            text = Text(words if _COMMAND.search(line) else terminal.at_words(words, self._err))
+            text.stylize("bold cyan", 0, len("seatrial"))
+            self._err.print(text)
 
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:

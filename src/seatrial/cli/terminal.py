@@ -87,6 +87,16 @@ def uncleaned(*, stderr: bool = False) -> TextIO:
     return stream.uncleaned if isinstance(stream, Door) else stream
 
 
+def at_words(text: str, console: Console) -> str:
+    """Return lines that end between words on a terminal, which breaks them anywhere; further ones are indented."""
+    if not console.is_terminal:
+        return text
+    from textwrap import TextWrapper  # a terminal alone needs it
+
+    wrap = TextWrapper(console.width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False).fill
+    return "\n".join(map(wrap, text.split("\n")))
+
+
 def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
     """Return a console that cleans the text between its own colours. No text is markup."""
     from rich.console import Console, ConsoleOptions, RenderableType

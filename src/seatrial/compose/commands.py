@@ -119,7 +119,8 @@ def down(runs: RunStore, reference: str | None, console: Console, host: Host) ->
             continue
         watch = Watch(store, now, _compose(store, now, host), _engine_of(now, host), quiet, host)
         watch.stop_now()
-        watch.to_the_end()
+        with console.working(f"stopping {now.name or now.id}"):
+            watch.to_the_end()
         console.note(f"{now.name or now.id} is down")
         stopped += 1
     if not stopped:

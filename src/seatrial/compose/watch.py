@@ -64,7 +64,7 @@ class Watch:
         self._project = str(group.details["project"])
         self._lines = MemberOutput(console, [member.name for member in group.members])
         self._threads: dict[str, threading.Thread] = {}
-        self._presses = 0
+        self._presses, self._requested = 0, False
         self._end_task: Callable[..., None] = request_stop
         self._stopping = False
         self._services_announced = False
@@ -83,12 +83,12 @@ class Watch:
 
     def stop_now(self) -> None:
         """Stop everything at the next look, as Ctrl-C does."""
-        self._presses = 1
+        self._requested = True
 
     # ------------------------------------------------------------------ looking
 
     def _look(self) -> None:
-        if self._presses and not self._stopping:
+        if (self._presses or self._requested) and not self._stopping:
             self._stopping = True
             self._stop()
         starting = self.is_starting()
@@ -260,7 +260,7 @@ class Watch:
             run = self._store.runs.run(member.run)
             run.give_up()
             kind = "stopped" if self._stopping else "engine-refused"
-            finding = Finding(kind, "error", f"{member.name} was not started: {why}", cause=printed, fix="seatrial up")
+            finding = Finding(kind, "error", why, cause=printed, fix="seatrial up")
             run.record(finding.event())
             finalise(run, self._host)
         code = None if self._stopping else EXIT_TARGET_FAILED
@@ -281,7 +281,8 @@ class Watch:
         self._group = self._store.change_group(self._group, details=details)
         live = [member.name for member in self._group.members if member.state == "running"]
         if live:
-            self._console.note(f"Stopping {', '.join(live)}. Press Ctrl-C again to kill.")
+            again = " Press Ctrl-C again to kill." if self._presses else ""
+            self._console.note(f"Stopping {', '.join(live)}.{again}")
         if self.is_starting():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._group.details["compose"][0], signal.SIGTERM)

@@ -183,7 +183,9 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
         style = "bold" if "unknown" in counts else "bold green"
         _print(console, Text(f"{head}: {words} ({seconds:.1f} s)", style=style))
     else:
-        _print(console, Text(f"First failed check: {broken.check.id}: {broken.verdict.line}", style="bold red"))
+        problem = f"{broken.check.id}: {broken.verdict.line}"
+        for line in _wrapped(problem, "First failed check: ", console.width, "bold red"):
+            _print(console, line)
         if broken.verdict.findings and (fix := broken.verdict.findings[0].fix):
             _print(console, Text(f"  {FIX}: ", style="bold").append(fix, style="not bold"))
         _print(console, Text(f"  {words} ({seconds:.1f} s)", style="dim"))

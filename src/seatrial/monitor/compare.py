@@ -137,7 +137,8 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
 
 def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     """Return the numbers, without repetitions: a best value that is the last, a script's summary at its end."""
-    rows, seen, noise, ranked = [], set(), _noise(runs), [not why for why in _unranked(runs).values()]
+    noise = [_noise((runs[0], run)) for run in runs]
+    rows, seen, ranked = [], set(), [not why for why in _unranked(runs).values()]
     for reading in readings(runs):
         values = tuple(reading.read(receipt) for receipt in runs)
         if all(value is None for value in values) or (stem(reading.label), values) in seen:
@@ -193,14 +194,16 @@ def _equal_work(one: Receipt, other: Receipt) -> bool:
 
 
 def _noise(runs: Sequence[Receipt]) -> float:
-    """Return the share by which measurements of equal runs differ."""
+    """Return the share by which measurements of equal runs differ, by the shortest of them."""
     return _NOISE + _NOISE_S / min((wall for run in runs if (wall := run.measurements.wall_s)), default=math.inf)
 
 
-def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequence[bool], noise: float) -> list[Cell]:
+def _cells(
+    reading: ComparedNumber, values: Sequence[float | None], ranked: Sequence[bool], noise: Sequence[float]
+) -> list[Cell]:
     known = {value for value, counts in zip(values, ranked, strict=True) if counts and value is not None}
     known = {value for value in known if math.isfinite(value)}
-    apart = len(known) > 1 and max(known) - min(known) > reading.measured * noise * min(map(abs, known))
+    apart = len(known) > 1 and max(known) - min(known) > reading.measured * max(noise) * min(map(abs, known))
     best = (max if reading.direction > 0 else min)(known) if reading.direction and apart else None
     cells = []
     for place, value in enumerate(values):
@@ -210,7 +213,7 @@ def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequ
         change, verdict = None, None
         if place and (first := values[0]) is not None:
             change = _change(first, value, reading.words)
-            if reading.measured and change != "same" and abs(value - first) <= noise * abs(first):
+            if reading.measured and change != "same" and abs(value - first) <= noise[place] * abs(first):
                 change = "within noise"
             elif reading.direction and ranked[0] and ranked[place] and abs(value - first) > 0:
                 verdict = _VERDICTS[(value > first) == (reading.direction > 0)]

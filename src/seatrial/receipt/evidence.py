@@ -345,9 +345,14 @@ class RunEvidence:
 
     @property
     def promises_a_model(self) -> bool:
-        """Return True if the job names a folder for models, not one mounted because the script may write there."""
+        """Return True if the job names a folder to save models in, not one mounted because the script may write there.
+
+        A prediction opens its model, and --help trains nothing.
+        """
         job = self.plan.job
-        return job.models is not None or any(mount.target == CONTAINER_MODELS for mount in job.mounts)
+        saves = job.models is not None and not job.models.read_only
+        saves = saves or any(mount.target == CONTAINER_MODELS for mount in job.mounts)
+        return saves and not {"-h", "--help"} & {*job.target.args}
 
     @property
     def image_bytes(self) -> int | None:

@@ -205,5 +205,5 @@ def _speed(run: Run) -> str:
     if not position and "pass_pct" in found:
         left = format_seconds(max(1.0, round(found["pass_left_s"])))
         position = f"{percent(found['pass_pct'])} of this pass, {left} left"
-    words = "; ".join(filter(None, (", ".join(parts), position)))
+    words = "; ".join(filter(None, (position, ", ".join(parts))))  # a narrow line loses its end
     return f"rank 0: {words}" if words and len(own) < len(steps) else words

@@ -12,6 +12,7 @@ from seatrial.events import Step
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.printed import Printed
 from seatrial.receipt.reported import PHASES
+from seatrial.receipt.sections.measured import direction
 from seatrial.receipt.values import number, text
 from seatrial.runs.run import Run
 from seatrial.runs.streams import Stream
@@ -215,9 +216,10 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
         names = ", ".join(sorted(reported)[:12])
         alike = [name for name in reported if objective.metric in name or name in objective.metric]
         better = (alike or [nearest(objective.metric, list(reported)) or min(reported)])[0]
+        good = {1: "max", -1: "min"}.get(direction(better), objective.direction)
         return UsageError(
             f"No trial reports {objective.metric}: {words} reported {names}",
-            run=f"seatrial sweep … --metric {better}:{objective.direction}",
+            run=f"seatrial sweep … --metric {better}:{good}",
         )
     return UsageError(
         f"No trial reports {objective.metric}: {words} reported no metric at all",

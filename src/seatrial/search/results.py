@@ -59,7 +59,11 @@ def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column
         Column("energy J", _measured("energy_j"), True),
     ]
     names = list(dict.fromkeys(name for trial in trials if trial.ending for name in trial.ending.metrics))
-    left_out = ("images_per_s", "epoch", objective.metric if objective else "")
+    left_out = {"images_per_s", "epoch"} | ({objective.metric} if objective else set())
+    if objective and len(trials) > 1:  # the objective under the name that was printed
+        ended = [trial for trial in trials if trial.ending]
+        alike = [name for name in names if objective.metric in name]
+        left_out |= {name for name in alike if all(_metric(name)(each) == each.value for each in ended)}
     named = [name for name in names if name not in left_out]
     named.sort(key=lambda name: (not direction(name), not name.startswith(("val", "test", "eval"))))
     for name in named[:MAX_METRICS]:

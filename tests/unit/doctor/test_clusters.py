@@ -124,17 +124,23 @@ def test_rights_that_the_cluster_does_not_list_are_not_judged(tmp_path: Path) ->
     assert examined(tmp_path, a_cluster("1.35", **review))["rights"].verdict.status == "unknown"
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_kubeconfig_that_is_not_there_is_named_if_it_was_requested(tmp_path: Path, named: bool) -> None:
+@pytest.mark.parametrize(
+    ("named", "on", "status"), [(True, "auto", "warning"), (True, "k8s", "broken"), (False, "k8s", "skipped")]
+)
+def test_a_kubeconfig_that_is_not_there_is_named_if_it_was_requested(
+    tmp_path: Path, named: bool, on: str, status: str
+) -> None:
     variables = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     if named:  # and the usual one is not taken in its place
         (tmp_path / ".kube").mkdir()
         (tmp_path / ".kube/config").write_text("apiVersion: v1\n")
         variables["KUBECONFIG"] = str(tmp_path / "none")
-    (reachable, *others) = examine(Machine(Host(variables)), [KUBERNETES])
-    assert reachable.verdict.status == ("warning" if named else "skipped")
+    (reachable, *others) = examine(Machine(Host(variables), on=on), [KUBERNETES])
+    assert reachable.verdict.status == status
     if named:
-        assert f"KUBECONFIG names {tmp_path}/none, which does not exist" in reachable.verdict.findings[0].evidence
+        [finding] = reachable.verdict.findings
+        assert f"KUBECONFIG names {tmp_path}/none, which does not exist" in finding.evidence
+        assert finding.fix is not None and finding.fix.startswith("export KUBECONFIG=")
     assert all(each.verdict.status in ("skipped", "blocked") for each in others)
 
 

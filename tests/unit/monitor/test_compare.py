@@ -131,6 +131,12 @@ def test_better_and_worse_need_a_good_direction():
     assert "×2 worse" in to_html(found)
 
 
+def test_a_short_run_makes_no_noise_of_two_longer_ones():
+    found = compare(a_receipt("a", wall_s=9.0), a_receipt("b", wall_s=2.9), a_receipt("c", wall_s=0.5))
+    (row,) = [row for row in found.numbers if row.label == "wall time"]
+    assert [cell.change for cell in row.cells] == [None, "×0.322", "within noise"]
+
+
 def test_short_runs_of_equal_work_differ_by_noise():
     found = compare(a_receipt("r1", wall_s=2.14), a_receipt("r2", wall_s=1.98))
     assert rows(found)["wall time"] == ("2.14 s", "1.98 s", "within noise")

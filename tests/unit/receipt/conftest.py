@@ -59,6 +59,7 @@ class Scenario:
     skipped_lines: int = 0
     model: str | None = "models/mnist.pth"
     models_folder: bool = True
+    args: tuple[str, ...] = ("--epochs", "5")
     job: dict[str, Any] = field(default_factory=dict)
     criteria: dict[str, Any] = field(default_factory=dict)
     agent: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class Scenario:
             created_at="2026-11-20T12:00:00Z",
             job=Job(
                 project=project,
-                target=Target(kind="script", value="train.py", args=("--epochs", "5")),
+                target=Target(kind="script", value="train.py", args=tuple(self.args)),
                 models=DataMount(source=project / "models", read_only=False) if self.models_folder else None,
                 criteria=Criteria(**self.criteria),
                 **self.job,

@@ -114,8 +114,8 @@ def test_arguments_of_a_server_are_not_guessed(tmp_path: Path) -> None:
         ("mingpt/__init__.py", "mingpt", '[env] PYTHONPATH = "/workspace"'),
         ("code/model/net.py", "net", '[env] PYTHONPATH = "/workspace/code/model"'),
         ("code/lib/__init__.py", "lib.data", '[env] PYTHONPATH = "/workspace/code"'),
-        ("other.py", "einops", "add it to requirements.txt"),
-        ("a/b/c/d/e/deep.py", "deep", "add it to requirements.txt"),
+        ("other.py", "einops", "add the package that has it to requirements.txt"),
+        ("a/b/c/d/e/deep.py", "deep", "add the package that has it to requirements.txt"),
         ("torch/_six.py", "torch._six", "pin torch<1.13"),
     ],
 )

@@ -140,3 +140,8 @@ def test_axis_title_is_below_its_ticks_and_close_ticks_differ():
     assert ys["step"] - ys["5"] >= 12 and ys["step"] < HEIGHT
     shown = re.findall(r'text-anchor="end">([\d.]+)</text>', draw(a_plot((0.0, 0.99966), (1.0, 1.0))))
     assert len(shown) >= 4 and len(set(shown)) == len(shown) and "0.9998" in shown
+
+
+def test_between_two_trials_stands_no_tick() -> None:
+    drawn = draw(a_plot((0.0, 62.0), (1.0, 66.0)))
+    assert re.findall(r'text-anchor="(?:middle|end)">([\d.]+)</text>', drawn.partition("M")[2])[-2:] == ["0", "1"]

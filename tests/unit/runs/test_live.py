@@ -119,7 +119,7 @@ def test_rates_and_the_rest_of_a_pass(run: Run, clock: Clock) -> None:
         )
         clock.now_s += 1
         words = now.words()
-    assert words == "1,260 steps, 80 steps/s, 640 examples/s; 50 % of this pass, 3 s left"
+    assert words == "50 % of this pass, 3 s left; 1,260 steps, 80 steps/s, 640 examples/s"
 
 
 def test_a_run_that_makes_no_steps_any_more_has_no_rate(run: Run, clock: Clock) -> None:
@@ -146,12 +146,12 @@ def test_a_printed_position_has_the_time_left_of_the_whole_training(run: Run, pr
 def test_a_measured_pass_is_a_part_of_the_printed_epochs(run: Run) -> None:
     write(run, reported(10, 1.0, **{"pass": [10, 40]}), reported(20, 2.0, **{"pass": [20, 40]}))
     (run.folder / "stdout.log").write_text("Epoch 2/2\n")
-    assert Progress(run).words() == "20 steps, 10 steps/s; epoch 2/2"
+    assert Progress(run).words() == "epoch 2/2; 20 steps, 10 steps/s"
     (run.folder / "handle.json").touch()
     now_s = time.time()
     os.utime(run.folder / "handle.json", (now_s - 30, now_s - 30))
-    assert Progress(run).words() in ("20 steps, 10 steps/s; epoch 2/2, about 10 s left",
-                                     "20 steps, 10 steps/s; epoch 2/2, about 9 s left")  # fmt: skip
+    assert Progress(run).words() in ("epoch 2/2, about 10 s left; 20 steps, 10 steps/s",
+                                     "epoch 2/2, about 9 s left; 20 steps, 10 steps/s")  # fmt: skip
 
 
 def test_another_ranks_lines_and_garbage_count_for_nothing(run: Run, clock: Clock) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import a_plan
+from seatrial.cli.job import project_of_runs, read_job
 from seatrial.events import EvidenceLog, TargetStarted
 from seatrial.job.model import Job, Target
 from seatrial.runs.status import line_of
@@ -35,6 +36,18 @@ def test_a_project_inside_another_has_its_own(project: Path, environ: dict[str, 
     assert nearest_store(project / "src" / "deep", Host(environ)).project == project / "src"
     (project / marker).write_text("")
     assert nearest_store(project, Host(environ)).all()
+
+
+def test_a_model_is_looked_for_where_the_runs_are(
+    project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.parent / ".git").mkdir()  # the project is one by -C alone
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(project)
+    assert project_of_runs(None) == project == read_job(["predict"], {}, arguments=["digits"]).project
+    assert read_job(["digits"], {}, arguments=[]).project == project.parent
+    assert project_of_runs(Path()) == Path()
 
 
 def test_a_folder_that_is_named_is_intended(

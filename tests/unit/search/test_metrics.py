@@ -57,6 +57,7 @@ def test_a_setting_that_changes_nothing_is_named_next_to_one_that_does() -> None
 def test_a_metric_that_nobody_reports_names_those_that_there_are() -> None:
     error = unreported(Objective("los", "min"), _trial(0))
     assert "reported images_per_s, loss" in error.message and error.run == "seatrial sweep … --metric loss:min"
+    assert unreported(Objective("los", "max"), _trial(0)).run == "seatrial sweep … --metric loss:min", "less is better"
     silent = Trial(0, {}, "failed", run_id="r", ending=Ending("done"))
     assert "no metric at all" in unreported(Objective("loss", "min"), silent).message
     pattern = unreported(Objective("loss", "min", r"loss=(\S+)"), silent, "bye")
@@ -124,6 +125,13 @@ def test_a_bar_of_a_value_five_percent_worse_is_five_percent_shorter() -> None:
     made = [_trial(0, loss=4.0), _trial(1, loss=4.2)]
     [loss] = [column for column in columns(made, None) if column.title == "loss"]
     assert [_cell(each, made, loss).percent for each in made] == ["100", "95"]
+
+
+def test_an_objective_that_is_printed_under_a_longer_name_is_one_column() -> None:
+    ended = [Ending("done", value=v, metrics={"val_accuracy": v, "train_accuracy": w}) for v, w in ((62, 62), (66, 70))]
+    trials = [Trial(number, {}, "done", ending=one) for number, one in enumerate(ended)]
+    titles = [column.title for column in columns(trials, Objective("accuracy", "max"))]
+    assert titles == ["accuracy", "train_accuracy"]
 
 
 def _reading(folder: Path, pattern: str | None = None) -> tuple[Reading, Path]:

@@ -52,17 +52,21 @@ def _cluster(machine: Machine) -> ClusterObjects:
 @KUBERNETES.check("reachable", "The cluster responds", "k8s-unreachable", needs="", skips=False, timeout_s=26)
 def _reachable(machine: Machine) -> Verdict:
     path = machine.kubeconfig
+    severity = None if machine.on == "k8s" else "warning"  # who named the cluster has no other
     if path is None:
         why = not_configured(machine.host)
         named = machine.host.env.get("KUBECONFIG")
-        return found("k8s-unreachable", [why], severity="warning") if named else skipped(why)
+        if not named:
+            return skipped(why)
+        cause, fix = "The file that KUBECONFIG names does not exist", "export KUBECONFIG=FILE   # or: unset KUBECONFIG"
+        return found("k8s-unreachable", [why], severity=severity, cause=cause, fix=fix)
     seen = machine.cluster
     if isinstance(seen, ClusterError):
         if seen.installable:
             return unknown(
                 f"{path} exists, but kr8s is not installed: pip install 'seatrial[k8s]' to check the cluster"
             )
-        return found("k8s-unreachable", [f"kubeconfig: {path}", str(seen)], severity="warning")
+        return found("k8s-unreachable", [f"kubeconfig: {path}", str(seen)], severity=severity)
     assert seen is not None
     return ok(f"{seen.server} responds: {len(seen.nodes)} node{'s' * (len(seen.nodes) != 1)}")
 

@@ -392,7 +392,7 @@ class Needs:
         kept = tuple(each for each in self.warnings if not each.lower().startswith(f"{name} is a guess"))
         needs = replace(self, guessed=tuple(each for each in self.guessed if each != name), warnings=kept)
         lines = (line for line in self.requirements.lines if canonical_name(line) != name)
-        return needs.with_lines(lines, warning=f"{name} is not installed: an import has this name, and {why}")
+        return needs.with_lines(lines, warning=f"{name} is not installed: an import has this name, but {why}")
 
     @property
     def choice(self) -> Choice:

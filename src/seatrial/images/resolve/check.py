@@ -127,7 +127,7 @@ class _PackageChoice:
             if request is None or not isinstance(answer, Unsatisfiable):
                 break
             if (wrong := _wrong_guess(answer, self.needs)) is not None:
-                why = "the package index has none" if answer.no_package else "the package of this name is another's"
+                why = "the package index lacks it" if answer.no_package else "the package of this name is another's"
                 changed = self.needs.without_guess(wrong, why)
             elif (release := self._demanded(request)) is not None:
                 changed = self.needs.changed(self.needs.requirements.plus(constraints=(release,)))

@@ -267,7 +267,7 @@ def test_a_contradiction_names_both_lines_and_whose_they_are(plan: Any) -> None:
 
 @pytest.mark.parametrize(
     ("needs", "reason"),
-    [(None, "the package index has none"), ("torch<2.2", "the package of this name is another's")],
+    [(None, "the package index lacks it"), ("torch<2.2", "the package of this name is another's")],
     ids=["missing", "contradicts"],
 )
 def test_a_guess_that_does_not_fit_is_not_installed(plan: Any, needs: str | None, reason: str) -> None:
@@ -276,7 +276,7 @@ def test_a_guess_that_does_not_fit_is_not_installed(plan: Any, needs: str | None
         plan.index.has("ourthing", "ourthing-1.0-py3-none-any.whl")
         plan.index.needs["ourthing-1.0"] = (needs,)
     made = plan("", ScriptFacts(imports=("torch", "ourthing"), framework="torch", where={"ourthing": "train.py:2"}))
-    assert made.warnings == (f"ourthing is not installed: an import has this name, and {reason}",)
+    assert made.warnings == (f"ourthing is not installed: an import has this name, but {reason}",)
     assert made.stack["torch"] == "2.13.0"
     assert "ourthing" not in plan.chosen("packages")[0]
 
