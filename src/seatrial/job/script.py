@@ -267,6 +267,10 @@ def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
     return None
 
 
+#: Sign of a name that a package removed → what stands for it among the modules.
+_OLD_NAMES = {"numpy-1.23": "numpy.int", "lightning-1": "pytorch_lightning.1"}
+
+
 def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
     seen, certain = reading.signs, reading.certain_signs
     horovod = _taken_out(reading.optional, HOROVOD)
@@ -282,7 +286,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules={**reading.needed, **({"numpy.int": seen["numpy-1.23"]} if "numpy-1.23" in seen else {})},
+        modules={**reading.needed, **{name: seen[sign] for sign, name in _OLD_NAMES.items() if sign in seen}},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),

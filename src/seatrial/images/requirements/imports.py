@@ -148,7 +148,7 @@ def provides(listed: str, name: str, package: str) -> bool:
         return True
     if listed in _names().packages:
         return False
-    if listed.startswith(f"{wanted}-"):
+    if listed.startswith(f"{wanted}-") or listed.endswith(f"-{wanted}"):  # torchmanager-diffusion
         return True
     return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome
 
@@ -191,7 +191,7 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
     )
 
 
-def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
+def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path], absent: list[str]) -> Iterator[str]:
     """Yield warnings of the project's own modules that the target will not find."""
     if own:
         lies = [
@@ -204,10 +204,11 @@ def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Itera
             f"-e PYTHONPATH={':'.join([*script.python_path, *folders])}"
         )
     for name, where in script.missing.items():
-        yield (
-            f"{where} imports {name}, which is not in the project: if installing the project writes or compiles it, do "
-            "that first with pip install -e ."
-        )
+        folder = next((each for each in absent if f"/{each}/" in f"/{name.lstrip('.').replace('.', '/')}/"), None)
+        remedy = "if installing the project writes or compiles it, do that first with pip install -e ."
+        if folder:
+            remedy = f"the git submodule {folder} is empty: git submodule update --init --recursive"
+        yield f"{where} imports {name}, which is not in the project: {remedy}"
 
 
 def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:

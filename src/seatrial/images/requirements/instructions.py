@@ -42,6 +42,7 @@ _OF_OTHERS = (
     *("cpu", "mac", "macos", "mps", "windows", "rocm", "amd", "tpu", "npu", "demo", "app", "eval", "style", "deploy"),
 )
 
+_ENVIRONMENT = re.compile(r"(?i)env|conda|req")
 _REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
 
 
@@ -59,6 +60,18 @@ def further_lists(folder: Path) -> list[str]:
             rank = _LIKELY.index(first) if first in _LIKELY else len(_LIKELY)
             found[path.relative_to(folder).as_posix()] = (rank, path.name)
     return sorted(found, key=lambda name: found[name])
+
+
+def further_environments(folder: Path) -> list[str]:
+    """Name conda's lists with other names, ``env_gpu.yaml`` and ``requirements.yml``, those for GPUs first."""
+    found = {}
+    for path in islice(sorted(folder.glob("*.y*ml")), _MOST_LISTS):
+        words = set(re.split(r"[\W\d_]+", path.stem.lower()))
+        if _ENVIRONMENT.search(path.stem) and not words & {*_OF_OTHERS} and is_file(path):
+            with path.open(errors="replace") as file:
+                if re.search(r"(?m)^dependencies:\s*$", file.read(_MAX_BYTES)):
+                    found[path.name] = not words & {"gpu", "cuda", "linux", "train"}
+    return sorted(found, key=lambda name: (found[name], name))
 
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.job.plan import Choice
+from seatrial.job.reading.modules import is_folder
 from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.text import shown
 from seatrial.system.typed_path import as_typed
@@ -156,7 +157,7 @@ class _Reader:
                 self.itself += ["", *extras]
             elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
                 into.append(checked_requirement(value, place))
-            elif not self._is_of_the_project(f"./{value}", path):
+            elif not self._is_of_the_project(f"./{value.removeprefix('./')}", path):
                 raise _not_in_the_image(place, line)
         elif name in ("-f", "--find-links") and not _URL.match(value):
             raise ConfigError(
@@ -172,7 +173,10 @@ class _Reader:
         """Return True for a folder of the project that pip would install: it is mounted, its setup.py read."""
         match = _INNER.fullmatch(line) if line.startswith("./") or "/" in line.partition("[")[0] else None
         folders = [base / match[1] for base in (self.root, path.parent)] if match and ".." not in line else []
-        return any(is_there(folder / name) for folder in folders for name in ("setup.py", "pyproject.toml"))
+        if any(is_there(folder / name) for folder in folders for name in ("setup.py", "pyproject.toml")):
+            return True
+        empty = (folder for folder in folders if is_folder(folder) and not any(folder.iterdir()))
+        return is_there(self.root / ".gitmodules") and any(empty)  # a submodule that git has not fetched
 
     def _extras_of_itself(self, text: str, path: Path) -> list[str] | None:
         """Return ["dev"] for ``.[dev]``; None for what is not the project. pip takes paths from where it is called."""
