@@ -107,6 +107,7 @@ _ARRAY = re.compile(r"^\s*(?:declare\s+-a\s+)?(\w+)=\(\s*([^\s)]+)[^)]*\)\s*$")
 _DEFAULT = re.compile(r'^\s*:\s+"?\$\{(\w+):?=((?:[^{}]|\{[^{}]*\})*)\}"?\s*$')
 _STARTS = re.compile(r"\b(?:python[\d.]*|torchrun|accelerate|deepspeed|uv run)\s")
 _MOVES, _MOVES_BACK = re.compile(r"\b(?:cd|pushd)\s+(?![-.]\s*$)"), re.compile(r"\bcd\s+-|\bpopd\b")
+_SETS = re.compile(r"(?:^|[\s;])(\w+)=")
 _SHIFTS = re.compile(r"\b(?:shift|eval|getopts|set\s+--)\b")
 #: A default that holds a variable.
 _NESTED = re.compile(r"(\$\{\w+:-[^${}]*)\$(?:\{(\w+)\}|(\w+))")
@@ -392,6 +393,7 @@ def first_of_shell(text: str, arguments: Sequence[str], name: str, here: Path) -
                     return None if moved > 0 else found[0]
             except UnreadCommand:
                 moved += len(_MOVES.findall(line)) - len(_MOVES_BACK.findall(line))
+                values |= dict.fromkeys(_SETS.findall(line), _UNKNOWN)
                 if _STARTS.search(line) or _SHIFTS.search(line):
                     return None
             if not loop and {*opened} - {"for"}:
@@ -427,12 +429,12 @@ def _taken(line: str, values: dict[str, str], exported: dict[str, str], here: Pa
     for words in _commands(_DEFAULT.sub(r"\1=${\1:-\2}", line), values):
         for at, word in enumerate(itertools.takewhile(_ASSIGNMENT.fullmatch, [*words])):
             own = re.escape(word.partition("=")[0])  # A=$A:x of a variable that is not set
-            words[at] = re.sub(rf":?{_UNKNOWN}\$\{{?{own}\b\}}?", "", word)
+            words[at] = re.sub(rf":?{_UNKNOWN}\$(?:\{{{own}\}}|{own}\b)", "", word)
         exports = words[0] == "export"
         pairs = [_ASSIGNMENT.fullmatch(word) for word in words[exports:]]
         if all(pairs):
             for name, value in (pair.groups() for pair in pairs if pair):
-                values[name] = re.sub(rf"{_UNKNOWN}\$\{{?{name}\b\}}?", "", value)  # export PATH=$PATH:x
+                values[name] = re.sub(rf"{_UNKNOWN}\$(?:\{{{name}\}}|{name}\b)", "", value)  # export PATH=$PATH:x
                 exported |= {name: values[name]} if exports else {}
         elif words[:2] == ["set", "--"]:  # other arguments
             raise UnreadCommand(line.strip()[:80])
@@ -455,8 +457,12 @@ def _is_open(line: str) -> bool:
 def _value(match: re.Match[str], values: dict[str, str]) -> str:
     """Return a variable's value or its default, with a mark where it is not known exactly."""
     name = match[1] or match[3] or ""
-    value = values.get(name, match[2])
-    if value is None or (name != _ALL and re.search("""['"\\\\]""", value)):  # which the shell would not read again
+    value = values.get(name) or (values.get(name) if match[2] is None else match[2])  # ${A:-b}: of an empty one, too
+    if (
+        value is None
+        or (match[2] == value and re.search(r"[$`]", value))
+        or (name != _ALL and re.search("""['"\\\\]""", value))
+    ):  # which the shell would not read again
         return _UNKNOWN + match[0]
     return value
 

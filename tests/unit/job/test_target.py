@@ -120,6 +120,7 @@ def test_a_command_that_has_no_words_of_ours_is_refused(
         'A=$(dirname "$0")/../x B=`dirname $0`\npython t.py $A $B $(dirname $A/$B) "${@:2}" ${@:3}',
         'D="$(dirname "${BASH_SOURCE[0]}")"\n: "${A:=${D}/y}"\npython t.py ${A} ${C:-$D/z} \'$(dirname $0)\'',
         'D=a\npython t.py "$(dirname $D/b)"',
+        "A=\npython t.py ${A:-$2} ${A:-z} x${A}",
         "PYTHONPATH=$(dirname $0)/..:$PYTHONPATH \\\n  python t.py ${@:2}",
     ],
 )

@@ -78,7 +78,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
     elsewhere: dict[str, str] = {}
     unknown = []
     for name in sorted(imports):
-        standard = name in STANDARD_MODULES or name == _OURS
+        standard = name in STANDARD_MODULES or name == _OURS or name.startswith("_")  # _plotly_utils: a part of another
         if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
         if not _is_known(name, names) and any(is_folder(root / name) for root in roots):

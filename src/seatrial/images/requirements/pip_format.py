@@ -35,6 +35,8 @@ _OWN_OPTION = re.compile(r"\s--?[a-z]")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
 #: A folder of the project's.
 _INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
+#: Folders in which conda's packages are built, as pip freeze names them: the version is not in the line.
+_BUILT_BY_CONDA = re.compile(r"/(?:feedstock_root|croot|build_artifacts|tmp/build|conda-bld|concourse)/|_\d{9,}/work$")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
 
 _EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
@@ -255,7 +257,7 @@ def checked_requirement(text: str, place: str) -> str:
         raise ConfigError(
             f"{place}: {shown(requirement)} is not a requirement: {reason}", cause=hint, run=_EXAMPLE
         ) from error
-    if url is not None and url.startswith("file:"):
+    if url is not None and url.startswith("file:") and not _BUILT_BY_CONDA.search(url):
         raise ConfigError(
             f"{place}: {shown(requirement)} is a file of the machine that this list was made on",
             cause="pip freeze writes such lines for packages that conda installed",

@@ -224,11 +224,11 @@ def _nearest_list(project: Path, script_dir: Path, start: Path, packages: Import
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     """
-    outer = _from_files(project, project, packages)
+    outer = _from_files(project, project, script_dir, packages)
     folders = dict.fromkeys((script_dir, *script_dir.parents, start))
     for folder in (each for each in folders if each != project and each.is_relative_to(project)):
         lists = None if folder == start else LISTS[:1]
-        if (inner := _from_files(folder, project, packages, lists)) is None:
+        if (inner := _from_files(folder, project, script_dir, packages, lists)) is None:
             continue
         found, theirs = inner.requirements, outer.requirements if outer else Requirements()
         found = replace(found, python=found.python & theirs.python)
@@ -250,10 +250,10 @@ def _nearest_list(project: Path, script_dir: Path, start: Path, packages: Import
 
 
 def _from_files(
-    folder: Path, project: Path, packages: ImportedPackages, only: Collection[str] | None = None
+    folder: Path, project: Path, script_dir: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
     """Read the first list of a folder; ``only``: of these names."""
-    names = _NAMES if only else (*_NAMES, *further_lists(folder), *further_environments(folder))
+    names = _NAMES if only else (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     python = requires_python(folder / "pyproject.toml")
     for name in (name for name in shown if only is None or name in only):

@@ -85,8 +85,9 @@ def resolve_packages(
     return _PackageChoice(resolver, job, needs, barred, choose, own_base).made(base, resolved)
 
 
-#: Most lines left out, lines from which on a list is taken for a frozen one, and the lock file in a reason.
-_MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, 40, re.compile(r"(\S+\.lock) pins")
+#: Most lines left out, lines of a list that is taken for a frozen one (each left out takes a run of uv, and longer ones
+#: take minutes), and the lock file in a reason.
+_MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, (40, 200), re.compile(r"(\S+\.lock) pins")
 
 #: Packages → what their source takes besides a C compiler. Source: their pages on installation from source.
 _UNBUILDABLE = {
@@ -165,7 +166,10 @@ class _PackageChoice:
             kept = tuple(line for line in found.constraints if line not in pins)
             note = f"{lock[1]} pins {pins[0]}, which the package index does not have: its version is left open"
             return needs.changed(replace(found, constraints=kept), warning=note)
-        frozen = len(found.lines) >= _FROZEN and sum("==" in line for line in found.lines) > 0.9 * len(found.lines)
+        frozen = (
+            _FROZEN[0] <= len(found.lines) <= _FROZEN[1]
+            and sum("==" in line for line in found.lines) > len(found.lines) / 2
+        )
         if listed and frozen and not any(provides(name, each, each) for each in needs.imports):
             note = f"{listed[0]} ({needs.source}) is left out: the package index has none, and nothing imports it"
             return needs.with_lines((line for line in found.lines if line not in listed), warning=note)
@@ -378,13 +382,6 @@ def _contradiction(answer: Unsatisfiable, request: ResolveRequest, needs: Needs)
     lines = [*request.lines, *request.constraints]
     involved = dict.fromkeys(line for line in lines if canonicalize_name(Requirement(line).name) in named)
     listed = "; ".join(f"{line} ({_place_of(line, needs)})" for line in list(involved)[:4])
-    if len(involved) == 1 and "no wheels with a matching" in answer.cause:  # pip has nothing to build it from either
-        line = next(iter(involved))
-        return ConfigError(
-            f"{line} ({_place_of(line, needs)}) has no wheel for Python {request.python} or another in question",
-            cause=answer.cause,
-            run=f"write {line.replace('==', '>=')} in {needs.source}",
-        )
     ours = needs.source == "the imports"
     change = (
         "write requirements.txt with versions that fit" if ours else f"change one of these versions in {needs.source}"
