@@ -104,7 +104,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     if similar:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
-        similar = {name for name in similar if not any(_declares(each, name) for each in everywhere)}
+        similar = {name for name in similar if not any(_declares(each, name, begun=True) for each in everywhere)}
     declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
     is_theirs = (theirs or odd) and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
@@ -144,10 +144,14 @@ def _imported_files(script: Path, text: str) -> Iterator[Path]:
             yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
 
 
-def _declares(script: str, option: str) -> bool:
-    """Look for ``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl."""
-    own = re.escape(option.lstrip("-"))
-    return re.search(rf"""["']{option}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
+def _declares(script: str, option: str, *, begun: bool = False) -> bool:
+    """Look for ``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl.
+
+    Args:
+        begun: also for a name that begins so, which argparse takes as well.
+    """
+    own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
+    return re.search(rf"""["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
 
 
 def _check_words(argv: Sequence[str]) -> None:

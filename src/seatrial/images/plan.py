@@ -36,7 +36,7 @@ from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.on_framework_image import kept_packages, onto_framework_image
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import check_code, held_back
+from seatrial.images.requirements.removed_apis import check_code, held_back, is_below
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
@@ -211,7 +211,7 @@ def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
-    barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
+    barred, own_base = {**_barred_by_packages(needs), **_barred_by_syntax(script)}, job.image.base != DEFAULT_BASE
     python = needs.image.python if needs.image else python_of_image(job.image.base) if own_base else None
     base, resolved, checked, needs = resolve_packages(
         resolver,
@@ -328,6 +328,16 @@ def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
     least, where = script.least_python
     reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
     return {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
+
+
+def _barred_by_packages(needs: Needs) -> dict[str, str]:
+    """Return Python → the package that does not run on it, whose metadata does not exclude it."""
+    barred = dict[str, str]()
+    for name, row in table("import_names")["newest_python"].items():
+        newest = Version(row["python"])
+        if any("before" not in row or is_below(each.specifier, row["before"]) for each in needs.requirements.of(name)):
+            barred |= {each: f"{name}: {row['why']}" for each in PYTHONS if Version(each) > newest}
+    return barred
 
 
 def _base_and_stack(

@@ -287,7 +287,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules={**reading.needed, **_named(seen, {**optional, **imports})},
+        modules={**reading.needed, **_named(seen, {**optional, **imports}), **_of_lightning_1(seen)},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         tensorflow_1_perhaps=None if of_2 else seen.get("tensorflow-1"),
@@ -372,6 +372,11 @@ def _named(seen: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
     """Return the names of imported packages that tables have a row for → where the code uses them."""
     names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     return {name: where for name, where in names.items() if name.partition(".")[0] in imports}
+
+
+def _of_lightning_1(seen: dict[str, str]) -> dict[str, str]:
+    """Return where the code has Lightning 1's names, under either name of the package; else nothing."""
+    return {"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}
 
 
 def _framework(imports: dict[str, str]) -> str | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import is_file, locate_module
+from seatrial.system import project_files
 
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
@@ -36,8 +40,41 @@ _MEETING = (
     *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts", "log_dir", "redirects", "tee"),
 )
 _SWITCHES = ("standalone", "use_env", "multi_gpu")
-#: Options that accelerate passes on as a variable. Source: accelerate/utils/launch.py.
-_VARIABLES = {"mixed_precision": "ACCELERATE_MIXED_PRECISION"}
+#: Options of accelerate, and keys of its configuration, that it passes on as variables; those of FSDP in capitals.
+#: Source: accelerate/utils/launch.py.
+_VARIABLES = {
+    "mixed_precision": "ACCELERATE_MIXED_PRECISION",
+    "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
+    "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+    "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+    "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
+    "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
+    "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
+    "fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",
+    "fsdp_backward_prefetch_policy": "FSDP_BACKWARD_PREFETCH",
+}
+#: Kind of training in accelerate's configuration → the variable that chooses it.
+_KINDS = {
+    "NO": None,
+    "MULTI_GPU": None,
+    "DEEPSPEED": "ACCELERATE_USE_DEEPSPEED",
+    "FSDP": "ACCELERATE_USE_FSDP",
+}
+#: Keys of it that change nothing on one machine with NVIDIA's GPUs.
+_ACCELERATE_IDLE = (
+    *("compute_environment", "debug", "distributed_type", "main_training_function", "same_network", "use_cpu"),
+    *("deepspeed_multinode_launcher", "enable_cpu_affinity", "downcast_bf16", "main_process_ip", "ipex_config"),
+)
+
+#: Programs that run a command in the project's environment → their options that a value follows.
+#: Sources: docs.astral.sh/uv/reference/cli, python-poetry.org/docs/cli, docs.conda.io.
+_RUNNERS = {
+    "uv": ("--extra", "--group", "--only-group", "--no-group", "--python", "-p", "--env-file", "--package"),
+    **dict.fromkeys(("poetry", "pipenv", "pdm", "rye", "pixi", "hatch"), ("-e", "--environment", "-p")),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), ("-n", "--name", "-p", "--prefix")),
+}
 
 #: Python's own switches that change no result, and those that a variable replaces.
 _PYTHON_VARIABLES = {"-W": "PYTHONWARNINGS"}
@@ -57,6 +94,25 @@ _EXPANDED = re.compile(r"`|\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+|[@#])|)")
 _ALL = "_all_arguments"
 #: Marks variables that the shell would fill in and this script does not set.
 _UNKNOWN = "\0"
+
+#: A command whose output the shell puts in its place; what does not change it; arguments from one on.
+_COMMAND = re.compile(r"\$\(([^()`]*)\)|`([^`]*)`")
+_NOISE = re.compile(r"\s(?:\d|&)?>{1,2}\s*(?:/dev/null|&\d)|\s-(?:f|e|m)\b(?=\s)|;")
+_FURTHER = re.compile(r'"?\$\{[@*]:(\d)\}"?')
+#: ``for x in a b; do``, words that open and close a condition or a loop, ``declare -a names=(a b)``, ``: ${A:=b}``.
+_LOOP = re.compile(r"\s*for\s+(\w+)\s+in\s+(\S[^;]*)")
+_OPENS = re.compile(r"(?:^|;|&&|\bthen|\bdo|\belse)\s*(if|for|while|until|case)\b|\{\s*$")
+_CLOSES = re.compile(r"(?:^|;)\s*(?:fi|done|esac)\b|^\s*\}")
+_ARRAY = re.compile(r"^\s*(?:declare\s+-a\s+)?(\w+)=\(\s*([^\s)]+)[^)]*\)\s*$")
+_DEFAULT = re.compile(r'^\s*:\s+"?\$\{(\w+):?=((?:[^{}]|\{[^{}]*\})*)\}"?\s*$')
+_STARTS = re.compile(r"\b(?:python[\d.]*|torchrun|accelerate|deepspeed|uv run)\s")
+_MOVES, _MOVES_BACK = re.compile(r"\b(?:cd|pushd)\s+(?![-.]\s*$)"), re.compile(r"\bcd\s+-|\bpopd\b")
+_SETS = re.compile(r"(?:^|[\s;])(\w+)=")
+_SHIFTS = re.compile(r"\b(?:shift|eval|getopts|set\s+--)\b")
+#: A default that holds a variable.
+_NESTED = re.compile(r"(\$\{\w+:-[^${}]*)\$(?:\{(\w+)\}|(\w+))")
+#: Text that the shell leaves as it is.
+_SAFE = re.compile(r"[\w./@%+=:,-]+")
 
 #: Letters after which a quote is taken to have no end, and a command with its variables filled in to be too long.
 _LONGEST_QUOTE, _LONGEST_COMMAND = 2_000, 20_000
@@ -145,12 +201,15 @@ def module_name(script: str, project: Path) -> str:
 
 def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | None:
     """Return (module, function, whether ``-m module`` calls it, its folder) of a command in the metadata."""
-    entry = re.compile(rf"""(?m)(?:^|["'])\s*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):(\w+)""")
+    entry = re.compile(rf"""(?m)(?:^|["'])\s*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):([\w.]+)""")
     for name in ("pyproject.toml", "setup.cfg", "setup.py"):
         for file in (project / name, *sorted(project.glob(f"*/{name}"))):
             if is_file(file) and (found := entry.search(file.read_text(errors="replace"))):
                 module, function = found.groups()
-                if place := locate_module(module, [file.parent, file.parent / "src"], main=True):
+                inner, _, function = function.rpartition(".")
+                module += f".{inner}" * bool(inner)
+                roots = [file.parent, file.parent / "src"]
+                if place := locate_module(module, roots, main=True) or locate_module(module, roots):
                     main = re.search(rf"(?s)__main__.*\b{function}\(", place[0].read_text(errors="replace"))
                     return module, function, main is not None, place[1].relative_to(project).as_posix()
     return None
@@ -178,11 +237,31 @@ def is_python(word: str) -> bool:
     return _PYTHON.fullmatch(word) is not None
 
 
-def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCommand | None:
+def without_runner(words: Sequence[str]) -> list[str]:
+    """Return the command behind ``uv run --extra gpu`` and the like; the words themselves without one.
+
+    Raises UnreadCommand: an option that changes what is installed, or where it runs.
+    """
+    rest = [*words]
+    if not rest or rest[0] not in _RUNNERS or rest[1:2] != ["run"]:
+        return rest
+    valued, rest = _RUNNERS[rest[0]], rest[2:]
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--module"):
+        if (option := rest.pop(0)) == "--":
+            break
+        if option.startswith(("--with", "--directory", "--project", "--cwd", "-C")):
+            raise UnreadCommand(f"{option} of {words[0]} run has no counterpart: see [image] requirements, and -C")
+        rest = rest[1:] if option in valued else rest
+    is_script = rest[:1] in (["-m"], ["--module"]) or (rest and rest[0].endswith(".py"))
+    return ["python", *rest] if is_script else rest
+
+
+def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path = Path()) -> PythonCommand | None:
     """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; return None where no Python is started.
 
     Args:
         exported: ``NAME=VALUE`` from the script that contains the command.
+        here: the working directory.
 
     Raises UnreadCommand.
     """
@@ -196,8 +275,7 @@ def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCo
             options += ["--env", f"{name}={value}"]
     while rest and rest[0] in ("nohup", "exec", "time", "srun"):
         del rest[0]
-    if rest[:1] in (["uv"], ["poetry"], ["pipenv"]) and rest[1:2] == ["run"]:
-        rest[:2] = ["python"] if rest[2:] and rest[2].endswith(".py") else []
+    rest = without_runner(rest)
     program = PurePosixPath(rest[0]).name if rest else ""
     if is_python(program):
         del rest[0]
@@ -209,7 +287,7 @@ def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCo
     elif program not in LAUNCHERS or (program == "accelerate" and rest[1:2] != ["launch"]):
         return None
     if program:
-        options += _launched(program, rest)
+        options += _launched(program, rest, here)
     else:
         options += devices
     if rest[:1] in (["-m"], ["--module"]) and len(rest) > 1:
@@ -219,7 +297,7 @@ def read_command(words: Sequence[str], exported: Sequence[str] = ()) -> PythonCo
     return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:]))
 
 
-def _launched(program: str, rest: list[str]) -> list[str]:
+def _launched(program: str, rest: list[str], here: Path) -> list[str]:
     """Return seatrial's options for a launcher's; remove its name and its options from ``rest``."""
     if "horovod" in program:
         raise UnreadCommand(f"{program} starts ranks that meet by MPI or Gloo")
@@ -236,6 +314,9 @@ def _launched(program: str, rest: list[str]) -> list[str]:
             count = value
         elif name in _DEVICES and value != "all":
             count = count or str(value.count(",") + 1)
+        elif is_accelerate and name == "config_file":
+            configured, options = _configured(value, here)
+            count = count or configured
         elif name in _VARIABLES:
             options += ["--env", f"{_VARIABLES[name]}={value}"]
         elif name in _MACHINES and value not in ("1", "1:1"):
@@ -248,36 +329,120 @@ def _launched(program: str, rest: list[str]) -> list[str]:
     return options + (["--launcher", "torchrun"] if count > "1" or not is_accelerate else [])
 
 
-def read_shell(text: str, arguments: Sequence[str]) -> list[PythonCommand]:
-    """Return the commands of Python in a shell script, their variables filled in. Raises UnreadCommand."""
+def _configured(name: str, here: Path) -> tuple[str, list[str]]:
+    """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
+    try:
+        read = project_files.parse_yaml((here / name).read_text(errors="replace"), name)
+    except (OSError, ConfigError) as error:
+        raise UnreadCommand(f"--config_file {name} cannot be read: {getattr(error, 'strerror', error)}") from None
+    table = {str(key): value for key, value in read.items()} if isinstance(read, dict) else {}
+    kind = str(table.get("distributed_type", "NO")).upper()
+    if kind not in _KINDS:
+        raise UnreadCommand(f"{name}: distributed_type {kind} has no counterpart")
+    if str(table.get("num_machines", 1)) != "1":
+        raise UnreadCommand(f"{name}: num_machines: each machine has its own seatrial; see --nodes")
+    variables = {_KINDS[kind] or "": "true"}
+    for part in (table, table.get("deepspeed_config"), table.get("fsdp_config")):
+        for key, value in part.items() if isinstance(part, dict) else ():
+            if (
+                isinstance(value, dict | list)
+                or value is None
+                or key in (*_PROCESSES, *_DEVICES, *_MACHINES, *_MEETING)
+            ):
+                continue
+            own = _VARIABLES.get(key) or (key.upper() if key.startswith("fsdp_") else "")
+            if not own and key not in _ACCELERATE_IDLE and not key.startswith(("tpu_", "dynamo_")):
+                raise UnreadCommand(f"{name}: {key} has no counterpart")
+            text = value if isinstance(value, str) else str(value).lower()  # accelerate writes true and none so
+            variables[own] = "no" if key == "mixed_precision" and value is False else text
+    variables.pop("", None)
+    count = str(table.get("num_processes", ""))
+    return count, [word for each in variables.items() for word in ("--env", "=".join(each))]
+
+
+def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> list[PythonCommand]:
+    """Return the commands of Python in a shell script, their variables filled in. Raises UnreadCommand.
+
+    Args:
+        name: of the script, as the working directory sees it.
+    """
+    values = _given(arguments, name)
+    found, exported = list[PythonCommand](), dict[str, str]()
+    for line in _lines(text):
+        found += _taken(line, values, exported, here)
+    return found
+
+
+def first_of_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> PythonCommand | None:
+    """Return the first command of a script that is not read as a whole: of a loop, with its first value.
+
+    Returns None where a condition, or something that is not read, may set a part of the command.
+    """
+    values, exported, opened, moved = _given(arguments, name), dict[str, str](), list[str](), 0
+    try:
+        for line in _lines(re.sub(r"\$\{(\w+)\[[@*]\]\}", r"${\1}", text)):
+            if loop := _LOOP.match(line):
+                first = next(_commands(loop[2], values), [""])[0]
+                values[loop[1]] = first if _UNKNOWN not in first else _UNKNOWN
+            opened += _OPENS.findall(line)
+            del opened[max(len(opened) - len(_CLOSES.findall(line)), 0) :]
+            before = dict(values)
+            try:
+                line = _ARRAY.sub(r"\1=\2", line)
+                if found := [*_taken(line, values, exported, here)]:
+                    return None if moved > 0 else found[0]
+            except UnreadCommand:
+                moved += len(_MOVES.findall(line)) - len(_MOVES_BACK.findall(line))
+                values |= dict.fromkeys(_SETS.findall(line), _UNKNOWN)
+                if _STARTS.search(line) or _SHIFTS.search(line):
+                    return None
+            if not loop and {*opened} - {"for"}:
+                values |= {name: _UNKNOWN for name, value in values.items() if before.get(name) != value}
+    except UnreadCommand:
+        pass
+    return None
+
+
+def _given(arguments: Sequence[str], name: str) -> dict[str, str]:
+    """Return what a shell sets before a script begins, as far as a path that it prints may be relative."""
     values = {str(at): word for at, word in enumerate(arguments, 1)}
-    values |= {"@": " ".join(arguments), "#": str(len(arguments)), _ALL: shlex.join(arguments)}
-    exported: dict[str, str] = {}
-    found, line, is_open = list[PythonCommand](), "", False
+    values |= {"0": name, "BASH_SOURCE": name, "PWD": "."} if _SAFE.fullmatch(name) else {"PWD": "."}
+    return values | {"@": " ".join(arguments), "#": str(len(arguments)), _ALL: shlex.join(arguments)}
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield lines without comments, those whose quotes are open joined. Raises UnreadCommand: a quote without end."""
+    line, is_open = "", False
     for each in re.sub(r"\\\n", " ", text).splitlines():
         line = f"{line} {each}" if is_open else each
         is_open = _is_open(line)
         if is_open and len(line) > _LONGEST_QUOTE:
             break
-        if is_open or line.lstrip().startswith("#"):
-            continue
-        for words in _commands(line, values):
-            exports = words[0] == "export"
-            pairs = [_ASSIGNMENT.fullmatch(word) for word in words[exports:]]
-            if all(pairs):
-                for name, value in (pair.groups() for pair in pairs if pair):
-                    values[name] = re.sub(rf"{_UNKNOWN}\$\{{?{name}\b\}}?", "", value)  # of PATH=$PATH:x
-                    exported |= {name: values[name]} if exports else {}
-            elif words[:2] == ["set", "--"]:  # other arguments
-                raise UnreadCommand(line.strip()[:80])
-            elif not exports and words[0] not in _HARMLESS:
-                command = read_command(words, [f"{name}={value}" for name, value in exported.items()])
-                if command is None or _UNKNOWN in "".join(command.words()):
-                    raise UnreadCommand(line.strip()[:80])
-                found.append(command)
+        if not is_open and not line.lstrip().startswith("#"):
+            yield line
     if is_open:
         raise UnreadCommand(line.strip()[:80])
-    return found
+
+
+def _taken(line: str, values: dict[str, str], exported: dict[str, str], here: Path) -> Iterator[PythonCommand]:
+    """Yield the commands of Python in a line; note what it sets. Raises UnreadCommand."""
+    for words in _commands(_DEFAULT.sub(r"\1=${\1:-\2}", line), values):
+        for at, word in enumerate(itertools.takewhile(_ASSIGNMENT.fullmatch, [*words])):
+            own = re.escape(word.partition("=")[0])  # A=$A:x of a variable that is not set
+            words[at] = re.sub(rf":?{_UNKNOWN}\$(?:\{{{own}\}}|{own}\b)", "", word)
+        exports = words[0] == "export"
+        pairs = [_ASSIGNMENT.fullmatch(word) for word in words[exports:]]
+        if all(pairs):
+            for name, value in (pair.groups() for pair in pairs if pair):
+                values[name] = re.sub(rf"{_UNKNOWN}\$(?:\{{{name}\}}|{name}\b)", "", value)  # export PATH=$PATH:x
+                exported |= {name: values[name]} if exports else {}
+        elif words[:2] == ["set", "--"]:  # other arguments
+            raise UnreadCommand(line.strip()[:80])
+        elif not exports and words[0] not in _HARMLESS and words not in (["cd", "."], ["cd", "./"]):
+            command = read_command(words, [f"{name}={value}" for name, value in exported.items()], here)
+            if command is None or _UNKNOWN in "".join(command.words()):
+                raise UnreadCommand(line.strip()[:80])
+            yield command
 
 
 def _is_open(line: str) -> bool:
@@ -292,8 +457,12 @@ def _is_open(line: str) -> bool:
 def _value(match: re.Match[str], values: dict[str, str]) -> str:
     """Return a variable's value or its default, with a mark where it is not known exactly."""
     name = match[1] or match[3] or ""
-    value = values.get(name, match[2])
-    if value is None or (name != _ALL and re.search("""['"\\\\]""", value)):  # which the shell would not read again
+    value = values.get(name) or (values.get(name) if match[2] is None else match[2])  # ${A:-b}: of an empty one, too
+    if (
+        value is None
+        or (match[2] == value and re.search(r"[$`]", value))
+        or (name != _ALL and re.search("""['"\\\\]""", value))
+    ):  # which the shell would not read again
         return _UNKNOWN + match[0]
     return value
 
@@ -304,8 +473,52 @@ def _marked(part: str) -> Iterator[str]:
         yield each if each[0] in "'\"" else _MADE_BY_SHELL.sub(rf"{_UNKNOWN}\g<0>", each)
 
 
+def _with_known(line: str, values: dict[str, str]) -> str:
+    """Put paths in place of ``$(dirname "$0")`` and ``$(pwd)``, and arguments in place of ``${@:3}``."""
+    for match in reversed([*_FURTHER.finditer(line)]):
+        further = [values[str(at)] for at in range(int(match[1]), len(values) + 1) if str(at) in values]
+        if all(map(_SAFE.fullmatch, further)):
+            line = line[: match.start()] + " ".join(further) + line[match.end() :]
+    line = re.sub(r"\$\{BASH_SOURCE\[0\]\}", "${BASH_SOURCE}", line)
+    while (nested := _NESTED.search(line)) and _SAFE.fullmatch(values.get(nested[2] or nested[3], "")):
+        if line[: nested.start()].count("'") % 2:
+            break
+        line = line[: nested.start()] + nested[1] + values[nested[2] or nested[3]] + line[nested.end() :]
+    while found := next(
+        ((each, text) for each in _COMMAND.finditer(line) if (text := _answer(each, line, values))), None
+    ):
+        line = f"{line[: found[0].start()]}{found[1]}{line[found[0].end() :]}"
+    return line
+
+
+def _answer(match: re.Match[str], line: str, values: dict[str, str]) -> str | None:
+    """Return what a command substitution prints that depends on paths alone; None for all others."""
+    inner = match[1] or match[2] or ""
+    named = {each[1] or each[3] for each in _EXPANDED.finditer(inner)}
+    if line[: match.start()].count("'") % 2 or any(re.search(rf"\b{name}=", line) for name in named if name):
+        return None  # in single quotes, or of a variable that this line sets
+    filled = _EXPANDED.sub(lambda each: _value(each, values), inner)
+    try:
+        words = [word for word in shlex.split(_NOISE.sub(" ", filled)) if word not in ("--", "-P", "&&", ";")]
+    except ValueError:
+        return None
+    path = words[1] if len(words) > 1 else ""
+    if not all(map(_SAFE.fullmatch, words)):
+        return None
+    if words == ["pwd"]:
+        return "."
+    if words[:1] == ["dirname"] and len(words) == 2:
+        return posixpath.dirname(path) or "."
+    if (words[:1] == ["cd"] and words[2:] == ["pwd"]) or (
+        words[:1] in (["realpath"], ["readlink"]) and len(words) == 2
+    ):
+        return posixpath.normpath(path)
+    return None
+
+
 def _commands(line: str, values: dict[str, str]) -> Iterator[list[str]]:
     """Yield the commands of a line, one by one: each may set variables of the next."""
+    line = _with_known(line, values)
     written = _OUTPUT.sub(" ", line.replace('"$@"', f"${_ALL}"))
     bare = re.sub(r"""'[^']*'|"[^"]*"|(^|\s)#.*|&&""", "", written)
     if re.search(r"[|&<>()]", bare):

@@ -21,12 +21,14 @@ from seatrial.job.startable import (
     UnreadCommand,
     console_script,
     converted,
+    first_of_shell,
     is_python,
     module_name,
     read_command,
     read_shell,
     scripts,
     what_is_here,
+    without_runner,
 )
 from seatrial.system.text import as_typed
 
@@ -88,7 +90,8 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
     if not words or not words[0]:
         return None
     try:
-        if command := read_command(words):
+        words = without_runner(words) or words
+        if command := read_command(words, here=here):
             return command.words()
         if words[0] in SHELLS or (is_file(here / words[0]) and _is_shell(here / words[0])):
             return _in_shell(words, here).words()
@@ -107,7 +110,8 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
         return None
     module, function, is_main, folder = called
     if not is_main:
-        name = re.sub(r"\W", "_", words[0]) + ".py"
+        name = re.sub(r"\W", "_", words[0])
+        name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # not in the package's way
         raise TargetError(
             f"{words[0]} is a command of this project, which calls {function}() of {module}; -m {module} does not",
             run=f"seatrial run {name}",
@@ -136,10 +140,12 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             f"Shell script {name} not found in {here}{hint}",
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
+    text = (here / name).read_text(errors="replace")[:_MOST_OF_YAML]
     try:
-        started = read_shell((here / name).read_text(errors="replace")[:_MOST_OF_YAML], words[at + 1 :])
+        started = read_shell(text, words[at + 1 :], name, here)
     except UnreadCommand as error:
-        raise _no_python(name, here / name, str(error)) from None
+        first = first_of_shell(text, words[at + 1 :], name, here)
+        raise _no_python(name, here / name, str(error), first) from None
     if not started:
         raise _no_python(name, here / name)
     if started[1:]:
@@ -262,11 +268,11 @@ def _is_shell(path: Path) -> bool:
         return _SHELL_LINE.match(file.read(100)) is not None
 
 
-def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
+def _no_python(word: str, path: Path, beyond: str | None = None, first: PythonCommand | None = None) -> TargetError:
     """Return the error for a Makefile, or for a shell script with a command that seatrial does not read."""
     kind, program = ("Makefile", ["make", "-f"]) if _is_makefile(path) else ("shell script", ["bash"])
     text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML])
-    named = [*dict.fromkeys(re.findall(r"(?<![\w./$}-])[\w./-]+\.py\b", text))][:3]
+    named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     several = f"; it names {', '.join(named)}" if named else ""
     own_image = f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}"
     return TargetError(
@@ -274,7 +280,7 @@ def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
         if beyond and named
         else "seatrial starts Python itself; other programs run in an existing image",
-        run=None if named or "python" in text else own_image,
+        run=f"seatrial run {shlex.join(first.words())}" if first else None if named or "python" in text else own_image,
     )
 
 

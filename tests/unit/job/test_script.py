@@ -63,6 +63,53 @@ def test_names_that_packages_had_once_are_seen(tmp_path: Path, name: str, of_tod
     assert name not in facts_of(tmp_path, line).modules  # data.Field of the project's own module
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        "class Net(pl.LightningModule):\n    def validation_epoch_end(self, outputs): ...",
+        "pl.Trainer(gpus=2, max_epochs=3)",
+        "pl.Trainer.from_argparse_args(args)",
+    ],
+)
+def test_names_that_lightning_2_removed_are_seen(tmp_path: Path, part: str) -> None:
+    source = "import pytorch_lightning as pl\n"
+    new = "class Net(pl.LightningModule):\n    def on_validation_epoch_end(self): ...\npl.Trainer(devices=2)\n"
+    assert "pytorch_lightning.1" not in facts_of(tmp_path, source + new).modules
+    assert facts_of(tmp_path, source + part + "\n").modules["pytorch_lightning.1"].startswith("train.py:")
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "imports"),
+    [
+        ("import_module('nets.{}.{}'.format(args.kind, args.name))", ("big", "unet"), ("scipy",)),
+        ("importlib.import_module(f'nets.big.{args.name}')", ("--name=unet",), ("scipy",)),
+        ("importlib.import_module('nets.' + kind)", ("big",), ("pandas",)),
+        ("__import__('nets.big.unet')", (), ("scipy",)),
+        ("import_module(f'nets.big.{args.name}')", ("--name", "resnet"), ()),
+        ("import_module(args.anything)", ("unet",), ()),
+        ("import_module('os')", (), ()),
+    ],
+)
+def test_a_module_that_the_arguments_name_is_read(
+    tmp_path: Path, line: str, arguments: tuple[str, ...], imports: tuple[str, ...]
+) -> None:
+    texts = {"nets/__init__.py": "", "nets/big/__init__.py": "import pandas", "nets/big/unet.py": "import scipy"}
+    for name, text in {**texts, "nets/other.py": "import einops", "train.py": f"import importlib\n{line}\n"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    found = script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path)
+    assert set(imports) <= set(found.imports) and "einops" not in found.imports
+
+
+def test_a_class_that_a_configuration_of_hydra_names_is_read(tmp_path: Path) -> None:
+    (tmp_path / "configs/model").mkdir(parents=True)
+    (tmp_path / "configs/model/net.yaml").write_text("_target_: src.net.Net\nloss:\n  _target_: torch.nn.L1Loss\n")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/net.py").write_text("import torch\nclass Net: ...\n")
+    assert facts_of(tmp_path, "import hydra\n").framework == "torch"
+    assert facts_of(tmp_path, "import yaml\n").framework is None
+
+
 def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path) -> None:
     for name, text in {"setup.py": "", "lib/core/__init__.py": "", "lib/core/train.py": "import torch"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)

@@ -117,6 +117,11 @@ def test_a_command_that_has_no_words_of_ours_is_refused(
         """A=1; A=2; python t.py "don't $A" 'q $A' "'" $A""",
         'python t.py "$@" $1 -- $@ 2>&1 | tee x.log &',
         'ARGS="\n  --lr 1 \\\n  --name $2\n"\npython t.py $ARGS "x $#"',
+        'A=$(dirname "$0")/../x B=`dirname $0`\npython t.py $A $B $(dirname $A/$B) "${@:2}" ${@:3}',
+        'D="$(dirname "${BASH_SOURCE[0]}")"\n: "${A:=${D}/y}"\npython t.py ${A} ${C:-$D/z} \'$(dirname $0)\'',
+        'D=a\npython t.py "$(dirname $D/b)"',
+        "A=\npython t.py ${A:-$2} ${A:-z} x${A}",
+        "PYTHONPATH=$(dirname $0)/..:$PYTHONPATH \\\n  python t.py ${@:2}",
     ],
 )
 def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> None:
@@ -125,7 +130,7 @@ def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> N
     (tmp_path / "t.sh").write_text(f"{text}\nwait\n")
     arguments = ["p q", "r"]
     subprocess.run(["bash", "t.sh", *arguments], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
-    [command] = read_shell(text, arguments)
+    [command] = read_shell(text, arguments, "t.sh", tmp_path)
     assert ["t.py", *command.arguments] == (tmp_path / "out").read_text().splitlines()
 
 
@@ -133,6 +138,64 @@ def test_a_shell_script_of_a_missing_script_s_name_is_proposed(tmp_path: Path) -
     (tmp_path / "run_experiment.sh").write_text("python model.py\n")
     with pytest.raises(TargetError, match=r"did you mean run_experiment\.sh\?"):
         resolve_target(["run_experiment.py", "config.json"], None, None, tmp_path, RECIPES)
+
+
+def test_a_folder_that_a_shell_script_finds_itself_in_is_relative() -> None:
+    text = 'cd "$(pwd)"\nHERE=$(cd -- "$(dirname -- "$0")/.." > /dev/null 2>&1 && pwd -P)\npython $HERE/t.py $PWD/x\n'
+    [command] = read_shell(text, [], "tools/go.sh", Path())
+    assert command.words() == ["./t.py", "--", "./x"]
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("distributed_type: MULTI_GPU\nmixed_precision: 'no'", "--env ACCELERATE_MIXED_PRECISION=no"),
+        (
+            "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n  zero3_init_flag: true\n",
+            "--env ACCELERATE_USE_DEEPSPEED=true --env ACCELERATE_DEEPSPEED_ZERO_STAGE=3 "
+            "--env ACCELERATE_DEEPSPEED_ZERO3_INIT=true",
+        ),
+        (
+            "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+            "  fsdp_transformer_layer_cls_to_wrap: Block\n  fsdp_use_orig_params: false",
+            "--env ACCELERATE_USE_FSDP=true --env FSDP_SHARDING_STRATEGY=FULL_SHARD "
+            "--env FSDP_TRANSFORMER_CLS_TO_WRAP=Block --env FSDP_USE_ORIG_PARAMS=false",
+        ),
+    ],
+    ids=["several GPUs", "DeepSpeed", "FSDP"],
+)
+def test_a_configuration_of_accelerate_becomes_processes_and_variables(tmp_path: Path, part: str, words: str) -> None:
+    (tmp_path / "a.yaml").write_text(f"{part}\nnum_machines: 1\nnum_processes: 4\nuse_cpu: false\ntpu_env: []\n")
+    typed = ["accelerate", "launch", "--config_file", "a.yaml", "--num_processes=2", "train.py"]
+    assert in_our_words(typed, tmp_path) == [*words.split(), *["--gpus", "2", "--launcher", "torchrun", "train.py"]]
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("num_machines: 2", "num_machines"),
+        ("distributed_type: MEGATRON_LM", "MEGATRON_LM"),
+        ("unheard_of: 1", "unheard_of"),
+    ],
+)
+def test_a_configuration_of_accelerate_that_has_no_counterpart_is_refused(tmp_path: Path, part: str, why: str) -> None:
+    (tmp_path / "a.yaml").write_text(part)
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["accelerate", "launch", "--config_file", "a.yaml", "train.py"], tmp_path)
+    assert why in str(refusal.value.cause)
+
+
+def test_a_command_may_name_a_function_of_a_module_in_its_package(tmp_path: Path) -> None:
+    (tmp_path / "setup.cfg").write_text("console_scripts =\n    go = pkg:__main__.run\n")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/__init__.py").touch()
+    (tmp_path / "pkg/__main__.py").write_text("def run(): ...\nif __name__ == '__main__':\n    run()\n")
+    assert in_our_words(["uv", "run", "--extra", "gpu", "go", "train"], tmp_path) == [
+        "-m",
+        "pkg.__main__",
+        "--",
+        "train",
+    ]
 
 
 def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) -> None:
@@ -145,7 +208,7 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
 def test_a_shell_script_without_bounds_is_refused_at_once(text: str) -> None:
     began_s = time.process_time()
     with pytest.raises(UnreadCommand):
-        read_shell(text + "python train.py $A\n", [])
+        read_shell(text + "python train.py $A\n", [], "", Path())
     assert time.process_time() - began_s < 5
 
 
@@ -156,3 +219,12 @@ def test_a_command_of_the_project_that_its_module_does_not_call_gets_a_script(tm
         in_our_words(["go-train", "--lr", "1"], tmp_path)
     assert refusal.value.first == "echo 'from go import cli; cli()' > go_train.py"
     assert refusal.value.instead == ("go-train", ["go_train.py"])
+
+
+def test_the_script_for_a_command_does_not_hide_its_package(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project.scripts]\ngo-train = "go_train:cli"\n')
+    (tmp_path / "src/go_train").mkdir(parents=True)
+    (tmp_path / "src/go_train/__init__.py").write_text("def cli(): ...\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["uv", "run", "go-train"], tmp_path)
+    assert refusal.value.instead == ("go-train", ["run_go_train.py"])

@@ -10,6 +10,7 @@ from functools import lru_cache
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from seatrial.images.requirements.imports import known_package
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.script import HOROVOD
@@ -23,7 +24,7 @@ def installable(needs: Needs) -> Needs:
     Lists name modules of Python itself at times; the index has nothing by that name, or something else. horovod does
     not build, and seatrial has a stand-in for it (seatrial.compat).
     """
-    needs = _without_python(needs)
+    needs = _of_an_index(_without_python(needs))
     if standard := list(filter(_is_standard_module, needs.requirements.lines)):
         what = "a module" if len(standard) == 1 else "modules"
         note = (
@@ -35,6 +36,21 @@ def installable(needs: Needs) -> Needs:
         needs = _without(needs, horovod, why=why)
     lines, note = _for_linux([_GIT_WITHOUT_TLS.sub("git+https://", line) for line in needs.requirements.lines])
     return needs.with_lines(lines, why=note)
+
+
+def _of_an_index(needs: Needs) -> Needs:
+    """Leave the version open of packages that conda built, ``numpy @ file:///home/conda/…/work`` in a frozen list.
+
+    Those of conda's own tools, which the table of packages does not have, are left out.
+    """
+    lines = needs.requirements.lines
+    built = {line: each.name for line in lines if (each := parsed(line)) and (each.url or "").startswith("file:")}
+    if not built:
+        return needs
+    names = ", ".join([*built.values()][:5]) + (f" and {len(built) - 5} more" if len(built) > 5 else "")
+    note = f"{needs.source} names files of the machine that it was made on, for {names}: no version, or left out"
+    own = {line: known_package(name) for line, name in built.items()}
+    return needs.with_lines(filter(None, (own.get(line, line) for line in lines)), warning=note)
 
 
 def _without(needs: Needs, lines: Collection[str], **note: str) -> Needs:

@@ -78,7 +78,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
     elsewhere: dict[str, str] = {}
     unknown = []
     for name in sorted(imports):
-        standard = name in STANDARD_MODULES or name == _OURS
+        standard = name in STANDARD_MODULES or name == _OURS or name.startswith("_")  # _plotly_utils: a part of another
         if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
         if not _is_known(name, names) and any(is_folder(root / name) for root in roots):
@@ -148,7 +148,7 @@ def provides(listed: str, name: str, package: str) -> bool:
         return True
     if listed in _names().packages:
         return False
-    if listed.startswith(f"{wanted}-"):
+    if listed.startswith(f"{wanted}-") or listed.endswith(f"-{wanted}"):  # torchmanager-diffusion
         return True
     return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome
 
@@ -191,7 +191,9 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
     )
 
 
-def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path], project: Path) -> Iterator[str]:
+def elsewhere_in_the_project(
+    script: ScriptFacts, own: dict[str, Path], absent: list[str], project: Path
+) -> Iterator[str]:
     """Yield warnings of the project's own modules that the target will not find, and of a line that will fail."""
     if own:
         lies = [
@@ -204,14 +206,14 @@ def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path], project:
             f"-e PYTHONPATH={':'.join([*script.python_path, *folders])}"
         )
     for name, where in script.missing.items():
-        sentence = f"{where} imports {name}, which is not in the project: "
-        builder = _built_by_ffi(project / where.rpartition(":")[0])
-        yield sentence + (
-            f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, by a function of "
-            "torchvision.ops for example"
-            if builder
-            else "if installing the project writes or compiles it, do that first with pip install -e ."
-        )
+        folder = next((each for each in absent if f"/{each}/" in f"/{name.lstrip('.').replace('.', '/')}/"), None)
+        remedy = "if installing the project writes or compiles it, do that first with pip install -e ."
+        if folder:
+            remedy = f"the git submodule {folder} is empty: git submodule update --init --recursive"
+        elif builder := _built_by_ffi(project / where.rpartition(":")[0]):
+            remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, by a "
+            remedy += "function of torchvision.ops for example"
+        yield f"{where} imports {name}, which is not in the project: {remedy}"
     if loss := script.modules.get("torch.Tensor.data[0]"):
         yield f"{loss}: since torch 0.5 this fails for a loss, which has no dimension; replace it by loss.item()"
 

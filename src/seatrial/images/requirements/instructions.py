@@ -42,11 +42,15 @@ _OF_OTHERS = (
     *("cpu", "mac", "macos", "mps", "windows", "rocm", "amd", "tpu", "npu", "demo", "app", "eval", "style", "deploy"),
 )
 
+_ENVIRONMENT = re.compile(r"(?i)env|conda|req")
 _REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
 
 
-def further_lists(folder: Path) -> list[str]:
-    """Name ``requirements/runtime.txt``, ``requirements-train.txt`` and the like, the likeliest first."""
+def further_lists(folder: Path, script_dir: Path) -> list[str]:
+    """Name ``requirements/runtime.txt``, ``requirements-train.txt`` and the like, the likeliest first.
+
+    A list called as the script's folder is, ``requirements/client.txt`` of ``client/main.py``, goes before all others.
+    """
     found: dict[str, tuple[int, str]] = {}
     for path in (
         *islice(folder.glob("*req*.txt"), _MOST_LISTS),
@@ -57,8 +61,21 @@ def further_lists(folder: Path) -> list[str]:
         if (path.parent != folder or len(words) < len(list(filter(None, every)))) and not {*words} & {*_OF_OTHERS}:
             first = words[0] if words else ""
             rank = _LIKELY.index(first) if first in _LIKELY else len(_LIKELY)
+            rank = -1 if script_dir != folder and first and first == script_dir.name.lower() else rank
             found[path.relative_to(folder).as_posix()] = (rank, path.name)
     return sorted(found, key=lambda name: found[name])
+
+
+def further_environments(folder: Path) -> list[str]:
+    """Name conda's lists with other names, ``env_gpu.yaml`` and ``requirements.yml``, those for GPUs first."""
+    found = {}
+    for path in islice(sorted(folder.glob("*.y*ml")), _MOST_LISTS):
+        words = set(re.split(r"[\W\d_]+", path.stem.lower()))
+        if _ENVIRONMENT.search(path.stem) and not words & {*_OF_OTHERS} and is_file(path):
+            with path.open(errors="replace") as file:
+                if re.search(r"(?m)^dependencies:\s*$", file.read(_MAX_BYTES)):
+                    found[path.name] = not words & {"gpu", "cuda", "linux", "train"}
+    return sorted(found, key=lambda name: (found[name], name))
 
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.job.plan import Choice
+from seatrial.job.reading.modules import is_folder
 from seatrial.stack.facts import FrameworkImage
 from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.text import as_typed, shown
@@ -34,6 +35,8 @@ _OWN_OPTION = re.compile(r"\s--?[a-z]")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
 #: A folder of the project's.
 _INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
+#: Folders in which conda's packages are built, as pip freeze names them: the version is not in the line.
+_BUILT_BY_CONDA = re.compile(r"/(?:feedstock_root|croot|build_artifacts|tmp/build|conda-bld|concourse)/|_\d{9,}/work$")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
 
 _EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
@@ -156,7 +159,7 @@ class _Reader:
                 self.itself += ["", *extras]
             elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
                 into.append(checked_requirement(value, place))
-            elif not self._is_of_the_project(f"./{value}", path):
+            elif not self._is_of_the_project(f"./{value.removeprefix('./')}", path):
                 raise _not_in_the_image(place, line)
         elif name in ("-f", "--find-links") and not _URL.match(value):
             raise ConfigError(
@@ -172,7 +175,10 @@ class _Reader:
         """Return True for a folder of the project that pip would install: it is mounted, its setup.py read."""
         match = _INNER.fullmatch(line) if line.startswith("./") or "/" in line.partition("[")[0] else None
         folders = [base / match[1] for base in (self.root, path.parent)] if match and ".." not in line else []
-        return any(is_there(folder / name) for folder in folders for name in ("setup.py", "pyproject.toml"))
+        if any(is_there(folder / name) for folder in folders for name in ("setup.py", "pyproject.toml")):
+            return True
+        empty = (folder for folder in folders if is_folder(folder) and not any(folder.iterdir()))
+        return is_there(self.root / ".gitmodules") and any(empty)  # a submodule that git has not fetched
 
     def _extras_of_itself(self, text: str, path: Path) -> list[str] | None:
         """Return ["dev"] for ``.[dev]``; None for what is not the project. pip takes paths from where it is called."""
@@ -251,7 +257,7 @@ def checked_requirement(text: str, place: str) -> str:
         raise ConfigError(
             f"{place}: {shown(requirement)} is not a requirement: {reason}", cause=hint, run=_EXAMPLE
         ) from error
-    if url is not None and url.startswith("file:"):
+    if url is not None and url.startswith("file:") and not _BUILT_BY_CONDA.search(url):
         raise ConfigError(
             f"{place}: {shown(requirement)} is a file of the machine that this list was made on",
             cause="pip freeze writes such lines for packages that conda installed",

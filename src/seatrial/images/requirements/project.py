@@ -27,7 +27,12 @@ from seatrial.images.requirements.imports import (
     taken_from_folders,
     the_project_itself,
 )
-from seatrial.images.requirements.instructions import compiled_by_setups, further_lists, with_shown
+from seatrial.images.requirements.instructions import (
+    compiled_by_setups,
+    further_environments,
+    further_lists,
+    with_shown,
+)
 from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
     READERS,
@@ -125,10 +130,12 @@ def project_needs(
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
     with_also = needs.changed(needs.requirements.plus(*also))
-    warnings = (*elsewhere_in_the_project(script, own, project), *taken_from_folders(script, taken, project))
     missing_packages = dict(not_installed(with_also, packages, script))
-    warnings = (*needs.warnings, *warnings, *in_empty_submodules(script, lacking, absent), *missing_packages)
-    warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
+    warnings = (
+        *(*needs.warnings, *elsewhere_in_the_project(script, own, absent, project)),
+        *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking, absent)),
+        *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
+    )
     python, left_aside = _requested_python(project, needs.python, needs.source)
     implied = _implied(needs.requirements, script, script_dir, project)
     needs = replace(
@@ -217,11 +224,11 @@ def _nearest_list(project: Path, script_dir: Path, start: Path, packages: Import
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     """
-    outer = _from_files(project, project, packages)
+    outer = _from_files(project, project, script_dir, packages)
     folders = dict.fromkeys((script_dir, *script_dir.parents, start))
     for folder in (each for each in folders if each != project and each.is_relative_to(project)):
         lists = None if folder == start else LISTS[:1]
-        if (inner := _from_files(folder, project, packages, lists)) is None:
+        if (inner := _from_files(folder, project, script_dir, packages, lists)) is None:
             continue
         found, theirs = inner.requirements, outer.requirements if outer else Requirements()
         found = replace(found, python=found.python & theirs.python)
@@ -243,10 +250,10 @@ def _nearest_list(project: Path, script_dir: Path, start: Path, packages: Import
 
 
 def _from_files(
-    folder: Path, project: Path, packages: ImportedPackages, only: Collection[str] | None = None
+    folder: Path, project: Path, script_dir: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
     """Read the first list of a folder; ``only``: of these names."""
-    names = _NAMES if only else (*_NAMES, *further_lists(folder))
+    names = _NAMES if only else (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     python = requires_python(folder / "pyproject.toml")
     for name in (name for name in shown if only is None or name in only):
@@ -254,7 +261,7 @@ def _from_files(
         reason, found = f"{source} lists them", None
         if name.endswith(".txt"):
             reason, found = f"{source} exists", read_list(file, project)
-        elif name in ENVIRONMENT_FILES:
+        elif name.endswith((".yml", ".yaml")):
             found = read_environment(file)
         elif name in READERS:
             found = READERS[name](file)
@@ -300,6 +307,11 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
         lines.append("numpy<1.24")  # 1.24 removed np.int, np.float and np.object
     elif any(_needs_numpy_1(found, *row) for row in _FOR_NUMPY_2.items()) and not _has_an_upper_bound(found, "numpy"):
         lines.append("numpy<2")
+    if "pytorch_lightning.1" in script.modules:
+        named = [each for each in ("pytorch-lightning", "lightning") if each in have]
+        lines += [f"{each}<2" for each in named if not _has_an_upper_bound(found, each)]
+    if gym := have & {"gym", "gymnasium"}:
+        lines += _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return lines
@@ -327,6 +339,20 @@ def _has(found: Requirements, package: str) -> bool:
     extras = set(map(canonicalize_name, wanted.extras))
     listed = found.of(canonicalize_name(wanted.name), constraints=False)
     return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
+
+
+def _environments(gym: str, have: Collection[str | None], script_dir: Path, project: Path) -> list[str]:
+    """Return what Gym's environments need, whose names stand in quotes in the script's folder or a configuration."""
+    files = [*script_dir.glob("*.py"), *project.glob("*/*.py"), *project.glob("conf*/**/*.*"), *project.glob("*.*ml")]
+    read = [path for path in sorted({*files})[:300] if path.suffix in (".py", ".yaml", ".yml", ".json")]
+    text = "\n".join(read_sources(read, project, _MOST_SOURCE_BYTES))
+    needed = [
+        package
+        for names, packages in table("import_names")["gym"].items()
+        if re.search(rf"""[\"': ](?:{names})[\"'\s]""", text)
+        for package in packages[gym].split()
+    ]
+    return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have]
 
 
 def _quantises(script_dir: Path, project: Path) -> bool:

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
-from seatrial.images.requirements.imports import elsewhere
+from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
@@ -48,7 +48,7 @@ class Checked:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of all packages of the lock; () without a lock."""
-        return tuple(each.name for each in self.lock.packages) if self.lock else ()
+        return (*(each.name for each in self.lock.packages), *self.lock.from_source) if self.lock else ()
 
     @property
     def packages_bytes(self) -> int:
@@ -88,6 +88,22 @@ def resolve_packages(
     return _PackageChoice(resolver, job, needs, barred, choose, own_base).made(base, resolved)
 
 
+#: Most lines left out, lines of a list that is taken for a frozen one (each left out takes a run of uv, and longer ones
+#: take minutes), and the lock file in a reason.
+_MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, (40, 200), re.compile(r"(\S+\.lock) pins")
+
+#: Packages → what their source takes besides a C compiler. Source: their pages on installation from source.
+_UNBUILDABLE = {
+    "scipy": "Fortran and BLAS",
+    "numba": "LLVM",
+    "llvmlite": "LLVM",
+    "pyarrow": "Arrow's C++ libraries",
+    "h5py": "HDF5",
+    "tensorflow": "Bazel",
+    "torch": "a toolchain for CUDA",
+}
+
+
 @dataclass
 class _PackageChoice:
     """One choice of packages. The first attributes are arguments of resolve_packages."""
@@ -121,7 +137,7 @@ class _PackageChoice:
 
         What the project left open is ours to choose, and no contradiction of its own.
         """
-        for _ in range(len(self.needs.guessed) + 2):
+        for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT):
             request = self._request(resolved)
             answer = self._answer(request) if request is not None else None
             if request is None or not isinstance(answer, Unsatisfiable):
@@ -129,6 +145,8 @@ class _PackageChoice:
             if (wrong := _wrong_guess(answer, self.needs)) is not None:
                 why = "the package index lacks it" if answer.no_package else "the package of this name is another's"
                 changed = self.needs.without_guess(wrong, why)
+            elif (left_out := self._left_out(answer)) is not None:
+                changed = left_out
             elif (release := self._demanded(request)) is not None:
                 changed = self.needs.changed(self.needs.requirements.plus(constraints=(release,)))
             else:
@@ -172,10 +190,33 @@ class _PackageChoice:
         self.needs = self.needs.changed(found, why=why)
         return self.choose(self.barred, self.needs)
 
+    def _left_out(self, answer: Unsatisfiable) -> Needs | None:
+        """Return the needs without a pin of a lock file, or a line of a frozen list that nothing imports, that is gone.
+
+        Indexes lose releases, and a frozen list has what another machine's image brought along.
+        """
+        needs, found = self.needs, self.needs.requirements
+        name = canonicalize_name(answer.no_package or answer.no_version or "")
+        pins = [line for line in found.constraints if canonical_name(line) == name]
+        listed = [line for line in found.lines if canonical_name(line) == name]
+        if pins and not listed and (lock := _LOCK_OF.search(needs.reason)):
+            kept = tuple(line for line in found.constraints if line not in pins)
+            note = f"{lock[1]} pins {pins[0]}, which the package index does not have: its version is left open"
+            return needs.changed(replace(found, constraints=kept), warning=note)
+        frozen = (
+            _FROZEN[0] <= len(found.lines) <= _FROZEN[1]
+            and sum("==" in line for line in found.lines) > len(found.lines) / 2
+        )
+        if listed and frozen and not any(provides(name, each, each) for each in needs.imports):
+            note = f"{listed[0]} ({needs.source}) is left out: the package index has none, and nothing imports it"
+            return needs.with_lines((line for line in found.lines if line not in listed), warning=note)
+        return None
+
     def _with_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked]:
         """Try one Python after the other until one has a wheel of each package."""
         tried: dict[str, str] = {}
         usable: list[tuple[Base, Resolved, Lock]] = []
+        at_odds: set[str] = set()
         refusal: ConfigError | None = None
         while True:
             request = self._request(resolved)
@@ -186,16 +227,22 @@ class _PackageChoice:
                     break
                 return base, resolved, Checked(warnings=_unchecked(answer, request, self.bounded))
             if isinstance(answer, Lock):
-                usable.append((base, resolved, answer))
+                hidden = at_odds & set(map(canonicalize_name, answer.from_source))  # what it requires is not known here
+                usable += [] if hidden else [(base, resolved, answer)]
                 if not answer.from_source:
                     break
                 lacking = self._named(answer.from_source[0])
                 tried[request.python] = f"{lacking} has no wheel for Python {request.python}"
             else:
+                if (left_out := self._left_out(answer)) is not None:
+                    self.needs, self.bounded = left_out, _bounded(left_out.requirements)
+                    base, resolved = self.choose({**self.barred, **tried}, self.needs)
+                    continue
                 if not self.own_base:
                     self._refuse_missing(answer, request)
                 tried[request.python] = f"the packages do not fit together on Python {request.python}: {answer.cause}"
                 refusal = refusal or _contradiction(answer, request, self.needs)
+                at_odds |= _requiring(answer.cause)
             if self.own_base:
                 note = f"{tried[request.python]}, and the base image has Python {request.python}"
                 return base, resolved, replace(self._locked(resolved, answer), warnings=(note,))
@@ -207,9 +254,21 @@ class _PackageChoice:
             assert refusal is not None
             raise refusal
         best = min(usable, key=lambda each: len(each[2].from_source))
+        self._refuse_unbuildable(best[2], best[1])
         tried.pop(best[1].stack.python, None)
         base, resolved = self.choose({**self.barred, **tried}, self.needs)
         return base, resolved, self._locked(resolved, best[2])
+
+    def _refuse_unbuildable(self, lock: Lock, resolved: Resolved) -> None:
+        """Raise ConfigError for a listed release without a wheel whose source takes more than a C compiler."""
+        for name in map(canonicalize_name, lock.from_source):
+            if name in _UNBUILDABLE and name in self.bounded and not self.own_base:
+                older = self.bounded[name].replace("==", ">=")
+                raise ConfigError(
+                    f"{self._named(name)} has no wheel for Python {resolved.stack.python} or another in question",
+                    cause=f"compiling it takes {_UNBUILDABLE[name]}",
+                    run=f"write {older} in {self.needs.source}",
+                )
 
     def _request(self, resolved: Resolved) -> ResolveRequest | None:
         """Return the request; None without an index or a known Python, or for a list with its own hashes."""
@@ -314,6 +373,11 @@ class _PackageChoice:
             reason = "no hash is known on this machine: pip resolves them in the build"
             choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
         return Checked(answer, locked, tuple(choices))
+
+
+def _requiring(cause: str) -> set[str]:
+    """Return the packages that uv's explanation shows as requiring what others exclude: ``x==1 depends on y<2``."""
+    return set(map(canonicalize_name, re.findall(r"([A-Za-z][\w.-]*\w)(?:==\S+)? depends? on", cause)))
 
 
 def _wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:

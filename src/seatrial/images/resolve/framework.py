@@ -91,7 +91,8 @@ def resolve_frameworks(
     feeder: Framework | None = "tensorflow" if computes else None
     for framework in (each for each in needed if each != feeder):
         fixed = python or resolved.stack.python or None
-        resolved = _resolve_one(resolved, needs, framework, machine, own_sources, fixed, barred or {})
+        on = None if framework == "jax" and len(needed) > 1 and _is_cpu_jax(found) else machine
+        resolved = _resolve_one(resolved, needs, framework, on, own_sources, fixed, barred or {})
     if feeder:
         fixed = python or resolved.stack.python or None
         resolved = _resolve_one(resolved, needs, feeder, None, own_sources, fixed, barred or {})
@@ -218,6 +219,11 @@ def _constraints(
         prefer=TORCH_VERSION if framework == "torch" else None,
         source=f"{line} ({needs.source})",
     )
+
+
+def _is_cpu_jax(found: Requirements) -> bool:
+    """Return True if a list names JAX's CPU build, ``jax[cpu]``: with another framework it is not what computes."""
+    return any("cpu" in each.extras for each in found.of("jax"))
 
 
 def _wanted(package: str, found: Requirements) -> SpecifierSet:

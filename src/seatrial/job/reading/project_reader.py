@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import glob
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
 from seatrial.job.reading.signs import (
+    LIGHTNING_1,
     MOST_PARTS,
     TELLING,
     asserted_version,
@@ -26,10 +29,15 @@ from seatrial.job.reading.signs import (
     started_files,
 )
 from seatrial.job.reading.writes import Write, Writes
+from seatrial.system.project_files import read_sources
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS = 5_000
 _MOST_PATHS = 100
+
+#: Folders of Hydra's configurations, the key that names what they make, and most modules and bytes that are read so.
+_CONFIGURATIONS, _TARGET = ("conf", "config", "configs", "src/configs"), re.compile(r"_target_:\s*[\"']?([\w.]+)")
+_MOST_MODULES, _MOST_BYTES = 300, 5_000_000
 
 #: Most names of one ``from x import …`` that are searched as files.
 _MOST_ALIASES = 200
@@ -117,6 +125,8 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: set[Unit] = set()
         self.mentioned: set[str] = set()
+        self.imported_by_text: list[tuple[Unit, ast.Call]] = []
+        self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
     def read(self) -> ProjectReading:
         """Read the script and what it imports. Raises TargetError: the script itself cannot be read or parsed."""
@@ -126,8 +136,9 @@ class ProjectReader:
             self._visit(self.certain.pop(), certain=True)  # now it is known what the names stand for
             self.certain += [unit for call in self.calls for unit in named(module, "", call, self.modules.at)]
         self.certain += [(path.resolve(), "") for path in self.also if is_file(path)]
-        while self.certain:
+        while self.certain or self._import_by_text():
             self._visit(self.certain.pop(0), certain=True)
+        self._read_targets()
         while self.perhaps or self._mention():
             self._visit(self.perhaps.pop(0), certain=False)
         for modules in (self.reading.needed, self.reading.optional):
@@ -145,6 +156,38 @@ class ProjectReader:
             least_python=self.least_python,
             relative=self.relative,
         )
+
+    def _import_by_text(self) -> bool:
+        """Queue modules whose names are made of constants and of the arguments: ``import_module(f"nets.{name}")``."""
+        texts = [self.writes.text(call.args[0], unit) for unit, call in self.imported_by_text]
+        self.imported_by_text.clear()
+        for text in filter(None, texts):
+            if not re.fullmatch(r"[A-Za-z_][\w.*]*", text.text):
+                continue
+            wanted = text.text.replace(".", "/")
+            parts = re.compile(wanted.replace("*", "([^/]+)"))
+            for root in self.roots.absolute if self.words or "*" not in wanted else ():
+                files = [path for path in islice(root.glob(f"{wanted}.py"), _MOST_MODULES) if is_file(path)]
+                packages = [path for path in islice(root.glob(f"{wanted}/__init__.py"), _MOST_MODULES) if is_file(path)]
+                names = {**{path.parent: path for path in packages}, **{path.with_suffix(""): path for path in files}}
+                for name, path in names.items():
+                    made = parts.fullmatch(name.relative_to(root).as_posix())
+                    if made and set(made.groups()) <= self.words:
+                        self.certain.append((path, ""))
+                        self.found_under.setdefault(root)
+                        self.own.add(name.relative_to(root).parts[0])
+        return bool(self.certain)
+
+    def _read_targets(self) -> None:
+        """Queue the project's modules that Hydra's configurations name: ``_target_: src.models.Net``."""
+        if not any(name.partition(".")[0] in ("hydra", "omegaconf") for name in self.reading.needed):
+            return
+        folders = [each for each in (self.project / name for name in _CONFIGURATIONS) if is_folder(each)]
+        files = [path for folder in folders for path in islice(sorted(folder.rglob("*.yaml")), _MOST_MODULES)]
+        for text in read_sources(files, self.project, _MOST_BYTES):
+            for name in _TARGET.findall(text):
+                found = self.roots.located(name.split(".", MOST_PARTS)[:MOST_PARTS], self.roots.absolute) or []
+                self.perhaps += [(each[0], "") for each in found if each is not None]
 
     def _mention(self) -> bool:
         """Queue functions that code which was read speaks of, and modules that only a condition imports."""
@@ -169,6 +212,9 @@ class ProjectReader:
             self.visited.add(unit)
             return
         self.visited.add(unit)
+        for method in (each for each in module.flow.functions if not name and each.rpartition(".")[2] in LIGHTNING_1):
+            place = f"{module.shown}:{module.flow.functions[method].lineno} {method}"
+            self.reading.signs.setdefault("lightning-1", place)
         for seen in module.flow.inside(name) if name else module.flow.top():
             self._note(module, name, seen, certain)
 
@@ -215,6 +261,8 @@ class ProjectReader:
             if root := data_root(node):
                 self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
+            if called.rpartition(".")[2] in ("import_module", "__import__") and certain and node.args:
+                self.imported_by_text.append(((module.path, unit), node))
             run = list(named(module, unit, called, self.modules.at)) if called else []
             self.writes.note((module.path, unit), node, run, always=seen.always)
             if certain and seen.certain:

@@ -119,6 +119,14 @@ _ASKS |= {"IntPrompt.ask", "breakpoint", "pdb.set_trace", "code.interact", "getp
 MOST_PARTS = 20
 
 #: Kinds of nodes that can be a sign of something; most are not.
+#: Methods and arguments that Lightning 2.0 removed. Source: lightning.ai/docs/pytorch/2.0.0/upgrade/from_1_9.html.
+LIGHTNING_1 = {"training_epoch_end", "validation_epoch_end", "test_epoch_end"}
+_TRAINER_OF_1 = {
+    *("gpus", "auto_select_gpus", "progress_bar_refresh_rate", "weights_summary", "checkpoint_callback", "amp_backend"),
+    *("resume_from_checkpoint", "replace_sampler_ddp", "auto_lr_find", "auto_scale_batch_size", "track_grad_norm"),
+    *("terminate_on_nan", "flush_logs_every_n_steps", "multiple_trainloader_mode", "distributed_backend"),
+}
+
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
 
 
@@ -217,6 +225,10 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield f"{NAMED}{_LOADING[called]}", called
     if called == "get_ipython":
         yield "notebook", "get_ipython"
+    if called in ("Trainer", "pl.Trainer", "pytorch_lightning.Trainer", "lightning.Trainer", "L.Trainer"):
+        yield from (("lightning-1", f"Trainer({each.arg}=…)") for each in node.keywords if each.arg in _TRAINER_OF_1)
+    if called.endswith("Trainer.from_argparse_args"):
+        yield "lightning-1", called
     if called in _IGNITE and _names_backend(node):
         yield "torchrun", called
     if last in _TORCHRUN_NAMES or called in ("deepspeed.initialize", "deepspeed.init_distributed"):

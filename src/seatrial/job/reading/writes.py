@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.job.reading.constants import Constants, ParsedCall, is_outside, typed_options
+from seatrial.job.reading.constants import Constants, ParsedCall, Text, is_outside, typed_options
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted
@@ -115,6 +115,10 @@ class Writes:
     def note_store(self, name: str) -> None:
         """Note that an attribute is set: ``args.output = …``."""
         self._constants.stored.add(name)
+
+    def text(self, node: ast.expr, unit: Unit) -> Text | None:
+        """Return the text of an expression in a part of the project, as far as constants and options show it."""
+        return self._constants.text(node, unit)
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""

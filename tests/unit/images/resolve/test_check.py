@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from package_indexes import Index, serving
+from seatrial.errors import ConfigError
 from seatrial.job.script import ScriptFacts
 from tables import cases
 
@@ -286,3 +287,43 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
     plan.index.has("plain-runtime", "plain_runtime-1.0-py3-none-any.whl")
     [missing] = plan("plain\n", ScriptFacts(imports=("plain_runtime", "strange"))).warnings
     assert "imports strange, which is not installed" in missing
+
+
+def test_a_pin_of_a_lock_file_that_the_index_lost_is_left_open(plan: Any) -> None:
+    (plan.project / "pyproject.toml").write_text('[project]\nname = "x"\ndependencies = ["plain"]\n')
+    (plan.project / "pdm.lock").write_text('[[package]]\nname = "six"\nversion = "1.0rc1"\n')
+    plan.index.needs["plain-1.0"] = ("six",)
+    made = plan("")
+    assert made.warnings == (
+        "pdm.lock pins six==1.0rc1, which the package index does not have: its version is left open",
+    )
+
+
+def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_where_nothing_imports_it(plan: Any) -> None:
+    for at in range(45):
+        plan.index.has(f"p{at}", f"p{at}-1.0-py3-none-any.whl")
+    frozen = "".join(f"p{at}==1.0\n" for at in range(45))
+    assert plan(frozen + "colab-only==1.0\n").warnings == (
+        "colab-only==1.0 (requirements.txt) is left out: the package index has none, and nothing imports it",
+    )
+    with pytest.raises(ConfigError, match="no package colab-only"):
+        plan(frozen + "colab-only==1.0\n", script=ScriptFacts(imports=("colab_only",)))
+    with pytest.raises(ConfigError, match="no package colab-only"):
+        plan("plain\ncolab-only==1.0\n")
+
+
+def test_a_release_without_a_wheel_does_not_hide_what_it_requires(plan: Any) -> None:
+    plan.index.wheels("drawn", "3.8", "310 311 312")
+    plan.index.has("drawn", "drawn-3.8.tar.gz")
+    plan.index.needs["drawn-3.8"] = ("numpy<2",)
+    plan.index.has("numpy", "numpy-2.5.0-py3-none-any.whl")
+    with pytest.raises(ConfigError, match=r"contradict each other on Python 3\.11: drawn==3\.8"):
+        plan("drawn==3.8\nnumpy==2.5.0\n")
+
+
+def test_a_release_without_a_wheel_that_takes_more_than_a_compiler_is_refused(plan: Any) -> None:
+    plan.index.has("scipy", "scipy-1.2.1.tar.gz")
+    with pytest.raises(ConfigError, match=r"scipy==1\.2\.1 \(requirements\.txt\) has no wheel") as refusal:
+        plan("scipy==1.2.1\nplain\n")
+    assert refusal.value.cause == "compiling it takes Fortran and BLAS"
+    assert refusal.value.run == "write scipy>=1.2.1 in requirements.txt"
