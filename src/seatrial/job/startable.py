@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import is_file, locate_module
-from seatrial.system import yaml_file
 
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
@@ -331,6 +330,8 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
 
 def _configured(name: str, here: Path) -> tuple[str, list[str]]:
     """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
+    from seatrial.system import yaml_file  # few commands name such a file
+
     try:
         read = yaml_file.parse_yaml((here / name).read_text(errors="replace"), name)
     except (OSError, ConfigError) as error:
