@@ -331,6 +331,7 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
 
 def _configured(name: str, here: Path) -> tuple[str, list[str]]:
     """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
+
     try:
         read = project_files.parse_yaml((here / name).read_text(errors="replace"), name)
     except (OSError, ConfigError) as error:
