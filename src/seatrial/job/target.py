@@ -12,6 +12,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
+from seatrial.job.shell_scripts import first_of_shell, read_shell
 from seatrial.job.startable import (
     LAUNCHER_MODULES,
     LAUNCHERS,
@@ -21,11 +22,9 @@ from seatrial.job.startable import (
     UnreadCommand,
     console_script,
     converted,
-    first_of_shell,
     is_python,
     module_name,
     read_command,
-    read_shell,
     scripts,
     what_is_here,
     without_runner,

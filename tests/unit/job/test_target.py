@@ -9,7 +9,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
-from seatrial.job.startable import UnreadCommand, read_shell
+from seatrial.job.shell_scripts import read_shell
+from seatrial.job.startable import UnreadCommand
 from seatrial.job.target import in_our_words, resolve_target
 from tables import cases
 
