@@ -1,6 +1,6 @@
-"""Write evidence and reports out: numbered, redacted, as a file or as frames of stdout.
+"""Write evidence and reports, numbered and redacted, to a file or as frames to stdout.
 
-Our own stdout never blocks: what is written in one call goes out whole, or not at all.
+Our own stdout never blocks: each write goes out whole, or not at all.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Command lines of the engines: their differences, addresses, questions with a time limit; errors in their words."""
+"""Clients of the engines: their differences, addresses, queries with a time limit, and errors in the engines' words."""
 
 from __future__ import annotations
 

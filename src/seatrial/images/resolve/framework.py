@@ -222,7 +222,7 @@ def _constraints(
 
 
 def _is_cpu_jax(found: Requirements) -> bool:
-    """Return True if a list names JAX's CPU build, ``jax[cpu]``: with another framework it is not what computes."""
+    """Return True if a list names JAX's CPU build, ``jax[cpu]``: next to another framework it stays on the CPU."""
     return any("cpu" in each.extras for each in found.of("jax"))
 
 
@@ -308,7 +308,7 @@ def framework_place(found: Requirements) -> int | None:
 
 
 def _is_for(line: str, python: str) -> bool:
-    """Return True if the line's marker, if it has one, is true on this Python."""
+    """Return True if the line has no marker, or its marker is true on this Python."""
     marker = requirement.marker if (requirement := parsed(line)) else None
     return marker is None or marker.evaluate(
         {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}

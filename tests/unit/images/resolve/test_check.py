@@ -325,5 +325,5 @@ def test_a_release_without_a_wheel_that_takes_more_than_a_compiler_is_refused(pl
     plan.index.has("scipy", "scipy-1.2.1.tar.gz")
     with pytest.raises(ConfigError, match=r"scipy==1\.2\.1 \(requirements\.txt\) has no wheel") as refusal:
         plan("scipy==1.2.1\nplain\n")
-    assert refusal.value.cause == "compiling it takes Fortran and BLAS"
+    assert refusal.value.cause == "compiling it needs Fortran and BLAS"
     assert refusal.value.run == "write scipy>=1.2.1 in requirements.txt"
