@@ -57,7 +57,7 @@ def runs_lines(listed: Sequence[Listed], width: int | None, now: float) -> list[
     cut. The state stays whole; only the reason after it is cut.
 
     Args:
-        width: of the terminal; None if there is no terminal, so that no column is left out.
+        width: of the terminal; None if the output is not a terminal: no column is left out.
     """
     engines = {(each.line.backend, each.line.engine) for each in listed if each.line.engine}
     several = len(engines) > len({backend for backend, _ in engines})

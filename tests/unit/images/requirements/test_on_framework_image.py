@@ -1,4 +1,4 @@
-"""A base image that brings its framework keeps it, and TensorFlow 1 is planned on NVIDIA's last image with it."""
+"""A framework image keeps its framework, and TensorFlow 1 is planned on NVIDIA's last image with it."""
 
 from pathlib import Path
 from typing import Any
