@@ -128,7 +128,7 @@ class FramedOutput:
     """Passes one output stream into the log stream; without a log stream a PassThrough does it.
 
     Attributes:
-        shows_prompts: a person looks on: lines that are not finished are sent as well.
+        shows_prompts: True if a user watches, so that incomplete lines are sent as well.
     """
 
     def __init__(self, number: int, log: LogStream) -> None:

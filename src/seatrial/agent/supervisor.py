@@ -43,7 +43,7 @@ def refuse(plan: AgentPlan, target: str) -> int:
 
 
 def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unverified: Optional[str] = None) -> int:
-    """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
+    """Run the plan; return the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
     In a pod, 143 means that its end was requested and its run has not ended (plan.agent_exit_code).
 

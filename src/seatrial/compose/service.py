@@ -243,7 +243,7 @@ def gpu_ways(service: Service) -> dict[Way, tuple[str, tuple[str, ...]]]:
 
 
 def value_at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return what a configuration has below these keys; () where that is nothing."""
+    """Return the value of a configuration below these keys; () if there is none."""
     value: Any = config
     for key in path:
         value = (value or {}).get(key)
@@ -251,7 +251,7 @@ def value_at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def foreign_ask(service: Service) -> tuple[str, ...] | None:
-    """Return the key that requests another maker's accelerator, which stays Compose's whole; None without one."""
+    """Return the key that requests another maker's accelerator, left to Compose; None if there is none."""
     if any(not is_nvidias(each) for each in value_at(service.config, RESERVED)):
         return RESERVED
     if any(not is_nvidias(each) for each in _short(service)):

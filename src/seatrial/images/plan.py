@@ -303,7 +303,7 @@ def plan_packages(
     resolved = _frameworks(job, needs, _machine(job, machine, cpu_only), python=python)
     warnings = (*needs.warnings, *resolved.warnings)
     if python is not None and not needs.python.contains(f"{python}.99"):
-        warnings += (f"the project asks for Python {needs.python}, and this is Python {python}",)
+        warnings += (f"the project requires Python {needs.python}, and this is Python {python}",)
     choices = (each for each in resolved.choices if each.what != "python")  # it is chosen by where this runs
     return replace(resolved, choices=(needs.choice, *choices), warnings=warnings)
 

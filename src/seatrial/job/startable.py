@@ -291,7 +291,7 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
 
 def _configured(name: str, here: Path) -> tuple[str, list[str]]:
     """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
-    from seatrial.system.project_files import parse_yaml  # a configuration file alone needs it
+    from seatrial.system.project_files import parse_yaml  # only a configuration file needs it
 
     try:
         read = parse_yaml((here / name).read_text(errors="replace"), name)

@@ -350,7 +350,7 @@ _GRAPHED = ("utilization_pct", "sm_activity_pct")
 
 
 class History:
-    """Last values of each (UUID, key), oldest first; None where a reading had none."""
+    """Last values of each (UUID, key), oldest first; None if a reading lacks the value."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], deque[float | None]] = {}

@@ -218,7 +218,7 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
     if PYTHONS[0] in constraints.barred:
         return Choice(what="python", value=python, reason=constraints.barred[PYTHONS[0]])
     reason = (
-        f"the project asks for Python {constraints.python_specifier}"
+        f"the project requires Python {constraints.python_specifier}"
         if len(constraints.python_specifier)
         else "the closest match"
     )

@@ -206,7 +206,7 @@ class Interpreter:
 def build_interpreter(directory: Path, archive: Path) -> Interpreter | None:
     """Return the copy in ``directory`` for an agent's archive, made where it is missing or older than its parts.
 
-    None where this Python cannot be copied: another system than Linux, another C library than glibc. Raises DiskError.
+    None if this Python cannot be copied: another system than Linux, another C library than glibc. Raises DiskError.
     """
     if sys.platform != "linux":
         return None

@@ -130,7 +130,7 @@ def last_line(stderr: str) -> str:
 
 
 def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> SeatrialError | None:
-    """Return the error that the catalogue has for these words; None where it has none."""
+    """Return the error that the catalogue has for these words; None if it has none."""
     match = first_in(stderr, layers)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""ContainerPlan → the options of one container, and the argv that is printed and run; the host's variables for it."""
+"""Translate a ContainerPlan into a container's options and argv, as printed and as run; read the host's variables."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
     constraints = [line for line in found.constraints if _releases(_name(line), image) is None]
     constraints += [f"{name}{bound}" for name, bound in image.bounds.items()]
     if image.python and not found.python.contains(f"{image.python}.99"):
-        notes.append(f"the project asks for Python {found.python}, and the image's stays")
+        notes.append(f"the project requires Python {found.python}, and the image's Python stays")
     requirements = replace(found, lines=tuple(lines), constraints=tuple(constraints), python=SpecifierSet())
     imports = (each for each in needs.imports if image.framework not in (each, BUILT_ON.get(each)))
     return replace(

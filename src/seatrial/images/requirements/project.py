@@ -387,16 +387,16 @@ def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple
     """
     warnings = []
     if source.endswith((".txt", ".yml", ".yaml")) and not _admits(listed):  # an old list of conda's
-        warnings.append(f"{source} asks for Python {listed}, which seatrial does not support: not used")
+        warnings.append(f"{source} requires Python {listed}, which seatrial does not support: not used")
         listed = SpecifierSet()
     found = requires_python(project / "pyproject.toml") & listed
     for place, specifier in _wishes(project, source):
         if _admits(found & specifier):
             found &= specifier
         elif _admits(specifier):
-            warnings.append(f"{place} asks for Python {specifier}, and the project excludes it ({found}): not used")
+            warnings.append(f"{place} requires Python {specifier}, and the project excludes it ({found}): not used")
         else:
-            warnings.append(f"{place} asks for Python {specifier}, which seatrial does not support: not used")
+            warnings.append(f"{place} requires Python {specifier}, which seatrial does not support: not used")
     return found, tuple(warnings)
 
 

@@ -294,7 +294,7 @@ class _PackageChoice:
         if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in OF_TORCH:
             return self.resolver.resolve(
                 replace(request, excluded=(*request.excluded, *OF_TORCH))
-            )  # a build on PyTorch's index alone
+            )  # only PyTorch's index has this build
         return answer
 
     def _demanded(self, request: ResolveRequest) -> str | None:

@@ -83,7 +83,7 @@ def resolve_frameworks(
         ConfigError: the project's own requirements exclude each other.
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
-    if python:  # a project may list one release of a framework for each
+    if python:  # a list may have one release of a framework for each
         found = replace(found, lines=tuple(line for line in found.lines if _is_for(line, python)))
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]

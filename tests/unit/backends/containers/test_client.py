@@ -1,4 +1,4 @@
-"""Engines' outputs: facts, states, errors and the engine that answers, from recordings and later versions' documents."""
+"""Engines' outputs: facts, states, errors and the engine that answers, recorded or documented for later versions."""
 
 from __future__ import annotations
 

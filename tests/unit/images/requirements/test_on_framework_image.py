@@ -92,11 +92,11 @@ def test_the_images_packages_stay_and_what_differs_is_named(tmp_path: Path) -> N
 def test_a_python_before_the_images_does_not_bind(tmp_path: Path) -> None:
     setup = "from setuptools import setup\nsetup(install_requires=['tensorflow<2'], python_requires='<3.8')\n"
     made = planned(tmp_path, {"setup.py": setup, "train.py": ""})
-    assert made.image.base == TENSORFLOW_1 and "the project asks for Python <3.8" in made.reason("tensorflow")
+    assert made.image.base == TENSORFLOW_1 and "the project requires Python <3.8" in made.reason("tensorflow")
     (tmp_path / "setup.py").unlink()
     made = planned(tmp_path, {"environment.yml": "dependencies:\n- python=3.6\n- tensorflow=1.13\n", "train.py": ""})
     assert made.image.base == TENSORFLOW_1
-    assert "environment.yml asks for Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
+    assert "environment.yml requires Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
 
 
 def test_syntax_that_the_images_python_lacks_is_refused(tmp_path: Path) -> None:
