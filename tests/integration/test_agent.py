@@ -140,7 +140,7 @@ GRACES = {
 
 @both
 @pytest.mark.parametrize(("requests", "grace_s", "signals", "least_s"), GRACES.values(), ids=GRACES)
-def test_who_ignores_requests_is_killed_when_the_grace_ends(tmp_path, python, requests, grace_s, signals, least_s):
+def test_a_target_that_ignores_requests_is_killed_at_last(tmp_path, python, requests, grace_s, signals, least_s):
     agent = Agent(tmp_path, IGNORES, python, grace_s=grace_s)
     process = agent.start()
     agent.wait_for_output("ready")

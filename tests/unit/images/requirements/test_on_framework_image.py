@@ -61,7 +61,7 @@ def test_tensorflow_1_is_planned_on_the_image_that_has_it(
         ("import tensorflow\n", "tensorflow>=1.15,<2.16\n"),
     ],
 )
-def test_what_tensorflow_2_does_for_stays_with_it(tmp_path: Path, source: str, listed: str) -> None:
+def test_code_that_tensorflow_2_runs_stays_with_it(tmp_path: Path, source: str, listed: str) -> None:
     assert plan(tmp_path, source, listed).image.stack["tensorflow"].startswith("2.")
 
 
@@ -79,7 +79,7 @@ def test_code_of_tensorflow_1_under_a_list_that_demands_tensorflow_2_is_refused(
     assert "write tensorflow<2 in requirements.txt" in str(caught.value.run)
 
 
-def test_the_images_packages_stay_and_what_differs_is_named(tmp_path: Path) -> None:
+def test_the_images_packages_stay_and_each_change_is_named(tmp_path: Path) -> None:
     listed = "tensorflow-gpu==1.4.0\nnumpy==1.14.5\nh5py\nprotobuf\nkeras==2.6\ntensorflow-hub\npillow==9.0.0\n"
     made = plan(tmp_path, "import keras, tensorflow\n", listed)
     assert lines(made) == ["keras<2.4", "tensorflow-hub", "pillow==9.0.0"]
@@ -116,7 +116,7 @@ def test_gpus_and_drivers_of_no_image_are_refused(tmp_path: Path, target: str, w
         plan(tmp_path, SESSION, gpu=target)
 
 
-def test_a_base_of_the_users_own_that_brings_its_framework_keeps_it(tmp_path: Path) -> None:
+def test_a_framework_image_as_the_users_base_keeps_its_framework(tmp_path: Path) -> None:
     base = "pytorch/pytorch:2.4.0-cuda12.1-cudnn9-runtime"
     made = plan(
         tmp_path, "import torch, torchvision, einops\n", "torch==2.3.1\ntorchvision==0.18.1\neinops\n", base=base
