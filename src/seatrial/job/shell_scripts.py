@@ -96,7 +96,7 @@ def first_of_shell(text: str, arguments: Sequence[str], name: str, here: Path) -
 
 
 def _given(arguments: Sequence[str], name: str) -> dict[str, str]:
-    """Return the variables that a shell sets before a script begins; paths are relative where they are safe text."""
+    """Return the variables that a shell sets for a script: its arguments, its name if that is safe text, and PWD."""
     values = {str(at): word for at, word in enumerate(arguments, 1)}
     values |= {"0": name, "BASH_SOURCE": name, "PWD": "."} if _SAFE.fullmatch(name) else {"PWD": "."}
     return values | {"@": " ".join(arguments), "#": str(len(arguments)), _ALL: shlex.join(arguments)}
