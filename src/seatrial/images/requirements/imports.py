@@ -215,7 +215,7 @@ def elsewhere_in_the_project(
             remedy += "example by a function of torchvision.ops"
         yield f"{where} imports {name}, which is not in the project: {remedy}"
     if loss := script.modules.get("torch.Tensor.data[0]"):
-        yield f"{loss}: since torch 0.5 this fails for a loss, which has no dimension; replace it by loss.item()"
+        yield f"{loss}: since torch 1.0 this fails for a loss, which has no dimension; replace it by loss.item()"
 
 
 def _built_by_ffi(module: Path) -> str | None:
