@@ -23,7 +23,7 @@ for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.S
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, _default)
 
-# torch's threads wait for each other in loops, on cores that other tests want: three times the processor time.
+# torch's threads wait in busy loops on cores that other tests need, which takes three times the processor time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 #: Where the longest tests are. They start first, so that at the end only short ones are left and no worker waits.

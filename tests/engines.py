@@ -181,7 +181,7 @@ def container_project(request: pytest.FixtureRequest) -> Iterator[Project]:
 
 
 def _project_of(backend: str) -> Any:
-    """Make the fixture of a project for this backend alone."""
+    """Make a project's fixture for this backend only."""
 
     @pytest.fixture(name=f"{backend}_project")
     def fixture(request: pytest.FixtureRequest) -> Iterator[Project]:

@@ -56,7 +56,7 @@ def main() -> None:
         model = DistributedDataParallel(model, device_ids=[device.index] if gpu else None)
     elif data_parallel and torch.cuda.device_count() > 1:
         model, batch = DataParallel(model), BATCH_SIZE * torch.cuda.device_count()
-    # In one write with its line end, which Python's unbuffered print would write by itself: ranks share the output.
+    # Ranks share the output, and Python's unbuffered print would write the line end apart: one write has both.
     print(f"rank {rank} of {world} on {device}, {type(model).__name__}, batch {batch}\n", end="", flush=True)
 
     data = digits(4096)

@@ -1,4 +1,4 @@
-"""Encode what passes between the command line and the agent: frames of the log, and a person's input.
+"""Encode the traffic between the command line and the agent: frames of the log, and the user's input.
 
 Frames are evidence, reports and both output streams in one log stream of lines, the one that an engine keeps.
 
@@ -16,9 +16,9 @@ reader begins in the middle of a line (``podman logs --follow`` of 4.3.1 cuts an
 
 Pieces are short: Docker cuts lines of its logs at 16 KiB, and kubelets before 1.24 put a time stamp before every part.
 
-A person's input, typed or piped, comes through a named pipe. A message is its kind (one byte), the length of its data
+The user's input, typed or piped, comes through a named pipe. A message is its kind (one byte), the length of its data
 (four, big-endian) and the data: input as it is, or the size of the caller's window in two numbers, lines and columns.
-The input ends when the pipe has no writer any more.
+The input ends when the pipe has no writer left.
 
 Standard library only, Python >= 3.8: the agent carries this file into containers.
 """

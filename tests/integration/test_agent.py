@@ -129,8 +129,8 @@ while True: time.sleep(1)
 """
 
 
-#: Requests, their grace → the signals that follow, and after how long. A second SIGTERM does not cut the grace short; a
-#: SIGINT is followed by a SIGTERM when it ends, and the third request kills at once.
+#: Requests and their grace → the signals that follow, and the least delay. A second SIGTERM does not shorten the grace.
+#: A SIGTERM follows a SIGINT when its grace ends, and a third request kills at once.
 GRACES = {
     "sigterm-twice": (["SIGTERM"] * 2, 2.0, ["SIGTERM", "SIGTERM", "SIGKILL"], 1.9),
     "sigint": (["SIGINT"], 1.0, ["SIGINT", "SIGTERM", "SIGKILL"], 1.9),
@@ -140,7 +140,7 @@ GRACES = {
 
 @both
 @pytest.mark.parametrize(("requests", "grace_s", "signals", "least_s"), GRACES.values(), ids=GRACES)
-def test_who_ignores_requests_is_killed_when_the_grace_ends(tmp_path, python, requests, grace_s, signals, least_s):
+def test_a_target_that_ignores_requests_is_killed_at_last(tmp_path, python, requests, grace_s, signals, least_s):
     agent = Agent(tmp_path, IGNORES, python, grace_s=grace_s)
     process = agent.start()
     agent.wait_for_output("ready")

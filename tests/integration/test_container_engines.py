@@ -252,7 +252,7 @@ GPU_HERE = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machin
     ],
     ids=["program", "folder", "runtime", "gpu-node"],
 )
-def test_what_is_not_there_is_named_and_nothing_is_left(launcher, command, options, error, words):
+def test_a_failed_start_names_the_missing_part_and_leaves_nothing(launcher, command, options, error, words):
     with pytest.raises(error, match=words):
         launcher.start(command, **options)
     assert launcher.containers() == []

@@ -231,7 +231,7 @@ def test_it_is_readable_on_a_phone(browser, site):
         page.wait_for_selector("table.runs td:visible" if view == "#/runs" else "main h1")
         page.wait_for_timeout(700)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
-        # In one call, as the page renews its rows; what is hidden has no width.
+        # In one call, as the page renews its rows. Hidden cells have no width.
         cells = "[...document.querySelectorAll('table.runs td:not(.pick)')]"
         widths = page.evaluate(f"{cells}.map(each => each.getBoundingClientRect().width).filter(width => width > 0)")
         assert all(width > 50 for width in widths), (view, widths)  # no column of letters

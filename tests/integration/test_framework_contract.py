@@ -135,7 +135,7 @@ class TestBesideTheTarget:
 
 
 def unseen(log):
-    """Return the variables with which TensorFlow finds no GPU, and logs this."""
+    """Return the variables that make TensorFlow find no GPU and log this text."""
     return {"FAKE_SEEN": "0", "FAKE_LOG": log}
 
 

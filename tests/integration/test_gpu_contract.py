@@ -220,7 +220,7 @@ def test_a_stop_during_the_checks_ends_before_the_target(tmp_path, driver):
     assert agent.events("agent.finished")[0]["exit_code"] == 128 + 15
 
 
-#: The agent, which gets two requests to stop: behind the first line of evidence, and while it answers the first.
+#: An agent that gets two requests to stop: after the first line of evidence, and while it handles the first request.
 STOPPED_TWICE = """
 import os, signal, sys
 from seatrial.agent import journal, plan, supervisor

@@ -104,8 +104,8 @@ def test_a_registry_that_is_not_there(project: Project, node_docker: Docker) -> 
         subprocess.run([*node_docker.call, "image", "rm", "--force", image], capture_output=True)
 
 
-#: Counts until there is a file ``enough``, and goes on from what it has saved, whole; answers SIGTERM by an exit code
-#: of 0.
+#: Counts until a file ``enough`` exists, continues from its saved count, and writes each count whole; exits with 0 on
+#: SIGTERM.
 COUNTS = """
 import os, signal, sys, time
 path = '/models/count'
@@ -156,7 +156,7 @@ def _pods(cluster: Cluster) -> list[dict]:
 
 
 def _counts_in(pod_number: int, folder: Path) -> bool:
-    """Return True once the target was started so often, began each time behind the one before, and has counted on."""
+    """Return True once the target has started that often, each time from a higher count, and has counted further."""
     if not (folder / "count").exists():
         return False
     counts = [*map(int, (folder / "begun").read_text().split()), int((folder / "count").read_text())]

@@ -125,7 +125,7 @@ def test_requests_in_work_and_half_sent_are_answered():
         wait_for_output(server, "a slow row is computed")
         server.process.send_signal(signal.SIGTERM)
         with server.client() as client:
-            deadline = time.monotonic() + 120  # the front looks for signals now and then
+            deadline = time.monotonic() + 120  # the front checks for signals at intervals
             while client.get("/v2/health/ready").status_code == 200:
                 assert time.monotonic() < deadline
             assert client.get("/v2/health/ready").status_code == 503
@@ -141,7 +141,7 @@ def test_requests_in_work_and_half_sent_are_answered():
 @pytest.mark.parametrize("fronts", [1, 2])
 @pytest.mark.parametrize("first", [-1, -7], ids=["sleep", "one-call"])
 def test_readiness_goes_at_once_while_a_batch_is_computed(fronts, first):
-    """Within seconds, where the batch takes ten."""
+    """Check that readiness goes within seconds, while a batch takes ten."""
     with Server("--fronts", str(fronts)) as server:
         slow, half = server.connect(), server.connect()
         slow.sendall(request({"input": [first, 10.0]}))
@@ -208,7 +208,7 @@ def test_a_client_that_never_ends_does_not_hold_the_end_up_for_ever():
         time.sleep(0.1)
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 9 * slowness(time.monotonic)  # ten are what a head may take without a drain
+        assert time.monotonic() - began < 9 * slowness(time.monotonic)  # without a drain, a head may take ten
 
 
 def test_not_ready_before_the_warm_up(tmp_path):

@@ -41,7 +41,7 @@ def test_a_container_is_found_named_and_measured(engine):
         names.look_up([identity], wait=True)
         pid = int(subprocess.check_output([*call, "inspect", "-f", "{{.State.Pid}}", identity]))
         reader.read()
-        for _ in range(60):  # until it has its memory
+        for _ in range(60):  # until the process has its memory
             began_s, began_cpu_s = time.monotonic(), processes.read(pid).cpu_seconds
             time.sleep(1.5)
             cores = (processes.read(pid).cpu_seconds - began_cpu_s) / (time.monotonic() - began_s)
@@ -50,7 +50,7 @@ def test_a_container_is_found_named_and_measured(engine):
                 break
         assert (row["engine"], row["name"], row["run_id"]) == (engine.name, name, "r1")
         assert row["image"].endswith(IMAGE) and row["processes"] == 1
-        assert 0 < row["cpu_cores"] == pytest.approx(cores, rel=0.4, abs=0.1)  # on a busy machine far from one
+        assert 0 < row["cpu_cores"] == pytest.approx(cores, rel=0.4, abs=0.1)  # a busy machine gives less than one
         assert 60e6 < row["memory_bytes"] < 200e6
         assert row["shm_used_bytes"] == 5_001_216 or 5e6 <= row["shm_used_bytes"] < 6e6
         assert row["shm_total_bytes"] == 16 * 2**20
@@ -96,7 +96,7 @@ def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
         url = f"http://127.0.0.1:{listen}/api/v1/query?query=seatrial_machine_memory_used_bytes"
 
         def answer():
-            with suppress(OSError):  # it does not listen yet
+            with suppress(OSError):  # the server does not listen yet
                 return json.load(urllib.request.urlopen(url, timeout=300))["data"]["result"]
 
         found = until(answer, "a value")

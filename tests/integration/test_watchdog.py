@@ -16,7 +16,7 @@ time.sleep(3)  # for the webhook
 """
 
 
-#: Goes on when its first finding was sent, and ends when its second was.
+#: Continues once its first finding was sent, and ends once its second was sent.
 FULL = """
 import os, time
 def wait_for(count):

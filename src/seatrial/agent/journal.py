@@ -1,6 +1,6 @@
-"""Write evidence and reports out: numbered, redacted, as a file or as frames of stdout.
+"""Write evidence and reports, numbered and redacted, to a file or as frames to stdout.
 
-Our own stdout never blocks: what is written in one call goes out whole, or not at all.
+Our own stdout never blocks: each write goes out whole, or not at all.
 """
 
 import json
@@ -128,7 +128,7 @@ class FramedOutput:
     """Passes one output stream into the log stream; without a log stream a PassThrough does it.
 
     Attributes:
-        shows_prompts: a person looks on: lines that are not finished are sent as well.
+        shows_prompts: True if a user watches, so that incomplete lines are sent as well.
     """
 
     def __init__(self, number: int, log: LogStream) -> None:

@@ -1,6 +1,6 @@
 """Read the agent's plan, with this node's rank and folder. ``common.agent_plan`` documents its keys.
 
-Compare the container's mounts with what the host opened: engines mount by path, which may have changed by then.
+Compare the container's mounts with the files that the host opened: an engine mounts by path, and a path may change.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""One run, from the first line of evidence to the last: check, start, watch, end.
+"""Supervise one run, from the first line of evidence to the last: check, start, watch, end.
 
-The target is started again for lost peers, and from checkpoints if a pod takes another's place. Earlier attempts are
-counted in two files of the run's folder, which outlive the pod if a volume keeps them: one has a line for each failure,
-the other for each pod. A requested end is in neither.
+The target restarts if peers are lost, and from checkpoints if a pod replaces another. Two files of the run's folder
+count the earlier attempts: one has a line for each failure, the other a line for each pod. They outlive the pod if a
+volume keeps them. A requested end is in neither.
 """
 
 import os
@@ -43,7 +43,7 @@ def refuse(plan: AgentPlan, target: str) -> int:
 
 
 def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unverified: Optional[str] = None) -> int:
-    """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
+    """Run the plan; return the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
     In a pod, 143 means that its end was requested and its run has not ended (plan.agent_exit_code).
 
@@ -204,7 +204,7 @@ def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, b
         if failed >= allowed(plan):
             return code
         journal.note("torchrun ended here, a peer was lost or failed: attempt %d of %d" % (failed + 1, allowed(plan)))
-        target.raise_stopped()  # nothing runs that a request to stop could be passed on to
+        target.raise_stopped()  # no process runs yet that could get the signal
         time.sleep(PAUSE_S)
 
 

@@ -1,4 +1,4 @@
-"""Make the target's environment and command line, start its process, and pass signals on to it."""
+"""Make the target's environment and command line, start its process, and forward signals to it."""
 
 import ctypes
 import json
@@ -98,7 +98,7 @@ def command(plan: AgentPlan) -> List[str]:
 def _meeting(plan: AgentPlan) -> List[str]:
     """Return torchrun's options for ranks to meet. c10d at node 0: a lost node may come back, unlike static ranks.
 
-    Several nodes start torchrun again (supervisor.py) where one would let it restart its ranks: its rendezvous takes a
+    On one node torchrun restarts its ranks. On several nodes supervisor.py restarts torchrun: its rendezvous admits a
     node that comes back within the 15 s in which the lost one counts as alive, and then waits for ever (torch 2.13).
     """
     if plan.nodes == 1:
@@ -201,7 +201,7 @@ class StoppedEarly(Exception):
 
 
 def raise_stopped() -> None:
-    """Let the first stopping signal end the checks until the target runs. PID 1 ignores what it has no handler for."""
+    """Let the first stopping signal end the checks until the target runs. PID 1 ignores signals without a handler."""
 
     def stop(number: int, frame: Any) -> None:
         for stopping in STOPPING:

@@ -236,7 +236,7 @@ class ImageFacts:
     Attributes:
         id: ``sha256:…`` of its configuration. digest: repository digest, None for a local build.
         python: path of a Python >= 3.8 inside; None if there is none, or none was looked for.
-        ports: it exposes some. health_check: it has one. user: "" for root. layers: digests of its files.
+        ports: True if it has any. health_check: True if it has one. user: "" for root. layers: digests of its files.
     """
 
     id: str

@@ -46,7 +46,7 @@ def read_allowed_job(
 
 
 def project_of_runs(named: Path | None) -> Path:
-    """Return the named project, else the one with the nearest runs, whose models are wanted; -C may have made it."""
+    """Return the named project, else the project of the nearest runs, also one that only ``-C`` named."""
     return named or store_of(None).project
 
 

@@ -88,7 +88,7 @@ def export(
 def _model(
     word: str, job: Job, store: RunStore, verb: Verb, screen: Screen, *, with_network: bool = False
 ) -> TrainedModel:
-    """Find the model that a word names, checked, and print what the user should know of it."""
+    """Find the model that a word names, check its file, and print the notes about it."""
     from seatrial.runs.models import check_model_file, find_model
 
     models = job.models.source if job.models else job.project / "models"

@@ -301,7 +301,7 @@ def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
     """Open a run's receipt in the browser; where there is none, print the page's path."""
     import webbrowser
 
-    from seatrial.runs.status import finalise  # it loads all that judges
+    from seatrial.runs.status import finalise  # it loads all judges
 
     run = find(store_at(project), reference)
     if finalise(run, this_host()) is None:

@@ -1,4 +1,4 @@
-"""A run or a search on the screen: our lines, the target's output where it would have gone, plans and receipts."""
+"""Print a run or a search: our lines, the target's output on the target's streams, plans and receipts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ELAPSED_FROM_S = 2
 #: Lines that are printed even with ``quiet``; those of a service follow its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
-#: A line with a command, which is there to be copied: the terminal itself breaks it.
+#: A line with a command is not wrapped, so that users can copy it.
 _COMMAND = re.compile(r"\bseatrial [a-z]|fix: ")
 
 #: Beginnings of choices that nearly every run has.
@@ -282,7 +282,7 @@ class Screen:
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
 
 
-#: Interval between two looks at a study.
+#: Interval between two reads of a study.
 _LOOK_EVERY_S = 0.5
 
 

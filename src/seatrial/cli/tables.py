@@ -1,4 +1,4 @@
-"""Tables: ``runs ls`` with its filters, every column where they fit, else the most important; and a study's trials."""
+"""Print tables: ``runs ls`` with its filters and as many columns as fit, and a study's trials."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _BEFORE_REASON = (
 
 
 def runs_lines(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
-    """Return a line each, below a head. By hand: rich needs a second for a thousand.
+    """Return one line for each run, below a head. rich is not used: it takes a second for a thousand lines.
 
-    Where the terminal is narrow, the ID becomes the run's name or its own end, columns are left out, and the target is
-    cut. The state is whole; only the reason behind it is cut.
+    On a narrow terminal, the ID becomes the run's name or the end of the ID, columns are left out, and the target is
+    cut. The state stays whole; only the reason after it is cut.
 
     Args:
-        width: of the terminal, where lines end; None without a terminal: nothing is left out.
+        width: of the terminal; None if the output is not a terminal: no column is left out.
     """
     engines = {(each.line.backend, each.line.engine) for each in listed if each.line.engine}
     several = len(engines) > len({backend for backend, _ in engines})

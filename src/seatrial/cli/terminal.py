@@ -1,7 +1,7 @@
-"""The standard streams, the one door that all text of a verb passes, and the line that changes below a target's output.
+"""Print through one door, which cleans all text of a verb, and draw the changing line below a target's output.
 
-The door cleans text; the target's own output passes as bytes. ``open_door`` stands around a command, so what a library
-prints, a warning or a traceback, goes through it as well.
+The target's own output passes as bytes. ``open_door`` wraps a command, so a library's output, a warning and a traceback
+pass the door as well.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ def uncleaned(*, stderr: bool = False) -> TextIO:
 
 
 def at_words(text: str, console: Console) -> str:
-    """Return lines that end between words on a terminal, which breaks them anywhere; further ones are indented."""
+    """Break lines between words on a terminal, which would break them anywhere; indent the lines that follow."""
     if not console.is_terminal:
         return text
-    from textwrap import TextWrapper  # a terminal alone needs it
+    from textwrap import TextWrapper  # only a terminal needs it
 
     wrap = TextWrapper(console.width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False).fill
     return "\n".join(map(wrap, text.split("\n")))

@@ -148,7 +148,7 @@ def _declares(script: str, option: str, *, begun: bool = False) -> bool:
     """Look for ``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl.
 
     Args:
-        begun: also for a name that begins so, which argparse takes as well.
+        begun: also find a longer name with this beginning, which argparse accepts.
     """
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
     return re.search(rf"""["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None

@@ -54,7 +54,7 @@ class AgentPlan(NamedTuple):
             name of a file in ``secrets_dir`` with its URL.
         interactive: a shell: checks run, then the target inherits the terminal.
         terminal: terminals of its own that the target gets, as the caller looks on; None: none.
-        input: the named pipe that the caller's input comes through (seatrial.frames); None without input.
+        input: the named pipe with the caller's input (seatrial.frames); None if the caller has none.
         pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
             elsewhere. A request to end that comes from outside does not end a pod's run (docs/decisions.md, 0031).
         unkept: folders whose files end with the container: results there are copied into ``run_dir``.

@@ -194,7 +194,7 @@ def _no_file(request: UpRequest) -> UsageError:
 
 
 def _available(name: str, host: Host) -> tuple[ContainerEngine, EngineFacts]:
-    """Return an engine, bound to what has answered, and its facts; for ``auto`` Docker, else Podman with Compose.
+    """Return the engine, bound to the answering address, and its facts; for ``auto``, Docker, else Podman with Compose.
 
     Raises EngineUnavailableError, UsageError.
     """

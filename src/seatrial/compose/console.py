@@ -121,7 +121,7 @@ def follow_group(
     store: GroupStore, group: Group, console: Console, host: Host, *, until_end: bool, tail: int | None
 ) -> None:
     """Print the outputs of a group's runs; with ``until_end`` also of those that start later."""
-    from seatrial.runs.watch import follow  # listings do without
+    from seatrial.runs.watch import follow  # listings do not need it
 
     lines = MemberOutput(console, [member.name for member in group.members])
     followers: dict[str, threading.Thread] = {}

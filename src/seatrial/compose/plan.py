@@ -68,13 +68,13 @@ class ComposeContext:
 
 
 def with_images(file: ComposeFile, backend: ContainerEngine, *, pythons: bool = False) -> ComposeFile:
-    """Return the services with the facts of their images, of those that are here.
+    """Return the services with the facts of their local images.
 
     Args:
-        pythons: find the Python in each as well, which starts a container of it.
+        pythons: also find the Python in each image, which starts a container.
     """
     services = {}
-    found: dict[object, str | None] = {}  # images of one build differ in their labels, and not in what is inside
+    found: dict[object, str | None] = {}  # images of one build differ only in their labels
     for name, service in file.services.items():
         facts = backend.images.image(service.image)
         if facts is not None and pythons:
@@ -144,7 +144,7 @@ def plan_service(
     selection: Selection,
     ask: GpuAsk | None,
 ) -> Plan:
-    """Plan one service as a run; by its image's name alone where that is not here and nobody may build or pull it."""
+    """Plan one service as a run; by its image's name alone if the image is absent and may not be built or pulled."""
     grace_s = context.job.grace_s
     with suppress(SeatrialError, KeyError):
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))

@@ -117,7 +117,7 @@ class ComposeFile:
         return replace(self, services=services)
 
     def gpu_ask(self, service: Service) -> GpuAsk | None:
-        """Return a service's GPU request; None without one. Raises GpuRequestError with the line of a wrong one."""
+        """Return a service's GPU request; None if it has none. Raises GpuRequestError with the invalid line."""
         ways = gpu_ways(service)
         if not ways:
             return None

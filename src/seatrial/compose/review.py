@@ -1,4 +1,4 @@
-"""Review a Compose file before it starts: what needs consent, and what goes wrong on GPUs, each with its line."""
+"""Review a Compose file before it starts: find requests that need consent and faults on GPUs, each with its line."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ _SERVICE = {
 }
 _VOLUME = {"labels": True, "name": _is_own_name, "driver": ("local", "bridge", "default")}
 _FILE = {"*": {**_names("name content"), "file": _is_inside}}
-#: Keys that stay inside folder and containers. Any other becomes a line, so that a key of a later Compose does too.
+#: Keys that reach nothing outside the folder and the containers. Any other key, also of a later Compose, gets a line.
 _INSIDE: Inside = {
     **_names("name version"),
     "services": {"*": _SERVICE},

@@ -1,4 +1,4 @@
-"""Service: one service as Compose has resolved it: a task or a server; and the GPUs that it requests, in any way."""
+"""Service: one service as Compose has resolved it, a task or a server, and its GPU requests in any form."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ServiceMount:
         return self.kind in ("volume", "bind") and bool(self.source)
 
 
-#: The facts of an image that is not here.
+#: Facts of an absent image.
 _UNKNOWN = ImageFacts("", None)
 
 
@@ -63,7 +63,7 @@ class Service:
     Attributes:
         config: its part of ``docker compose config``, with ``$$`` read as one dollar.
         image: what is run; of one that is built, the name that Compose gives the result.
-        facts: of its image; None if that is not here yet.
+        facts: of its image; None if the image is absent.
         by_path: what is mounted by a path of this machine.
         awaited: another service waits for its successful end, so that it has one.
     """
@@ -225,7 +225,7 @@ class GpuAsk:
 
 
 def gpu_ways(service: Service) -> dict[Way, tuple[str, tuple[str, ...]]]:
-    """Return the file's ways to request GPUs → (request in our words, capabilities); the first counts."""
+    """Map each way in which the file requests GPUs to (our form, capabilities); the first one counts."""
     found: dict[Way, tuple[str, tuple[str, ...]]] = {}
     reserved = _nvidia(value_at(service.config, RESERVED))
     if reserved:
@@ -243,7 +243,7 @@ def gpu_ways(service: Service) -> dict[Way, tuple[str, tuple[str, ...]]]:
 
 
 def value_at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return what a configuration has below these keys; () where that is nothing."""
+    """Return the value of a configuration below these keys; () if there is none."""
     value: Any = config
     for key in path:
         value = (value or {}).get(key)
@@ -251,7 +251,7 @@ def value_at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def foreign_ask(service: Service) -> tuple[str, ...] | None:
-    """Return the key that requests another maker's accelerator, which stays Compose's whole; None without one."""
+    """Return the key that requests another maker's accelerator, left to Compose; None if there is none."""
     if any(not is_nvidias(each) for each in value_at(service.config, RESERVED)):
         return RESERVED
     if any(not is_nvidias(each) for each in _short(service)):

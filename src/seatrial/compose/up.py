@@ -139,7 +139,7 @@ def _refuse_taken_ports(context: ComposeContext) -> None:
 
 
 def _looked_into(context: ComposeContext) -> ComposeContext:
-    """Add the facts of the images that are here."""
+    """Add the facts of the local images."""
     return replace(context, file=with_images(context.file, context.backend, pythons=True))
 
 
@@ -188,7 +188,7 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
 def _new_run(store: RunStore, name: str, host: Host) -> Run:
     """Create a run named as its service, after finalising one that has the name and has ended unwatched."""
     if (earlier := store.unfinalised(name)) is not None:
-        from seatrial.runs.status import finalise  # rare, and it loads all that judges
+        from seatrial.runs.status import finalise  # rare, and it loads all judges
 
         finalise(earlier, host)
     return store.create(new_run_id(), name)

@@ -1,6 +1,6 @@
-"""Samples and step events → what bounds the run, and what would help.
+"""Find the bound of a run from its samples and step events, and advise a change.
 
-Here are a diagnosis, one primary cause with tags, evidence and advice, its thresholds, and the peaks of GPUs.
+This file has the Diagnosis (one primary cause with tags, evidence and advice), its thresholds, and the GPUs' peaks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THRESHOLDS, CAUSES = _table("thresholds"), _table("causes")
 
 
 class _Thresholds:
-    """Every number of thresholds.toml by its name; the file has the measurement it comes from."""
+    """Numbers of thresholds.toml by name; the file cites the measurement behind each."""
 
     def __getattr__(self, name: str) -> float:
         value: float = THRESHOLDS[name]

@@ -71,7 +71,7 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if busy >= AT.MAKER_BUSY_CORES and cores:
         most = min(most, max(1, cores // max(1, seen.gpus) - 1))
     found = []
-    if first.starts_s / (first.seconds or 1.0) >= max(AT.ADVISED_SHARE, waited / 3):  # their first batch follows
+    if first.starts_s / (first.seconds or 1.0) >= max(AT.ADVISED_SHARE, waited / 3):  # before the first batch
         found.append(Advice("persistent_workers=True, in a DataLoader that is made once", gain))
     if cores and seen.host.get("cpu_cores", 0.0) >= 0.9 * cores:
         wanted = max(2 * cores, workers + 1)

@@ -268,7 +268,7 @@ class Machine:
         return podman_facts(self.podman_info, tuple(self.here(str(folder)) for folder in DEFAULT_SPEC_DIRS))
 
     def facts(self, name: str) -> EngineFacts | None:
-        """Return the facts of docker or podman; None if it is not installed or does not answer."""
+        """Return the facts of docker or podman; None if the engine is not installed or does not answer."""
         return self.docker if name == "docker" else self.podman
 
     @cached_property
@@ -295,7 +295,7 @@ class Machine:
 
     @property
     def kubeconfig(self) -> Path | None:
-        """Return the file by which a run would find its cluster; None without one."""
+        """Return the kubeconfig that a run would read; None if there is none."""
         return next(kubeconfigs(self.host, self.root), None)
 
     @cached_property

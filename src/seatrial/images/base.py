@@ -37,7 +37,7 @@ class Base:
     Attributes:
         image: of the final stage. builder: of the builder stage, where that needs more, or None.
         system_packages: Debian packages that the base needs before anything else.
-        kept: packages of a base that brings its framework, which nothing above may replace.
+        kept: packages of a framework image, which no layer above it may replace.
     """
 
     image: str

@@ -195,7 +195,7 @@ def _as_the_code_needs(
 def _with_what_they_bring(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
-    """Choose packages; choose the build of a framework that only comes with them, as torch does with peft, as well."""
+    """Choose the packages, and the build of a framework that only they require, such as torch for peft."""
     found = _with_packages(job, script, needs, machine, resolver)
     _, resolved, checked, needs = found
     brought = next((each for each in FRAMEWORKS if each in checked.names), None)
@@ -303,7 +303,7 @@ def plan_packages(
     resolved = _frameworks(job, needs, _machine(job, machine, cpu_only), python=python)
     warnings = (*needs.warnings, *resolved.warnings)
     if python is not None and not needs.python.contains(f"{python}.99"):
-        warnings += (f"the project asks for Python {needs.python}, and this is Python {python}",)
+        warnings += (f"the project requires Python {needs.python}, and this is Python {python}",)
     choices = (each for each in resolved.choices if each.what != "python")  # it is chosen by where this runs
     return replace(resolved, choices=(needs.choice, *choices), warnings=warnings)
 
@@ -331,7 +331,7 @@ def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
 
 
 def _barred_by_packages(needs: Needs) -> dict[str, str]:
-    """Return Python → the package that does not run on it, whose metadata does not exclude it."""
+    """Map each Python to the package that fails on it although its metadata admits it."""
     barred = dict[str, str]()
     for name, row in table("import_names")["newest_python"].items():
         newest = Version(row["python"])

@@ -11,7 +11,7 @@ CONTAINER_MODELS = "/models"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
-#: The Python that runs it if one is mounted (system/agent_archive.py), and its command line after its own loader.
+#: The mounted Python that runs the agent (system/agent_archive.py), and its command line, which begins with its loader.
 CONTAINER_PYTHON = "/seatrial/python"
 PYTHON_COMMAND = (
     f"{CONTAINER_PYTHON}/lib/ld.so",

@@ -52,7 +52,7 @@ class ScriptFacts(Readings):
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
-        tensorflow_1_perhaps: where code that may run has such a name, with none of TensorFlow 2 anywhere, or None.
+        tensorflow_1_perhaps: where code that may run has such a name; None if TensorFlow 2's names occur as well.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
         horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
             nothing is installed for it. needs_horovod: those without which it cannot start.
@@ -369,13 +369,13 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
 
 
 def _named(seen: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
-    """Return the names of imported packages that tables have a row for → where the code uses them."""
+    """Map the names of imported packages that have a row in the tables to the place in the code that uses them."""
     names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     return {name: where for name, where in names.items() if name.partition(".")[0] in imports}
 
 
 def _of_lightning_1(seen: dict[str, str]) -> dict[str, str]:
-    """Return where the code has Lightning 1's names, under either name of the package; else nothing."""
+    """Map Lightning 1 to the place in the code that has its names, under either package's name; {} if there is none."""
     return {"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}
 
 

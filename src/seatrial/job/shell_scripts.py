@@ -1,6 +1,6 @@
-"""Read the commands of a shell script that start Python, as bash reads them: variables, defaults, paths of the script.
+"""Read a shell script's commands that start Python, as bash does: variables, defaults, paths of the script.
 
-Only what assigns, prints and starts is read; decision 0173 has the reason.
+Only assignments, output and starts are read (docs/decisions.md, 0173).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALL = "_all_arguments"
 #: Marks variables that the shell would fill in and this script does not set.
 _UNKNOWN = "\0"
 
-#: A command whose output the shell puts in its place; what does not change it; arguments from one on.
+#: A command substitution; options and redirections that do not change its output; arguments from a number on.
 _COMMAND = re.compile(r"\$\(([^()`]*)\)|`([^`]*)`")
 _NOISE = re.compile(r"\s(?:\d|&)?>{1,2}\s*(?:/dev/null|&\d)|\s-(?:f|e|m)\b(?=\s)|;")
 _FURTHER = re.compile(r'"?\$\{[@*]:(\d)\}"?')
@@ -43,12 +43,12 @@ _STARTS = re.compile(r"\b(?:python[\d.]*|torchrun|accelerate|deepspeed|uv run)\s
 _MOVES, _MOVES_BACK = re.compile(r"\b(?:cd|pushd)\s+(?![-.]\s*$)"), re.compile(r"\bcd\s+-|\bpopd\b")
 _SETS = re.compile(r"(?:^|[\s;])(\w+)=")
 _SHIFTS = re.compile(r"\b(?:shift|eval|getopts|set\s+--)\b")
-#: A default that holds a variable.
+#: A default that contains a variable.
 _NESTED = re.compile(r"(\$\{\w+:-[^${}]*)\$(?:\{(\w+)\}|(\w+))")
-#: Text that the shell leaves as it is.
+#: Text that the shell does not expand or split.
 _SAFE = re.compile(r"[\w./@%+=:,-]+")
 
-#: Letters after which a quote is taken to have no end, and a command with its variables filled in to be too long.
+#: Limits on the letters of a quote, and of a command with its variables filled in.
 _LONGEST_QUOTE, _LONGEST_COMMAND = 2_000, 20_000
 
 
@@ -56,7 +56,7 @@ def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> li
     """Return the commands of Python in a shell script, their variables filled in. Raises UnreadCommand.
 
     Args:
-        name: of the script, as the working directory sees it.
+        name: path of the script, relative to the working directory.
     """
     values = _given(arguments, name)
     found, exported = list[PythonCommand](), dict[str, str]()
@@ -66,9 +66,9 @@ def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> li
 
 
 def first_of_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> PythonCommand | None:
-    """Return the first command of a script that is not read as a whole: of a loop, with its first value.
+    """Return the first command of a script that cannot be read as a whole; in a loop, with the loop's first value.
 
-    Returns None where a condition, or something that is not read, may set a part of the command.
+    Return None if a condition, or a line that is not read, may set a part of the command.
     """
     values, exported, opened, moved = _given(arguments, name), dict[str, str](), list[str](), 0
     try:
@@ -96,14 +96,14 @@ def first_of_shell(text: str, arguments: Sequence[str], name: str, here: Path) -
 
 
 def _given(arguments: Sequence[str], name: str) -> dict[str, str]:
-    """Return what a shell sets before a script begins, as far as a path that it prints may be relative."""
+    """Return the variables that a shell sets for a script: its arguments, its name if that is safe text, and PWD."""
     values = {str(at): word for at, word in enumerate(arguments, 1)}
     values |= {"0": name, "BASH_SOURCE": name, "PWD": "."} if _SAFE.fullmatch(name) else {"PWD": "."}
     return values | {"@": " ".join(arguments), "#": str(len(arguments)), _ALL: shlex.join(arguments)}
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield lines without comments, those whose quotes are open joined. Raises UnreadCommand: a quote without end."""
+    """Yield lines without comments; join lines within an open quote. Raises UnreadCommand: a quote has no end."""
     line, is_open = "", False
     for each in re.sub(r"\\\n", " ", text).splitlines():
         line = f"{line} {each}" if is_open else each
@@ -120,7 +120,7 @@ def _taken(line: str, values: dict[str, str], exported: dict[str, str], here: Pa
     """Yield the commands of Python in a line; note what it sets. Raises UnreadCommand."""
     for words in _commands(_DEFAULT.sub(r"\1=${\1:-\2}", line), values):
         for at, word in enumerate(itertools.takewhile(ASSIGNMENT.fullmatch, [*words])):
-            own = re.escape(word.partition("=")[0])  # A=$A:x of a variable that is not set
+            own = re.escape(word.partition("=")[0])  # A=$A:x, A is not set
             words[at] = re.sub(rf":?{_UNKNOWN}\$(?:\{{{own}\}}|{own}\b)", "", word)
         exports = words[0] == "export"
         pairs = [ASSIGNMENT.fullmatch(word) for word in words[exports:]]
@@ -149,12 +149,12 @@ def _is_open(line: str) -> bool:
 def _value(match: re.Match[str], values: dict[str, str]) -> str:
     """Return a variable's value or its default, with a mark where it is not known exactly."""
     name = match[1] or match[3] or ""
-    value = values.get(name) or (values.get(name) if match[2] is None else match[2])  # ${A:-b}: of an empty one, too
+    value = values.get(name) or (values.get(name) if match[2] is None else match[2])  # ${A:-b}, A may be empty
     if (
         value is None
         or (match[2] == value and re.search(r"[$`]", value))
         or (name != _ALL and re.search("""['"\\\\]""", value))
-    ):  # which the shell would not read again
+    ):  # the shell does not expand a value again
         return _UNKNOWN + match[0]
     return value
 
@@ -166,7 +166,7 @@ def _marked(part: str) -> Iterator[str]:
 
 
 def _with_known(line: str, values: dict[str, str]) -> str:
-    """Put paths in place of ``$(dirname "$0")`` and ``$(pwd)``, and arguments in place of ``${@:3}``."""
+    """Replace ``$(dirname "$0")`` and ``$(pwd)`` with paths, and ``${@:3}`` with arguments."""
     for match in reversed([*_FURTHER.finditer(line)]):
         further = [values[str(at)] for at in range(int(match[1]), len(values) + 1) if str(at) in values]
         if all(map(_SAFE.fullmatch, further)):
@@ -184,11 +184,11 @@ def _with_known(line: str, values: dict[str, str]) -> str:
 
 
 def _answer(match: re.Match[str], line: str, values: dict[str, str]) -> str | None:
-    """Return what a command substitution prints that depends on paths alone; None for all others."""
+    """Return the output of a command substitution that depends only on paths; None for any other."""
     inner = match[1] or match[2] or ""
     named = {each[1] or each[3] for each in _EXPANDED.finditer(inner)}
     if line[: match.start()].count("'") % 2 or any(re.search(rf"\b{name}=", line) for name in named if name):
-        return None  # in single quotes, or of a variable that this line sets
+        return None  # in single quotes, or this line sets its variable
     filled = _EXPANDED.sub(lambda each: _value(each, values), inner)
     try:
         words = [word for word in shlex.split(_NOISE.sub(" ", filled)) if word not in ("--", "-P", "&&", ";")]

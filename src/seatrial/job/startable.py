@@ -1,4 +1,4 @@
-"""Lists what a project has to start, and reads the commands of READMEs that start it."""
+"""List the targets of a project, and read the commands of READMEs that start them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MEETING = (
     *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts", "log_dir", "redirects", "tee"),
 )
 _SWITCHES = ("standalone", "use_env", "multi_gpu")
-#: Options of accelerate, and keys of its configuration, that it passes on as variables; those of FSDP in capitals.
+#: Options of accelerate, and keys of its configuration, that it sets as variables; those of FSDP in capitals.
 #: Source: accelerate/utils/launch.py.
 _VARIABLES = {
     "mixed_precision": "ACCELERATE_MIXED_PRECISION",
@@ -59,7 +59,7 @@ _KINDS = {
     "DEEPSPEED": "ACCELERATE_USE_DEEPSPEED",
     "FSDP": "ACCELERATE_USE_FSDP",
 }
-#: Keys of it that change nothing on one machine with NVIDIA's GPUs.
+#: Keys of accelerate's configuration that have no effect on one machine with NVIDIA's GPUs.
 _ACCELERATE_IDLE = (
     *("compute_environment", "debug", "distributed_type", "main_training_function", "same_network", "use_cpu"),
     *("deepspeed_multinode_launcher", "enable_cpu_affinity", "downcast_bf16", "main_process_ip", "ipex_config"),
@@ -198,9 +198,9 @@ def is_python(word: str) -> bool:
 
 
 def without_runner(words: Sequence[str]) -> list[str]:
-    """Return the command behind ``uv run --extra gpu`` and the like; the words themselves without one.
+    """Return the command after ``uv run --extra gpu`` and the like; all words if they begin with no such program.
 
-    Raises UnreadCommand: an option that changes what is installed, or where it runs.
+    Raises UnreadCommand: an option changes the installed packages or the folder.
     """
     rest = [*words]
     if not rest or rest[0] not in _RUNNERS or rest[1:2] != ["run"]:
@@ -291,7 +291,7 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
 
 def _configured(name: str, here: Path) -> tuple[str, list[str]]:
     """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
-    from seatrial.system.project_files import parse_yaml  # a configuration file alone needs it
+    from seatrial.system.project_files import parse_yaml  # only a configuration file needs it
 
     try:
         read = parse_yaml((here / name).read_text(errors="replace"), name)

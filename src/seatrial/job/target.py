@@ -110,7 +110,7 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
     module, function, is_main, folder = called
     if not is_main:
         name = re.sub(r"\W", "_", words[0])
-        name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # not in the package's way
+        name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
         raise TargetError(
             f"{words[0]} is a command of this project, which calls {function}() of {module}; -m {module} does not",
             run=f"seatrial run {name}",
@@ -122,7 +122,7 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
 
 
 def _shell_scripts(folder: Path, here: Path) -> list[str]:
-    """List a folder's shell scripts, as they are typed from ``here``."""
+    """List a folder's shell scripts, as paths relative to ``here``."""
     return [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh")) if is_file(each)]
 
 

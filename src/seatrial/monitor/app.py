@@ -248,7 +248,7 @@ _KEEP_ALIVE_S = 15.0
 
 
 class Feed:
-    """Readings for server-sent events: one thread reads, however many pages look; each reading becomes bytes once.
+    """Readings for server-sent events: one thread reads for all pages, and encodes each reading once.
 
     Args:
         read: returns one reading. on_reading: called with each and its CPU time, with None if it failed.

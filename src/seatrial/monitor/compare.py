@@ -194,7 +194,7 @@ def _equal_work(one: Receipt, other: Receipt) -> bool:
 
 
 def _noise(runs: Sequence[Receipt]) -> float:
-    """Return the share by which measurements of equal runs differ, by the shortest of them."""
+    """Return the share by which measurements of equal runs may differ, for the shortest of these runs."""
     return _NOISE + _NOISE_S / min((wall for run in runs if (wall := run.measurements.wall_s)), default=math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Reading: everything at one moment, GPUs, containers and the machine, of which every view is made; files of them."""
+"""Reading: GPUs, containers and the machine at one moment, from which every view is made; files of readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as the dashboard shows them: the page of one, also while it goes on, pieces of its logs, and the list."""
+"""Render runs for the dashboard: the page of one run, also while it goes on, parts of its logs, and the list."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class Listing:
         backwards: bool = False,
         page: int = 0,
     ) -> dict[str, Any]:
-        """Return one page of the list, and the number of runs; ``find``: in ID, name and target.
+        """Return one page of the list, and the number of runs; ``find`` searches ID, name and target.
 
         Raises ValueError for an unknown column or status.
         """

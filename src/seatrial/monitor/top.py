@@ -112,9 +112,9 @@ def _type(key: str, options: TopOptions) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str | None]]:
-    """Yield a function that waits so many seconds and returns the key pressed, an arrow as one; None for none.
+    """Yield a function that waits the given seconds and returns the pressed key; None if no key was pressed.
 
-    It raises EOFError when the terminal has gone. Without a terminal on stdin nobody types.
+    An arrow is one key. Raises EOFError: the terminal is gone. If stdin is not a terminal, it returns no key.
     """
     if not sys.stdin.isatty():
         yield lambda seconds: time.sleep(max(0.0, seconds))
@@ -350,7 +350,7 @@ _GRAPHED = ("utilization_pct", "sm_activity_pct")
 
 
 class History:
-    """Last values of each (UUID, key), oldest first; None where a reading had none."""
+    """Last values of each (UUID, key), oldest first; None if a reading lacks the value."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], deque[float | None]] = {}

@@ -1,4 +1,4 @@
-"""Read what a container has and uses: its cgroup, /dev/shm and its processes; and the same of the whole machine."""
+"""Read a container's limits and use: its cgroup, /dev/shm and processes; read the same of the whole machine."""
 
 import os
 import time

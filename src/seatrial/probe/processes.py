@@ -143,8 +143,8 @@ def _bytes(path: str) -> bytes:
         return b""
 
 
-#: Interval between full readings of all processes, and of their cgroups. A process that is not below ours never comes
-#: there (orphans fall to an ancestor), so a full reading only finds PIDs that were reused in between.
+#: Interval between full readings of all processes and their cgroups. A process outside our tree never enters it
+#: (orphans go to an ancestor), so a full reading only finds PIDs that were reused in between.
 RESCAN_S = 30.0
 
 

@@ -345,7 +345,7 @@ class RunEvidence:
 
     @property
     def promises_a_model(self) -> bool:
-        """Return True if the job names a folder to save models in, not one mounted because the script may write there.
+        """Return True if the job names a folder for saved models, other than one mounted as the script may write there.
 
         A prediction opens its model, and --help trains nothing.
         """

@@ -1,7 +1,7 @@
-"""Receipt: a run, its work, and whether that is what was requested.
+"""Receipt: a run, its work, and the verdict on the request.
 
-Its receipt.json is read back here, and made without the names that it must not show. The functions at the end give it
-in a few words: its heading, its sentence, and the few numbers that a reader wants first.
+This file reads receipt.json back, and removes the names that it must not show. The functions at the end return a
+receipt in a few words: its heading, its sentence, and the most important numbers.
 
 A new section is a class in sections/, its key below, and a line in SECTIONS.
 """

@@ -1,7 +1,7 @@
-"""Values of a receipt: those of unknown JSON, checked, and quantities in words as every rendering writes them.
+"""Check values of unknown JSON for a receipt, and write quantities in words for every rendering.
 
-Any script may append to events.jsonl, so no type in it is taken for granted. Sizes and durations are job.units'
-business.
+Any script may append to events.jsonl, so the type of every value in it is checked. job.units writes sizes and
+durations.
 """
 
 from __future__ import annotations

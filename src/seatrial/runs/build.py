@@ -149,11 +149,11 @@ class Built:
 
 
 def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lock: bool = False) -> Built:
-    """Build a plan's image and verify it; with ``explain`` take it apart; with ``lock`` write the versions down.
+    """Build a plan's image and verify it; with ``explain``, measure its parts; with ``lock``, write the versions down.
 
     Raises:
-        DiskError: it would not fit on the engine's disk.
-        ImageError: it does not build, or what was built is not what was resolved, or it is over the budget.
+        DiskError: the image would not fit on the engine's disk.
+        ImageError: the image does not build, differs from the resolved packages, or is over the budget.
         UsageError: the plan has no image to build.
     """
     image, job = plan.image, plan.job

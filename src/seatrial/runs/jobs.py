@@ -134,7 +134,7 @@ def serving_job(
     """Make the server the job's target: GPUs, mounts, variables and image options are the project's.
 
     Args:
-        token: requests need one. options: those of ``python -m seatrial.serve``.
+        token: True if requests need one. options: those of ``python -m seatrial.serve``.
         typed: the words after ``seatrial serve``.
         given: keys set on the command line, which count.
 

@@ -302,7 +302,7 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
         )
     if not run.ended:
         raise UsageError(f"{shown} has not ended", run=f"seatrial runs logs -f {run.id}")
-    from seatrial.receipt.model import load  # 35 ms, for words that mean runs alone
+    from seatrial.receipt.model import load  # 35 ms, only for words that name a run
 
     receipt = load(run.folder)
     if receipt.exit_code not in (0, 4):  # 4: it ended well, and a criterion was unmet

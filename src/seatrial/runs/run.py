@@ -269,9 +269,9 @@ def run_name(run: Run) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------------ its seal
-# seal.json has the digest of every file of the record, as it was when the run was judged. It is written before
-# summary.json and holds that one's digest, so a run that has ended is sealed whole. A process that can write the record
-# can write a seal that fits: the seal's own digest, noted elsewhere, finds that.
+# seal.json has the digest of every file of the record at the time of the verdict. It is written before summary.json and
+# has the digest of that file, so every ended run is sealed. A process that can write the record can also write a
+# matching seal: only the seal's own digest, kept elsewhere, reveals that.
 
 SEAL = "seal.json"
 

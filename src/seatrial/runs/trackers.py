@@ -1,6 +1,6 @@
-"""Trackers of experiments: the caller's MLflow server in a run, and the pages that a receipt names.
+"""Connect a run to experiment trackers: the caller's MLflow server, and the pages that a receipt names.
 
-The server's address is passed as a variable, its login as secrets, the run's ID as a tag.
+The run gets the server's address as a variable, its login as secrets, and the run's ID as a tag.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _LOGIN = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_
 
 
 def with_server(job: Job, backend: Backend, host: Host, run_id: str) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
-    """Return the job with the caller's server, its login and a tag of the run, and choices and warnings about that.
+    """Return the job with the caller's server, its login and a tag of the run, and the choices and warnings.
 
-    What the job sets itself stays.
+    The job's own variables stay.
     """
     url = host.env.get(URI, "")
     parts = urlsplit(url)

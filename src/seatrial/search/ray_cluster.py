@@ -1,4 +1,4 @@
-"""A Ray cluster: its nodes, what a trial takes of them, whether each can run one; and a trial on a node."""
+"""Run trials on a Ray cluster: its nodes, the resources of a trial, a check of each node, and a trial on a node."""
 
 from __future__ import annotations
 
@@ -218,9 +218,9 @@ def _node_check() -> Any:
 
 
 # ----------------------------------------------------------------------------------------------- a trial on a node
-# It is a process of its own, which exchanges lines of JSON with a Ray worker and is not a child of it: when Ray kills
-# that, or its searcher ends, the pipe closes, and the run is stopped as by ``seatrial runs stop``, with a receipt. So
-# no GPU stays with a trial that nobody follows. Ray is not loaded there.
+# A trial is a separate process, which exchanges lines of JSON with a Ray worker and is not its child. When Ray kills
+# the worker, or the searcher ends, the pipe closes, and the trial stops its run as ``seatrial runs stop`` does, with a
+# receipt. So no GPU stays with an abandoned trial. This process does not load Ray.
 
 #: Origin and reason of the stop when the searcher or the Ray worker has gone.
 GONE = ("search", "its searcher, or its worker of Ray, has gone")

@@ -69,7 +69,7 @@ class StopReasons:
 class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
     """Run trials on a node: start a run, pass its messages on, and end the run when Tune stops it.
 
-    ``config["order"]`` is JSON for ray_cluster.run_trial. A worker is used again: starting one takes seconds.
+    ``config["order"]`` is JSON for ray_cluster.run_trial. A worker is reused: starting one takes seconds.
     """
 
     def setup(self, config: dict[str, Any], *, reasons: Any, project: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Trial: one combination of settings, the way in which each reaches the target, and what came of it."""
+"""Trial: one combination of settings, the way in which each reaches the target, and the trial's result."""
 
 from __future__ import annotations
 

@@ -97,12 +97,12 @@ class CudaImage(BaseModel):
 
 
 class FrameworkImage(BaseModel):
-    """An image that brings its framework: as a base it keeps that, its Python, and what the framework needs.
+    """A framework image: as a base it keeps its framework, its Python, and the packages that the framework needs.
 
     Attributes:
-        wheel: the framework's build. python: the image's. Both are None where the image's name does not show them.
-        packages: what the framework is built for → the releases that it takes.
-        bounds: package → releases that run with the framework, which its metadata does not show.
+        wheel: the framework's build. python: the image's. Both are None if the image's name does not show them.
+        packages: package that the framework needs → releases that it accepts.
+        bounds: package → releases that run with the framework, although its metadata does not show that.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -116,7 +116,7 @@ class FrameworkImage(BaseModel):
 
     @property
     def maker(self) -> str:
-        """Return the name of the image for sentences."""
+        """Return the image's name for messages."""
         return "NVIDIA's image" if self.image.startswith("nvcr.io/") else f"the image {self.image}"
 
 
@@ -162,10 +162,10 @@ def cuda_images() -> tuple[CudaImage, ...]:
     return tuple(CudaImage.model_validate(row) for row in table("nvidia_images")["images"])
 
 
-#: Image with the last TensorFlow 1 that has code for today's GPUs.
+#: Image with the last TensorFlow 1 that has code for current GPUs.
 TENSORFLOW_1: str = "nvcr.io/nvidia/tensorflow:23.03-tf1-py3"
 
-#: Names of images that have a framework. Sources: Docker Hub's tags (``1.13.1-cuda11.6-cudnn8-runtime``), NVIDIA's
+#: Names of framework images. Sources: Docker Hub's tags (``1.13.1-cuda11.6-cudnn8-runtime``), NVIDIA's
 #: catalogue.
 _WITH_FRAMEWORK = re.compile(
     r"(?:docker\.io/)?(?:py(?P<torch>torch)/pytorch|(?P<tensorflow>tensorflow)/tensorflow):"
@@ -176,7 +176,7 @@ _WITH_FRAMEWORK = re.compile(
 
 @lru_cache
 def framework_image(image: str) -> FrameworkImage | None:
-    """Return what an image of a framework's publisher, or of NVIDIA, brings; None for any other."""
+    """Return the facts of an image that a framework's publisher, or NVIDIA, made; None for any other image."""
     for row in table("nvidia_images")["framework_images"]:
         if row["image"] == image:
             facts = {key: row[key] for key in row.keys() & Wheel.model_fields.keys()}

@@ -33,7 +33,7 @@ class Stack:
         index: package index that has this build; None if the usual one has it.
         wheel: the build; None without a framework. cpu: its CPU build.
         forward_compat: NVIDIA's cuda-compat must stand in for the driver.
-        of_the_base: the base image brings the framework.
+        of_the_base: True if the base is a framework image.
         choices: a reason each. warnings: what could not be checked.
     """
 
@@ -218,7 +218,7 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
     if PYTHONS[0] in constraints.barred:
         return Choice(what="python", value=python, reason=constraints.barred[PYTHONS[0]])
     reason = (
-        f"the project asks for Python {constraints.python_specifier}"
+        f"the project requires Python {constraints.python_specifier}"
         if len(constraints.python_specifier)
         else "the closest match"
     )

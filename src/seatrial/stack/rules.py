@@ -249,7 +249,7 @@ def violations(candidate: Candidate, constraints: Constraints, machine: TargetMa
             yield broken
 
 
-#: Compute capability → the first CUDA whose cuBLAS and cuDNN run on it: PTX is in the framework alone. Sources: CUDA's
+#: Compute capability → the first CUDA whose cuBLAS and cuDNN run on it: only the framework has PTX. Sources: CUDA's
 #: release notes; cuDNN's support matrix. On later GPUs the run's check decides (resolve._stack warns).
 _FIRST_CUDA = (("10.0", "0"), ("8.9", "11.8"), ("8.6", "11.1"))
 
@@ -270,7 +270,7 @@ def _has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> b
 
 
 def image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
-    """Yield what is wrong for the machine with the framework of an image that brings one."""
+    """Yield the reasons why the framework of a framework image does not run on the machine."""
     found = framework_image(image)
     if found is not None and found.wheel is not None:
         candidate, constraints = Candidate(found.wheel, found.wheel.python[1]), Constraints(found.framework)

@@ -1,7 +1,7 @@
-"""The agent as one file, a zipapp that any Python >= 3.8 runs, and the Python that comes along to run it.
+"""Pack the agent as a zipapp that any Python >= 3.8 runs, and copy the Python that runs it.
 
-Both are mounted read-only, so no package and no layer of an image decides what records the evidence. That Python is the
-command line's own, copied with everything it loads (docs/decisions.md, 0096).
+Both are mounted read-only, so no package and no layer of an image can replace the recorder of the evidence. That Python
+is the command line's own, copied with everything that it loads (docs/decisions.md, 0096).
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Interpreter:
 def build_interpreter(directory: Path, archive: Path) -> Interpreter | None:
     """Return the copy in ``directory`` for an agent's archive, made where it is missing or older than its parts.
 
-    None where this Python cannot be copied: another system than Linux, another C library than glibc. Raises DiskError.
+    None if this Python cannot be copied: another system than Linux, another C library than glibc. Raises DiskError.
     """
     if sys.platform != "linux":
         return None

@@ -1,4 +1,4 @@
-"""The one door to other programs on the host: every way this project runs a command, and a memo of engines' answers."""
+"""Run other programs on the host, in every way that this project needs, and remember the engines' answers."""
 
 from __future__ import annotations
 
@@ -250,9 +250,9 @@ def piped(argv: Sequence[str]) -> Piped:
 
 
 def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[str]]:
-    """Start a command that leaves a child behind, which is the one to speak with, and ends itself at once.
+    """Start a command that leaves a child behind and ends at once; return the child's standard input and output.
 
-    In a session of its own, in the root folder. Return the files that lines go into and come out of.
+    The child has its own session and the root folder. Both files are text.
 
     Raises EngineUnavailableError.
     """
@@ -266,7 +266,7 @@ def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[s
 
 
 def _start(argv: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
-    """Start a command with settings of Popen; its standard input is closed unless they have one."""
+    """Start a command with settings of Popen; its standard input is /dev/null unless they set one."""
     try:
         return subprocess.Popen(list(argv), **{"stdin": subprocess.DEVNULL, **settings})
     except (FileNotFoundError, PermissionError) as error:
@@ -297,7 +297,7 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode(errors="replace")
 
 
-#: An engine's answer is remembered for this long, while one command runs.
+#: Limit on the age of an engine's answer that one command uses again.
 _GOOD_FOR_S = 60.0
 
 _memo_lock = threading.Lock()

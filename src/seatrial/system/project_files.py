@@ -1,4 +1,4 @@
-"""The small files of a project, which a stranger may have written: read as text, TOML or YAML, in bounded time.
+"""Read a project's small files, which a stranger may have written, as text, TOML or YAML in bounded time.
 
 A link inside the project is followed, one that leads out of it is not: a file of the user's must not end up in an image
 or a message because a project points at it. Nothing here waits: a FIFO and a device are refused before they are opened.
@@ -184,7 +184,7 @@ def _refuse_odd(found: os.stat_result) -> None:
 
 # ----------------------------------------------------------------------------------------------------- TOML
 
-#: tomllib takes about 1 s for one megabyte (3.11, one core of 2025), and so does libyaml; PyYAML's own loader ten.
+#: tomllib takes about 1 s for one megabyte (3.11, one core of 2025), and so does libyaml; PyYAML's own takes 10 s.
 MAX_PARSED_BYTES = 1_000_000
 
 #: Parts of a dotted key; the parser's time grows with their square.
@@ -285,8 +285,8 @@ def filled_in(path: Path, key: str, values: Mapping[str, object]) -> dict[str, A
 
 
 # ----------------------------------------------------------------------------------------------------- YAML
-# Data as JSON has it. Tags are refused: they are for objects. A few lines of aliases stand for gigabytes, so what they
-# stand for is counted before it is built, and each gets its own copy.
+# Only the types of JSON. Tags are refused: they make objects. A few lines of aliases can expand to gigabytes, so the
+# expansion is counted before it is built, and each alias gets its own copy.
 
 #: A spec or a kubeconfig has six levels.
 _MOST_LEVELS = 50

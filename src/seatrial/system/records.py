@@ -270,7 +270,7 @@ class Process:
 
 _TRUST = "trust.json"
 
-#: Permissions kept, the newest; each is some 200 bytes.
+#: Limit on the permissions kept, the newest first; each takes about 200 bytes.
 MAX_ENTRIES = 2000
 _MAX_TRUST_BYTES = 4 << 20
 
@@ -278,8 +278,8 @@ _MAX_TRUST_BYTES = 4 << 20
 class TrustStore:
     """The permissions that the user has granted projects: ``trust.json`` of the state folder.
 
-    Each is a digest of a project's real path and of every line that it requests. A changed, added or removed line is
-    another digest, so a project's file that is rewritten, even by its own training script, needs permission again.
+    Each is a digest of a project's real path and of every line that it requests. A changed, added or removed line
+    changes the digest, so a rewritten file, even one that the training script rewrote, needs permission again.
 
     Attributes:
         problem: why the file counts as empty, in a sentence; None if it could be read or does not exist.

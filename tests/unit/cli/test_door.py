@@ -162,7 +162,7 @@ def test_a_request_of_a_project_cannot_hide_the_others(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_sentence_ends_its_lines_between_words_on_a_terminal_alone(width: int) -> None:
+def test_a_sentence_breaks_between_words_only_on_a_terminal(width: int) -> None:
     sentence = "  cause: NVML is not available: libnvidia-ml.so.1 cannot be loaded " + "x" * 130 + " (no driver)"
     screen = rich.console.Console(file=io.StringIO(), force_terminal=True, width=width)
     lines = terminal.at_words(sentence, screen).splitlines()

@@ -82,7 +82,7 @@ def in_a_log(*how: str) -> list[str]:
 
 
 def once(lines: list[str]) -> list[str]:
-    """Return one line for what goes on, however often a busy machine has printed it."""
+    """Return one line for each activity, even if a busy machine printed it several times."""
     return list(dict.fromkeys(re.sub(r"pip, \d s:", "pip, 1 s:", line) for line in lines))
 
 

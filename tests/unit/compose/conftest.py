@@ -44,7 +44,7 @@ def read(tmp_path: Path, compose_call: list[str]) -> Read:
 
 @pytest.fixture
 def services(read: Read) -> Callable[[Sequence[str]], tuple[ComposeFile, list[Service]]]:
-    """``services(texts)``: a file with a service of each text, and these services: Compose is slow to start."""
+    """Return a function that reads one file with a service for each text: Compose is slow to start."""
 
     def read_together(texts: Sequence[str]) -> tuple[ComposeFile, list[Service]]:
         file = read("services:\n" + "".join(f"  s{number}: {text}\n" for number, text in enumerate(texts)))

@@ -1,4 +1,4 @@
-"""The record of a group: found, changed by several at once, damaged, listed; its outputs and its receipt."""
+"""A group's record: found, changed by several processes, damaged, listed; the group's outputs and its receipt."""
 
 from __future__ import annotations
 

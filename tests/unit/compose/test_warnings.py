@@ -75,7 +75,7 @@ def test_services_without_a_request(services) -> None:
 
 
 def test_the_short_key(services) -> None:
-    """Take what Compose prints, which lacks the key before 2.30."""
+    """Read configurations as Compose prints them: before 2.30 they lack the key."""
     file, _ = services(["{image: x}"])
     for row in constant(__file__, "SHORT_KEYS"):
         service, expected = Service("a", row["config"], "x"), row.get("expected")

@@ -131,7 +131,7 @@ def test_a_kubeconfig_that_is_not_there_is_named_if_it_was_requested(
     tmp_path: Path, named: bool, on: str, status: str
 ) -> None:
     variables = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    if named:  # and the usual one is not taken in its place
+    if named:  # the default file does not replace it
         (tmp_path / ".kube").mkdir()
         (tmp_path / ".kube/config").write_text("apiVersion: v1\n")
         variables["KUBECONFIG"] = str(tmp_path / "none")

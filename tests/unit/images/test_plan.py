@@ -230,7 +230,7 @@ def test_environment_of_another_python_gets_a_warning(project: Path) -> None:
     def on(python: str) -> Resolved:
         return plan_packages(job, script=ScriptFacts(imports=("tqdm",)), cpu_only=True, python=python)
 
-    assert on("3.11").warnings == ("the project asks for Python >=3.12, and this is Python 3.11",)
+    assert on("3.11").warnings == ("the project requires Python >=3.12, and this is Python 3.11",)
     assert on("3.12").warnings == ()
     assert "python" not in [choice.what for choice in on("3.12").choices]
 

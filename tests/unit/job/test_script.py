@@ -57,7 +57,7 @@ def test_what_cannot_be_started_is_no_file(tmp_path: Path, line: str) -> None:
         ("torch.Tensor.data[0]", "import torch\nx.data[0], loss.data", "s += loss_l.data[0]", "loss_l.data[0]"),
     ],
 )
-def test_names_that_packages_had_once_are_seen(tmp_path: Path, name: str, of_today: str, line: str, where: str) -> None:
+def test_names_that_packages_removed_are_found(tmp_path: Path, name: str, of_today: str, line: str, where: str) -> None:
     assert name not in facts_of(tmp_path, of_today).modules
     assert facts_of(tmp_path, f"{of_today}\n{line}\n").modules[name] == f"train.py:3 {where}"
     assert name not in facts_of(tmp_path, line).modules  # data.Field of the project's own module
@@ -71,7 +71,7 @@ def test_names_that_packages_had_once_are_seen(tmp_path: Path, name: str, of_tod
         "pl.Trainer.from_argparse_args(args)",
     ],
 )
-def test_names_that_lightning_2_removed_are_seen(tmp_path: Path, part: str) -> None:
+def test_names_that_lightning_2_removed_are_found(tmp_path: Path, part: str) -> None:
     source = "import pytorch_lightning as pl\n"
     new = "class Net(pl.LightningModule):\n    def on_validation_epoch_end(self): ...\npl.Trainer(devices=2)\n"
     assert "pytorch_lightning.1" not in facts_of(tmp_path, source + new).modules
@@ -117,7 +117,7 @@ def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path)
     assert facts_of(tmp_path, "from core import train\n").imports == ("torch",)
 
 
-def test_a_package_of_a_package_is_not_the_installed_one_of_its_name(tmp_path: Path) -> None:
+def test_a_subpackage_is_not_the_installed_package_of_its_name(tmp_path: Path) -> None:
     for name in ("setup.py", "jax/__init__.py", "jax/typing.py", "jax/numpy/__init__.py", "jax/random.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")

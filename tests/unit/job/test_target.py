@@ -135,13 +135,13 @@ def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> N
     assert ["t.py", *command.arguments] == (tmp_path / "out").read_text().splitlines()
 
 
-def test_a_shell_script_of_a_missing_script_s_name_is_proposed(tmp_path: Path) -> None:
+def test_a_shell_script_with_the_name_of_a_missing_script_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "run_experiment.sh").write_text("python model.py\n")
     with pytest.raises(TargetError, match=r"did you mean run_experiment\.sh\?"):
         resolve_target(["run_experiment.py", "config.json"], None, None, tmp_path, RECIPES)
 
 
-def test_a_folder_that_a_shell_script_finds_itself_in_is_relative() -> None:
+def test_the_folder_of_a_shell_script_is_relative() -> None:
     text = 'cd "$(pwd)"\nHERE=$(cd -- "$(dirname -- "$0")/.." > /dev/null 2>&1 && pwd -P)\npython $HERE/t.py $PWD/x\n'
     [command] = read_shell(text, [], "tools/go.sh", Path())
     assert command.words() == ["./t.py", "--", "./x"]

@@ -142,6 +142,6 @@ def test_axis_title_is_below_its_ticks_and_close_ticks_differ():
     assert len(shown) >= 4 and len(set(shown)) == len(shown) and "0.9998" in shown
 
 
-def test_between_two_trials_stands_no_tick() -> None:
+def test_no_tick_lies_between_two_trials() -> None:
     drawn = draw(a_plot((0.0, 62.0), (1.0, 66.0)))
     assert re.findall(r'text-anchor="(?:middle|end)">([\d.]+)</text>', drawn.partition("M")[2])[-2:] == ["0", "1"]

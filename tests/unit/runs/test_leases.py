@@ -140,7 +140,7 @@ def test_two_users_share_the_folder():
         "leases = Leases(Path(sys.argv[2]), lambda handle: True)\n"
         "with leases.locked(): leases.take([f'GPU-{sys.argv[1]}'], f'run-{sys.argv[1]}'); print(leases.current())"
     )
-    with TemporaryDirectory() as folder:  # each start of pytest closes its own folders to others
+    with TemporaryDirectory() as folder:  # pytest makes its own folders unreadable for others
         Path(folder).chmod(0o1777)
         for uid in ("1001", "1002"):
             argv = [sys.executable, "-c", program, uid, folder]

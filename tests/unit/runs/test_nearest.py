@@ -41,7 +41,7 @@ def test_a_project_inside_another_has_its_own(project: Path, environ: dict[str, 
 def test_a_model_is_looked_for_where_the_runs_are(
     project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (project.parent / ".git").mkdir()  # the project is one by -C alone
+    (project.parent / ".git").mkdir()  # only -C makes the folder a project
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(project)
@@ -61,7 +61,7 @@ def test_a_folder_that_is_named_is_intended(
 def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
     project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seatrial.runs.status.finalise", lambda run, environ: None)  # it lives
+    monkeypatch.setattr("seatrial.runs.status.finalise", lambda run, environ: None)  # the run is live
     run = RunStore(project, Host(environ)).run(RUN)
     target = Target(kind="script", value="a b.py", args=("--lr", "0.1"))
     run.save_plan(a_plan(job=Job(project=project, target=target), backend="local", image=None, container=None))

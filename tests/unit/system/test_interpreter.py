@@ -70,6 +70,6 @@ def test_a_copy_is_made_once_and_again_when_a_library_has_changed(tmp_path: Path
     kept = json.loads(index.read_bytes())
     changed = {path: [0, size] for path, (_, size) in kept["sources"].items()}
     index.write_text(json.dumps({**kept, "sources": changed}))
-    assert agent_archive.build_interpreter(tmp_path, archive) == first  # of the same content
+    assert agent_archive.build_interpreter(tmp_path, archive) == first  # the content is the same
     assert json.loads(index.read_bytes()) == kept
     assert not list(tmp_path.glob(".python-*"))

@@ -1,6 +1,6 @@
 """Measure steps of Keras and TensorFlow: ``fit`` by its list of callbacks, own loops by the optimizer or tf.function.
 
-Of JAX report the version, the compilations and the backends, and join its processes on several nodes: calls of compiled
+For JAX, report the version, the compilations and the backends, and join its processes on several nodes. Compiled
 functions run in C++ without Python, so neither calls nor steps are counted. Source: jax.monitoring; the names in
 jax/_src/dispatch.py; jax/_src/distributed.py of 0.10.2.
 

@@ -51,7 +51,7 @@ class Recorder(StepLines):
         passes: backward passes begun, in the thread that trains once it has stepped.
         becomes_plain: called before plain steps with the batches of each; returns False if those must be observed.
         looks_closely: called after plain steps. drawn: returns the examples in a number of their batches.
-        taken: the thread that trains has stepped.
+        taken: True once the thread that trains has stepped.
         thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
         at_ends: called before the last line.

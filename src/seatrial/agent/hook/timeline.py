@@ -145,9 +145,9 @@ class StepLines:
     Attributes:
         elsewhere: steps of threads other than the one that trains.
         unused: batches with no backward pass before the loader's next.
-        facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
-        extras: called for more keys of a line.
-        examples_a_step: returns what windows show of a step's examples; 0 where they do not.
+        facts: known facts of the training: loaders, precision, device. Reported again after each change.
+        extras: functions that return more keys of a line.
+        examples_a_step: returns a step's examples, as windows count them; 0 if they count none.
     """
 
     def __init__(self) -> None:

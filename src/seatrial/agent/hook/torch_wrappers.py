@@ -1,4 +1,4 @@
-"""Wrap what a window looks at: copies, what waits for the GPU, and the model's call; mark the phases on the GPU."""
+"""Wrap the calls that a window observes: copies, waits for the GPU, the model. Mark the phases on the GPU."""
 
 import os
 import sys
@@ -85,10 +85,10 @@ _INDEXED = ("__getitem__", "__setitem__")
 
 
 class WindowWrappers:
-    """Wrappers that are placed while a window is open, and what they have seen in it.
+    """Wrappers that are in place while a window is open, and their observations.
 
     Attributes:
-        open: whether this step is looked at; ``mark`` is for then only.
+        open: True while a step is observed; only then is ``mark`` called.
     """
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:

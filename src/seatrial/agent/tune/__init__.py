@@ -1,7 +1,7 @@
 """`seatrial tune`: the program that the agent starts in place of the script, which runs the script again and again.
 
 It is a process of the target's like any other: what it finds out goes to $SEATRIAL_EVENTS as reports, no evidence.
-Its orders are a file that the agent writes, with the command that starts it.
+The agent writes its orders (Spec) to a file, and makes the command that starts it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Read and make CDI specs: the files by which an engine knows how a named device gets into a container.
+"""Read and write CDI specs: the files by which an engine adds a named device to a container.
 
 An engine reads every ``*.json`` and ``*.yaml`` in its spec folders; a device is named ``vendor/class=device``,
 e.g. ``nvidia.com/gpu=0``. Format: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
@@ -25,7 +25,7 @@ from seatrial.system.text import as_typed, shown
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-#: The kind of NVIDIA's GPUs.
+#: CDI kind of NVIDIA's GPUs.
 CDI_KIND = "nvidia.com/gpu"
 
 #: Folders that engines read by default; a later one wins over an earlier one. Source: container-device-interface,
@@ -191,14 +191,14 @@ SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"
 def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> str:
     """Return the spec of a machine's GPUs as YAML, in the lowest version that can express it.
 
-    For hosts that have a driver and no toolkit. A driver alone brings no nvidia-cdi-hook, so nothing can refresh the
-    container's linker cache or make links in it: each library is mounted under the names that programs ask for, in the
-    folders that linkers search by themselves.
+    For hosts with a driver and without a toolkit. A driver has no nvidia-cdi-hook, so no program can refresh the
+    container's linker cache or make links. Each library is therefore mounted under every name that programs open, in
+    the linker's default folders.
 
     Args:
-        gpus: of NVML's inventory. root: stands for ``/`` when files are looked for.
+        gpus: from NVML's inventory. root: stands for ``/`` in searches for files.
 
-    Raises GpuContractError when the driver is not complete or has no GPU: such a spec would only fail later.
+    Raises GpuContractError: the driver is incomplete or has no GPU, so the spec would fail later.
     """
     import yaml  # takes 90 ms, and few specs are made
 

@@ -1,4 +1,4 @@
-"""Command lines of the engines: their differences, addresses, questions with a time limit; errors in their words."""
+"""Clients of the engines: their differences, addresses, queries with a time limit, and errors in the engines' words."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def last_line(stderr: str) -> str:
 
 
 def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> SeatrialError | None:
-    """Return the error that the catalogue has for these words; None where it has none."""
+    """Return the error that the catalogue has for these words; None if it has none."""
     match = first_in(stderr, layers)
     if match is None:
         return None

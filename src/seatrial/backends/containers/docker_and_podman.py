@@ -148,7 +148,7 @@ class Podman(ContainerEngine):
         about = None
         with contextlib.suppress(SeatrialError):
             about = self.client.inspect("container", handle.id)
-        if about is None:  # it is gone
+        if about is None:  # the container is gone
             return super().open_log(handle)
         logs = [*self.client.call, "container", "logs", handle.id]
         wait = shlex.join([*self.client.call, "container", "wait", handle.id])

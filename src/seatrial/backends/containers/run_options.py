@@ -1,4 +1,4 @@
-"""ContainerPlan → the options of one container, and the argv that is printed and run; the host's variables for it."""
+"""Translate a ContainerPlan into a container's options and argv, as printed and as run; read the host's variables."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run_argv(
     - ``--pull never``: images are pulled before, with progress and with our own errors.
 
     Args:
-        bare_tmpfs: ends the options of each tmpfs.
-        more: options of an engine or a call (log driver, detach …): long flags with underscores.
+        bare_tmpfs: last options of each tmpfs.
+        more: options of an engine or a call (log_driver, detach …), as long flags with underscores.
     """
     options = {
         "cap_add": container.capabilities,
@@ -79,7 +79,7 @@ def run_argv(
 
 
 def mount_option(mount: Mount) -> str:
-    """Return the value of ``--mount``, which engines read as a line of CSV: names may hold commas."""
+    """Return the value of ``--mount``, quoted as a line of CSV: a path may contain commas."""
     line, fields = io.StringIO(), ["type=bind", f"source={mount.source}", f"target={mount.target}"]
     csv.writer(line, lineterminator="").writerow([*fields, "readonly"] if mount.read_only else fields)
     return line.getvalue()

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def kubeconfigs(host: Host, root: str = "") -> Iterator[Path]:
-    """Yield the files that exist, of those that KUBECONFIG names, or the usual one. ``root`` stands for ``/``."""
+    """Yield the existing files that KUBECONFIG names, or else the default one. ``root`` stands for ``/``."""
     home = host.env.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  Path's raises without a home
     for name in host.env.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
         path = Path(root + (home + name[1:] if name.startswith("~/") else name))

@@ -97,7 +97,7 @@ def agent_plan(plan: Plan) -> str:
 
 
 def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
-    """Return ``HOST:PORT`` of every node; of node 0 alone where the others have no name."""
+    """Return ``HOST:PORT`` of every node, or of node 0 alone if the others have no name."""
     row = KINDS[cluster.kind]
     nodes = range(cluster.nodes if row.names_all else 1)
     return tuple(f"{row.host.format(name=cluster.name, node=node)}:{cluster.port}" for node in nodes)

@@ -1,4 +1,4 @@
-"""The pod that every kind of workload shares: limits, volumes, security, GPUs, what it mounts; its admission."""
+"""Render the pod that every kind of workload shares: limits, volumes, mounts, security, GPUs; check its admission."""
 
 from __future__ import annotations
 
@@ -289,10 +289,10 @@ _PATTERNS = {"LABEL": _LABEL, "SUBDOMAIN": _SUBDOMAIN, "MANAGER": _SUBDOMAIN.rep
 
 
 def check_admission(manifest: Mapping[str, Any], file: str | None) -> None:
-    """Check a manifest by the operators' rules, before anything is made. Raises UsageError for the first broken one.
+    """Check a manifest by the operators' rules before submission. Raises UsageError for the first violation.
 
     Args:
-        file: where the user wrote it.
+        file: the user's file with the manifest; None if we wrote it.
     """
     for operator, table in own_table(_ADMISSION).items():
         for rule in table["rules"] if manifest["kind"] in table["kinds"] else ():

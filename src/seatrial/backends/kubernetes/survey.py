@@ -1,4 +1,4 @@
-"""Read what a cluster reports: its version and nodes' GPUs, and the pods and workloads of a run as State."""
+"""Read a cluster's reports: its version, the GPUs of its nodes, and a run's pods and workloads as State."""
 
 from __future__ import annotations
 
@@ -325,9 +325,9 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
 
 
 def workload_state(workloads: Sequence[Object]) -> tuple[str, str | None]:
-    """Return ``active``, ``done`` or ``failed`` of the run's workload, and its controller's message on the end.
+    """Return ``active``, ``done`` or ``failed`` for the run's workload, and its controller's message on the end.
 
-    ``unknown`` until its controller has acted; ``active`` while it goes on, waits or is suspended.
+    ``unknown`` until the controller has acted; ``active`` while the workload runs, waits or is suspended.
 
     Source: conditions of batch/v1 and trainer (Complete, Failed), of kubeflow.org/v1 (Succeeded, Failed) and of
     jobset.x-k8s.io (Completed, Failed).

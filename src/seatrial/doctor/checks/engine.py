@@ -50,7 +50,7 @@ def _podman(machine: Machine) -> Verdict:
 
 
 def _responds(machine: Machine, name: str, other: str, install: str | None = None) -> Verdict:
-    """Report whether an engine answers; no more than a warning where the other one works, and may be taken."""
+    """Check that an engine answers; only warn if ``--on`` is auto and the other engine works."""
     if not machine.asks_for(name):
         return skipped(f"--on {machine.on} was given")
     title, info = name.capitalize(), machine.docker_info if name == "docker" else machine.podman_info
@@ -142,7 +142,7 @@ def _path_of(machine: Machine, pid: str) -> list[str]:
     return [f"{folder}/" for folder in path.split(":") if folder]
 
 
-#: One repository for every distribution of a package format, its key in a keyring of its own. Source, read in November
+#: One repository serves all distributions of a package format; its key has its own keyring. Source, read in November
 #: 2026: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
 REPOSITORY = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"

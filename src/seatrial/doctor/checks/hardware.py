@@ -1,4 +1,4 @@
-"""Layers 1 and 2: a GPU is on the bus and answers; its kernel driver is loaded and lets CUDA in."""
+"""Layers 1 and 2: a GPU is on the bus and answers; its kernel driver is loaded and accepts CUDA."""
 
 from __future__ import annotations
 

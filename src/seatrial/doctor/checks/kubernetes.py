@@ -52,7 +52,7 @@ def _cluster(machine: Machine) -> ClusterObjects:
 @KUBERNETES.check("reachable", "The cluster responds", "k8s-unreachable", needs="", skips=False, timeout_s=26)
 def _reachable(machine: Machine) -> Verdict:
     path = machine.kubeconfig
-    severity = None if machine.on == "k8s" else "warning"  # who named the cluster has no other
+    severity = None if machine.on == "k8s" else "warning"  # --on k8s leaves no other backend
     if path is None:
         why = not_configured(machine.host)
         named = machine.host.env.get("KUBECONFIG")

@@ -1,4 +1,4 @@
-"""Layers 5 and 6: the container toolkit, which lets Docker hand over a GPU; and CDI specs, which name GPUs."""
+"""Layers 5 and 6: the container toolkit, which gives containers access to GPUs, and CDI specs, which name GPUs."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _gb(size_bytes: int) -> str:
 
 
 def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
-    """Return each framework above the base and about how many bytes it has, the first first."""
+    """Return each framework above the base with its approximate size in bytes, the main one first."""
     first = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
     brought = framework_image(image.base or "")
     apart = "build" not in image.stack or (brought is not None and brought.framework == first)

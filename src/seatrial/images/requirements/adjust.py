@@ -39,16 +39,16 @@ def installable(needs: Needs) -> Needs:
 
 
 def _of_an_index(needs: Needs) -> Needs:
-    """Leave the version open of packages that conda built, ``numpy @ file:///home/conda/…/work`` in a frozen list.
+    """Leave open the version of each package that conda built: ``numpy @ file:///home/conda/…/work`` in a frozen list.
 
-    Those of conda's own tools, which the table of packages does not have, are left out.
+    Leave out conda's own tools, which are not in the table of packages.
     """
     lines = needs.requirements.lines
     built = {line: each.name for line in lines if (each := parsed(line)) and (each.url or "").startswith("file:")}
     if not built:
         return needs
     names = ", ".join([*built.values()][:5]) + (f" and {len(built) - 5} more" if len(built) > 5 else "")
-    note = f"{needs.source} names files of the machine that it was made on, for {names}: no version, or left out"
+    note = f"{needs.source} has files of another machine for {names}: their version is left open, or they are left out"
     own = {line: known_package(name) for line, name in built.items()}
     return needs.with_lines(filter(None, (own.get(line, line) for line in lines)), warning=note)
 
@@ -67,7 +67,7 @@ def _without_python(needs: Needs) -> Needs:
     for each in named.values():
         pinned = re.fullmatch(r"={2,3}(\d+\.\d+)\S*", str(each.specifier))
         wanted &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
-    use = "taken for the Python that it asks for"
+    use = "read as the required Python"
     if not any(wanted.contains(f"{python}.99") for python in PYTHONS):
         use, wanted = "left out, as no image has that Python", needs.python
     note = f"{needs.source} lists {', '.join(named)}, which pip cannot install: {use}"

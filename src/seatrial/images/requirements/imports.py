@@ -194,7 +194,7 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
 def elsewhere_in_the_project(
     script: ScriptFacts, own: dict[str, Path], absent: list[str], project: Path
 ) -> Iterator[str]:
-    """Yield warnings of the project's own modules that the target will not find, and of a line that will fail."""
+    """Yield warnings about the project's own modules that the target cannot import, and about a line that fails."""
     if own:
         lies = [
             f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"
@@ -211,15 +211,15 @@ def elsewhere_in_the_project(
         if folder:
             remedy = f"the git submodule {folder} is empty: git submodule update --init --recursive"
         elif builder := _built_by_ffi(project / where.rpartition(":")[0]):
-            remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, by a "
-            remedy += "function of torchvision.ops for example"
+            remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, for "
+            remedy += "example by a function of torchvision.ops"
         yield f"{where} imports {name}, which is not in the project: {remedy}"
     if loss := script.modules.get("torch.Tensor.data[0]"):
-        yield f"{loss}: since torch 0.5 this fails for a loss, which has no dimension; replace it by loss.item()"
+        yield f"{loss}: since torch 1.0 this fails for a loss, which has no dimension; replace it by loss.item()"
 
 
 def _built_by_ffi(module: Path) -> str | None:
-    """Return the build.py that compiles a module's extension with torch.utils.ffi, which torch 0.4 had; or None."""
+    """Return the build.py that compiles a module's extension with torch 0.4's torch.utils.ffi; None if none does."""
     scripts = [folder / "build.py" for folder in module.parents[:2]]
     found = (each for each in scripts if is_file(each) and "torch.utils.ffi" in each.read_text(errors="replace"))
     return next((f"{each.parent.name}/{each.name}" for each in found), None)

@@ -47,9 +47,9 @@ _REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
 
 
 def further_lists(folder: Path, script_dir: Path) -> list[str]:
-    """Name ``requirements/runtime.txt``, ``requirements-train.txt`` and the like, the likeliest first.
+    """List ``requirements/runtime.txt``, ``requirements-train.txt`` and the like, the likeliest first.
 
-    A list called as the script's folder is, ``requirements/client.txt`` of ``client/main.py``, goes before all others.
+    A list with the name of the script's folder, ``requirements/client.txt`` for ``client/main.py``, comes first.
     """
     found: dict[str, tuple[int, str]] = {}
     for path in (
@@ -67,7 +67,7 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
 
 
 def further_environments(folder: Path) -> list[str]:
-    """Name conda's lists with other names, ``env_gpu.yaml`` and ``requirements.yml``, those for GPUs first."""
+    """List conda's files with other names, ``env_gpu.yaml`` and ``requirements.yml``, those for GPUs first."""
     found = {}
     for path in islice(sorted(folder.glob("*.y*ml")), _MOST_LISTS):
         words = set(re.split(r"[\W\d_]+", path.stem.lower()))

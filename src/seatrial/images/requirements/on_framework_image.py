@@ -1,4 +1,4 @@
-"""Plan onto a base image that brings its framework: its packages stay, and the project's lines for them give way."""
+"""Plan on a framework image: the image's packages stay, and the project's lines for them are dropped."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _PORT = "port it to TensorFlow 2, for a start with `import tensorflow.compat.v1 
 
 
 def onto_framework_image(base: str, script: ScriptFacts, needs: Needs, machine: TargetMachine | None) -> Needs:
-    """Return the needs as they are above an image that brings its framework; unchanged where none does.
+    """Adjust the needs to a framework image; return them unchanged if there is none.
 
-    That image is the user's base. For TensorFlow 1, which has no wheel for any Python of a plan, it is NVIDIA's last.
+    The image is the user's base. For TensorFlow 1, which has no wheel for any Python of a plan, it is NVIDIA's last.
 
     Raises StackError: the image for TensorFlow 1 has no code for the machine's GPUs, or its driver is too old.
     """
@@ -44,9 +44,9 @@ def onto_framework_image(base: str, script: ScriptFacts, needs: Needs, machine: 
 
 
 def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | None) -> str | None:
-    """Return the line, or the place in the code, that only TensorFlow 1 does for; None if there is none.
+    """Return the line, or the place in the code, that needs TensorFlow 1; None if there is none.
 
-    Where a list admits TensorFlow 2 alone, the code is not what decides.
+    A list that admits only TensorFlow 2 overrides the code.
     """
     found = needs.requirements
     listed = [line for line in (*found.lines, *found.constraints) if PACKAGES.get(_name(line)) == "tensorflow"]
@@ -65,7 +65,7 @@ def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | No
 
 
 def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine | None) -> Needs:
-    """Leave out what the image has, keep the rest to releases that run with it, and note each version that differs."""
+    """Drop lines for the image's packages, restrict the others to releases that run on it, and note each change."""
     found, notes, lines = needs.requirements, [why], []
     only = f", the only TensorFlow 1 with code for {_gpus(machine)}" if image.image == TENSORFLOW_1 else ""
     for line in found.lines:
@@ -85,7 +85,7 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
     constraints = [line for line in found.constraints if _releases(_name(line), image) is None]
     constraints += [f"{name}{bound}" for name, bound in image.bounds.items()]
     if image.python and not found.python.contains(f"{image.python}.99"):
-        notes.append(f"the project asks for Python {found.python}, and the image's stays")
+        notes.append(f"the project requires Python {found.python}, and the image's Python stays")
     requirements = replace(found, lines=tuple(lines), constraints=tuple(constraints), python=SpecifierSet())
     imports = (each for each in needs.imports if image.framework not in (each, BUILT_ON.get(each)))
     return replace(
@@ -110,7 +110,7 @@ def _choices(image: FrameworkImage, reason: str, machine: TargetMachine | None) 
 
 
 def _releases(name: str, image: FrameworkImage) -> str | None:
-    """Return the releases of a package that do above the image, "" for its own; None where the project decides."""
+    """Return the releases of a package that run on the image, "" for its own; None if the project decides."""
     if PACKAGES.get(name) == image.framework:
         return f"=={image.wheel.version}" if image.wheel else ""
     return {**dict.fromkeys(PARTNERS.get(image.framework, ()), ""), **image.bounds, **image.packages}.get(name)
@@ -135,6 +135,6 @@ def _name(line: str) -> str:
 
 
 def kept_packages(image: FrameworkImage) -> tuple[str, ...]:
-    """Return the names of the packages that nothing above the image may replace."""
+    """Return the names of the packages that no layer above the image may replace."""
     named = image.packages or (image.framework, *PARTNERS.get(image.framework, ()), "numpy", "jaxlib")
     return tuple(sorted({*named, *(name for name, of in PACKAGES.items() if of == image.framework)}))

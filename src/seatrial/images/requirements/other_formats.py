@@ -96,9 +96,9 @@ def read_environment(file: Path) -> Requirements:
 
 
 def read_list(file: Path, project: Path) -> Requirements:
-    """Read a requirements.txt in pip's format or, as people call that one too, what ``conda list`` prints.
+    """Read a requirements.txt in pip's format, or the output of ``conda list`` under the same name.
 
-    Its ``--explicit`` form has addresses of packages for one platform; of those, names and versions are taken.
+    The ``--explicit`` form has URLs of packages for one platform, which give names and versions.
 
     Raises ConfigError naming ``file:line``.
     """

@@ -35,7 +35,7 @@ _OWN_OPTION = re.compile(r"\s--?[a-z]")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
 #: A folder of the project's.
 _INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
-#: Folders in which conda's packages are built, as pip freeze names them: the version is not in the line.
+#: Build folders of conda's packages in the output of pip freeze. Such a line has no version.
 _BUILT_BY_CONDA = re.compile(r"/(?:feedstock_root|croot|build_artifacts|tmp/build|conda-bld|concourse)/|_\d{9,}/work$")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
 
@@ -360,7 +360,7 @@ class Needs:
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself.
-        image: the base, where it brings its framework. image_choices: the plan's lines about it.
+        image: the base if it is a framework image. image_choices: the plan's lines about it.
     """
 
     requirements: Requirements

@@ -342,7 +342,7 @@ def _has(found: Requirements, package: str) -> bool:
 
 
 def _environments(gym: str, have: Collection[str | None], script_dir: Path, project: Path) -> list[str]:
-    """Return what Gym's environments need, whose names stand in quotes in the script's folder or a configuration."""
+    """Return the packages of Gym's environments that the script's folder or a configuration names in quotes."""
     files = [*script_dir.glob("*.py"), *project.glob("*/*.py"), *project.glob("conf*/**/*.*"), *project.glob("*.*ml")]
     read = [path for path in sorted({*files})[:300] if path.suffix in (".py", ".yaml", ".yml", ".json")]
     text = "\n".join(read_sources(read, project, _MOST_SOURCE_BYTES))
@@ -386,17 +386,17 @@ def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple
     Raises ConfigError naming the file.
     """
     warnings = []
-    if source.endswith((".txt", ".yml", ".yaml")) and not _admits(listed):  # conda's, from when that was current
-        warnings.append(f"{source} asks for Python {listed}, which seatrial does not support: not used")
+    if source.endswith((".txt", ".yml", ".yaml")) and not _admits(listed):  # an old list of conda's
+        warnings.append(f"{source} requires Python {listed}, which seatrial does not support: not used")
         listed = SpecifierSet()
     found = requires_python(project / "pyproject.toml") & listed
     for place, specifier in _wishes(project, source):
         if _admits(found & specifier):
             found &= specifier
         elif _admits(specifier):
-            warnings.append(f"{place} asks for Python {specifier}, and the project excludes it ({found}): not used")
+            warnings.append(f"{place} requires Python {specifier}, and the project excludes it ({found}): not used")
         else:
-            warnings.append(f"{place} asks for Python {specifier}, which seatrial does not support: not used")
+            warnings.append(f"{place} requires Python {specifier}, which seatrial does not support: not used")
     return found, tuple(warnings)
 
 

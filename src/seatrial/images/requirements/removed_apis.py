@@ -71,9 +71,9 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
 
 
 def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
-    """Return the needs with packages old enough for the code and packages pinned; () where nothing is in the way.
+    """Return the needs with releases old enough for the code and the pins; () if no release is too new.
 
-    Where the project leaves its release open, it is ours to choose.
+    Only a release that the project leaves open is chosen here.
     """
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
     keras = ((name, first, f"{where} imports {module}") for name, first, where, module in _old_keras(script))
@@ -83,7 +83,7 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
             needs = needs.changed(held, why=f"{name}<{since}, as {why}")
             names.add(name)
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
-        held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last that builds for newer Pythons
+        held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last release that builds on newer Pythons
         needs = needs.changed(held, why=f"pyyaml<5.4, as {where} names no Loader")
     return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
 
@@ -96,7 +96,7 @@ def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]
 
 
 def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) -> str | None:
-    """Return where the code imports what no Keras of a TensorFlow 2 for this machine has; None if it does not."""
+    """Return the place of an import that every Keras for this machine's TensorFlow 2 lacks; None if there is none."""
     builds = (Candidate(wheel, wheel.python[1]) for wheel in wheels("tensorflow"))
     fits = (
         each for each in builds if not code_for_every_gpu(each, Constraints("tensorflow"), machine or TargetMachine())

@@ -25,7 +25,7 @@ from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
 
-#: A line with one release of a package, or of its patches.
+#: A line that pins one release of a package, or its patch releases.
 _PINNED = re.compile(r"[\w.-]+\s*==\s*([\d.]+?)(?:\.\*)?")
 
 #: A wheel is unpacked to about three times its size (torch 2.13, numpy, scipy).
@@ -88,11 +88,11 @@ def resolve_packages(
     return _PackageChoice(resolver, job, needs, barred, choose, own_base).made(base, resolved)
 
 
-#: Most lines left out, lines of a list that is taken for a frozen one (each left out takes a run of uv, and longer ones
-#: take minutes), and the lock file in a reason.
+#: Limit on lines left out (each takes a run of uv); least and most lines of a frozen list (a longer one takes minutes);
+#: the lock file in a reason.
 _MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, (40, 200), re.compile(r"(\S+\.lock) pins")
 
-#: Packages → what their source takes besides a C compiler. Source: their pages on installation from source.
+#: Package → tools that compile it, besides a C compiler. Source: the package's page on installation from source.
 _UNBUILDABLE = {
     "scipy": "Fortran and BLAS",
     "numba": "LLVM",
@@ -159,9 +159,9 @@ class _PackageChoice:
         return base, resolved
 
     def _with_next_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
-        """Take the next release that has a wheel for the image's Python, where a pin has some for older ones alone.
+        """Replace each pin that has wheels only for older Pythons by the next release with one for the image's Python.
 
-        A pin without any wheel stays: pip builds it, as most such packages are plain Python.
+        A pin without any wheel stays: pip builds it, and most such packages are pure Python.
         """
         request = self._request(resolved)
         answer = self._answer(request) if request is not None else None
@@ -191,9 +191,9 @@ class _PackageChoice:
         return self.choose(self.barred, self.needs)
 
     def _left_out(self, answer: Unsatisfiable) -> Needs | None:
-        """Return the needs without a pin of a lock file, or a line of a frozen list that nothing imports, that is gone.
+        """Return the needs without one line that the index lost: a lock's pin, or a frozen line that nothing imports.
 
-        Indexes lose releases, and a frozen list has what another machine's image brought along.
+        An index loses releases, and a frozen list has the packages of another machine's image.
         """
         needs, found = self.needs, self.needs.requirements
         name = canonicalize_name(answer.no_package or answer.no_version or "")
@@ -227,7 +227,7 @@ class _PackageChoice:
                     break
                 return base, resolved, Checked(warnings=_unchecked(answer, request, self.bounded))
             if isinstance(answer, Lock):
-                hidden = at_odds & set(map(canonicalize_name, answer.from_source))  # what it requires is not known here
+                hidden = at_odds & set(map(canonicalize_name, answer.from_source))  # its requirements are unknown
                 usable += [] if hidden else [(base, resolved, answer)]
                 if not answer.from_source:
                     break
@@ -260,13 +260,13 @@ class _PackageChoice:
         return base, resolved, self._locked(resolved, best[2])
 
     def _refuse_unbuildable(self, lock: Lock, resolved: Resolved) -> None:
-        """Raise ConfigError for a listed release without a wheel whose source takes more than a C compiler."""
+        """Raise ConfigError for a listed release without a wheel whose source needs more than a C compiler."""
         for name in map(canonicalize_name, lock.from_source):
             if name in _UNBUILDABLE and name in self.bounded and not self.own_base:
                 older = self.bounded[name].replace("==", ">=")
                 raise ConfigError(
                     f"{self._named(name)} has no wheel for Python {resolved.stack.python} or another in question",
-                    cause=f"compiling it takes {_UNBUILDABLE[name]}",
+                    cause=f"compiling it needs {_UNBUILDABLE[name]}",
                     run=f"write {older} in {self.needs.source}",
                 )
 
@@ -294,7 +294,7 @@ class _PackageChoice:
         if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in OF_TORCH:
             return self.resolver.resolve(
                 replace(request, excluded=(*request.excluded, *OF_TORCH))
-            )  # a build on PyTorch's index alone
+            )  # only PyTorch's index has this build
         return answer
 
     def _demanded(self, request: ResolveRequest) -> str | None:
@@ -376,7 +376,7 @@ class _PackageChoice:
 
 
 def _requiring(cause: str) -> set[str]:
-    """Return the packages that uv's explanation shows as requiring what others exclude: ``x==1 depends on y<2``."""
+    """Return the packages that, by uv's explanation, require a release that others exclude: ``x==1 depends on y<2``."""
     return set(map(canonicalize_name, re.findall(r"([A-Za-z][\w.-]*\w)(?:==\S+)? depends? on", cause)))
 
 

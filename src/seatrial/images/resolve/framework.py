@@ -83,7 +83,7 @@ def resolve_frameworks(
         ConfigError: the project's own requirements exclude each other.
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
-    if python:  # a project may list one release of a framework for each
+    if python:  # a list may have one release of a framework for each
         found = replace(found, lines=tuple(line for line in found.lines if _is_for(line, python)))
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
@@ -222,7 +222,7 @@ def _constraints(
 
 
 def _is_cpu_jax(found: Requirements) -> bool:
-    """Return True if a list names JAX's CPU build, ``jax[cpu]``: with another framework it is not what computes."""
+    """Return True if a list names JAX's CPU build, ``jax[cpu]``: next to another framework it stays on the CPU."""
     return any("cpu" in each.extras for each in found.of("jax"))
 
 
@@ -308,7 +308,7 @@ def framework_place(found: Requirements) -> int | None:
 
 
 def _is_for(line: str, python: str) -> bool:
-    """Return True if the line's marker, if it has one, is true on this Python."""
+    """Return True if the line has no marker, or its marker is true on this Python."""
     marker = requirement.marker if (requirement := parsed(line)) else None
     return marker is None or marker.evaluate(
         {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}

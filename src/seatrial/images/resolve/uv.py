@@ -72,7 +72,7 @@ class ResolveRequest:
     Attributes:
         lines, constraints: requirements without options, URLs and hashes.
         python: ``3.11``.
-        dependencies: their requirements are resolved as well. lowest: the oldest releases that fit, not the newest.
+        dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.

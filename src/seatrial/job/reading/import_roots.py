@@ -97,7 +97,7 @@ class ImportRoots:
                 return
 
     def _folders(self) -> list[Path]:
-        """List the folders at the project's top, without hidden ones and packages, whose modules have longer names."""
+        """List the project's top folders without hidden folders and packages: a package's modules have longer names."""
         if self._top_folders is None:
             try:
                 inside = sorted(self.project.iterdir())[:_MOST_FOLDERS]

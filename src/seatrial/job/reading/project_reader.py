@@ -35,7 +35,7 @@ from seatrial.system.project_files import read_sources
 _MOST_UNITS = 5_000
 _MOST_PATHS = 100
 
-#: Folders of Hydra's configurations, the key that names what they make, and most modules and bytes that are read so.
+#: Folders of Hydra's configurations, the key that names a class, and the limits on modules and bytes read for them.
 _CONFIGURATIONS, _TARGET = ("conf", "config", "configs", "src/configs"), re.compile(r"_target_:\s*[\"']?([\w.]+)")
 _MOST_MODULES, _MOST_BYTES = 300, 5_000_000
 
@@ -158,7 +158,7 @@ class ProjectReader:
         )
 
     def _import_by_text(self) -> bool:
-        """Queue modules whose names are made of constants and of the arguments: ``import_module(f"nets.{name}")``."""
+        """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
         texts = [self.writes.text(call.args[0], unit) for unit, call in self.imported_by_text]
         self.imported_by_text.clear()
         for text in filter(None, texts):

@@ -77,10 +77,10 @@ _TENSORFLOW_1 = {
     *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
 }
 
-#: Names of TensorFlow 2's own ways: code with one of them has branches for both, or is TensorFlow 2.
+#: Names that TensorFlow 2 added: code with one of them has branches for both, or is TensorFlow 2.
 _TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
 
-#: Functions that load a package which no import names, as scripts call them → their own names. Sources: "Install" of
+#: Functions that load a package without an import, as scripts call them → their full names. Sources: "Install" of
 #: docs.xarray.dev and pandas.pydata.org.
 _LOADING = {
     **{f"{xr}.{name}": "xarray.open_dataset" for xr in ("xr", "xarray") for name in ("open_dataset", "open_mfdataset")},
@@ -93,7 +93,7 @@ _LOADING = {
 
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
-#: Names that a package had once, as code writes them → the name that tables of removed ones have.
+#: Names that a package removed, as code writes them → their names in the tables of removed APIs.
 #: Sources: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations", where np.bool is back in 2.0;
 #: github.com/pytorch/text/releases, 0.9.0 and 0.12.0.
 _ONCE = {
@@ -104,7 +104,7 @@ _ONCE = {
         for name in ("Field", "BucketIterator")
     },
 }
-#: Before a name that tables have a row for, in a sign.
+#: Prefix of a sign for a name that has a row in the tables.
 NAMED = "named:"
 
 #: Characters of a literal path; longer text is something else.
@@ -118,7 +118,6 @@ _ASKS |= {"IntPrompt.ask", "breakpoint", "pdb.set_trace", "code.interact", "getp
 #: Most parts read of a dotted name.
 MOST_PARTS = 20
 
-#: Kinds of nodes that can be a sign of something; most are not.
 #: Methods and arguments that Lightning 2.0 removed. Source: lightning.ai/docs/pytorch/2.0.0/upgrade/from_1_9.html.
 LIGHTNING_1 = {"training_epoch_end", "validation_epoch_end", "test_epoch_end"}
 _TRAINER_OF_1 = {
@@ -127,6 +126,7 @@ _TRAINER_OF_1 = {
     *("terminate_on_nan", "flush_logs_every_n_steps", "multiple_trainloader_mode", "distributed_backend"),
 }
 
+#: Kinds of nodes that can be a sign of something; most are not.
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
 
 

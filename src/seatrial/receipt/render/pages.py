@@ -1,4 +1,4 @@
-"""HTML pages from templates, all in one look; the receipt's is one file without scripts that loads nothing.
+"""Render HTML pages from templates in one look; the receipt's is one file without scripts that loads nothing.
 
 Values are escaped; only our own drawings are not.
 """

@@ -73,7 +73,7 @@ def draw(
         parts.append(f'<path class="grid" d="M{LEFT} {at_y(y):.1f}H{width - RIGHT}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{at_y(y) + 3.5:.1f}" text-anchor="end">{words}</text>')
     about = max(2, (width - LEFT - RIGHT) // _TICK_WIDTH)
-    counted = len({*xs}) > 1 and all(x == int(x) for x in xs)  # trials, reports: no tick stands between two
+    counted = len({*xs}) > 1 and all(x == int(x) for x in xs)  # trials, reports: ticks are integers
     x_ticks = [t for t in _ticks(x_low, x_high, about) if x_low <= t <= x_high and not (counted and t % 1)]
     for x, words in zip(x_ticks, _labels(x_ticks), strict=True):
         anchor = "end" if at_x(x) > width - 24 else "middle"

@@ -93,7 +93,7 @@ def test_refusal(tuned, id, world, set, words):
     assert f"cannot be tuned: {reported['refusal']['words']}" in printed and len(made.ran) == 1
 
 
-def test_where_trials_differ_by_five_percent_gains_are_hardly_ever_made_up(tuned, monkeypatch):
+def test_trials_that_differ_by_five_percent_rarely_show_false_gains(tuned, monkeypatch):
     monkeypatch.setattr(paired, "_DRAWS", 400)
     false, found = 0, 0
     for seed in range(30):

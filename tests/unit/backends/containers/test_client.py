@@ -1,4 +1,4 @@
-"""Engines' words: facts and states, errors, and which engine answers, from recordings and documented later versions."""
+"""Engines' outputs: facts, states, errors and the engine that answers, recorded or documented for later versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container's log into the record: followed, taken up where it was left, killed at any moment; Podman's file of it.
+"""A container's log in the record: followed, continued after a break, killed at any moment; Podman's file of it.
 
 A shell script stands in for ``docker logs``: it prints a file, and with ``--follow`` goes on until a mark is there.
 """

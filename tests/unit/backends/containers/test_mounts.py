@@ -1,4 +1,4 @@
-"""Mounts: no link that a script could have made points outside; private folders are masked wherever they would show."""
+"""Mounts: no link of a script leads outside; private folders are masked in every mount that shows them."""
 
 from __future__ import annotations
 

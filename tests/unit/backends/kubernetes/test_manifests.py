@@ -1,4 +1,4 @@
-"""Manifests: golden texts of every kind, valid for every version of Kubernetes since 1.25, the CRDs and webhooks."""
+"""Manifests: golden texts of every kind, valid for Kubernetes since 1.25, for the CRDs and for the webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why pods do not run and how they end: recorded words of schedulers, kubelets and operators, and the facts around."""
+"""Pods that do not run, and ends of pods: recorded messages of schedulers, kubelets and operators, with their facts."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_native_sidecar_that_runs_is_no_trouble() -> None:
     pod = read_pod(_item("Running", train, native))
     assert pod.waiting is None and pod.started and not pod.ended
     pod = read_pod(_item("Running", [_status("train", TRAIN, _ended(0))], native))
-    assert not pod.outlived_by, "the kubelet ends it; the pod's own phase tells when"
+    assert not pod.outlived_by, "the kubelet ends it; the pod's own phase gives the moment"
 
 
 def test_an_init_container_that_keeps_failing_is_reported_and_ours_is_not() -> None:
@@ -291,7 +291,7 @@ def test_what_a_run_waits_for(pods: Any, workloads: Any, events: Any, word: str 
 def test_it_is_reported_once_however_often_the_controller_tries() -> None:
     printed: list[str] = []
     recorded: list[Any] = []
-    progress = PodProgress(None, printed.append, recorded.append)  # type: ignore[arg-type]  # it asks the cluster nothing
+    progress = PodProgress(None, printed.append, recorded.append)  # type: ignore[arg-type]  # it calls no cluster
     for used in range(20):
         progress.workload_event(forbidden(f"exceeded quota: team, requested: cpu=4, used: cpu={used}", count=used))
     progress.workload_event(LIMITS)

@@ -38,7 +38,7 @@ def test_a_list_of_another_name_is_found(tmp_path: Path, names: list[str], taken
         assert needs.requirements.lines == (f"einops==0.{names.index(taken)}",)
 
 
-def test_a_list_called_as_the_scripts_folder_goes_before_all_others(tmp_path: Path) -> None:
+def test_a_list_named_after_the_scripts_folder_comes_first(tmp_path: Path) -> None:
     names = ("requirements/base.txt", "requirements/client.txt", "requirements/server.txt", "client/main.py")
     write_files(tmp_path, dict.fromkeys(names, "einops"))
     needs = project_needs(tmp_path, ScriptFacts(), tmp_path / "client")

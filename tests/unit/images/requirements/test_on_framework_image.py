@@ -1,4 +1,4 @@
-"""A base image that brings its framework keeps it, and TensorFlow 1 is planned on NVIDIA's last image with it."""
+"""A framework image keeps its framework, and TensorFlow 1 is planned on NVIDIA's last image with it."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def test_tensorflow_1_is_planned_on_the_image_that_has_it(
         ("import tensorflow\n", "tensorflow>=1.15,<2.16\n"),
     ],
 )
-def test_what_tensorflow_2_does_for_stays_with_it(tmp_path: Path, source: str, listed: str) -> None:
+def test_code_that_tensorflow_2_runs_stays_with_it(tmp_path: Path, source: str, listed: str) -> None:
     assert plan(tmp_path, source, listed).image.stack["tensorflow"].startswith("2.")
 
 
@@ -79,7 +79,7 @@ def test_code_of_tensorflow_1_under_a_list_that_demands_tensorflow_2_is_refused(
     assert "write tensorflow<2 in requirements.txt" in str(caught.value.run)
 
 
-def test_the_images_packages_stay_and_what_differs_is_named(tmp_path: Path) -> None:
+def test_the_images_packages_stay_and_each_change_is_named(tmp_path: Path) -> None:
     listed = "tensorflow-gpu==1.4.0\nnumpy==1.14.5\nh5py\nprotobuf\nkeras==2.6\ntensorflow-hub\npillow==9.0.0\n"
     made = plan(tmp_path, "import keras, tensorflow\n", listed)
     assert lines(made) == ["keras<2.4", "tensorflow-hub", "pillow==9.0.0"]
@@ -92,11 +92,11 @@ def test_the_images_packages_stay_and_what_differs_is_named(tmp_path: Path) -> N
 def test_a_python_before_the_images_does_not_bind(tmp_path: Path) -> None:
     setup = "from setuptools import setup\nsetup(install_requires=['tensorflow<2'], python_requires='<3.8')\n"
     made = planned(tmp_path, {"setup.py": setup, "train.py": ""})
-    assert made.image.base == TENSORFLOW_1 and "the project asks for Python <3.8" in made.reason("tensorflow")
+    assert made.image.base == TENSORFLOW_1 and "the project requires Python <3.8" in made.reason("tensorflow")
     (tmp_path / "setup.py").unlink()
     made = planned(tmp_path, {"environment.yml": "dependencies:\n- python=3.6\n- tensorflow=1.13\n", "train.py": ""})
     assert made.image.base == TENSORFLOW_1
-    assert "environment.yml asks for Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
+    assert "environment.yml requires Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
 
 
 def test_syntax_that_the_images_python_lacks_is_refused(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_gpus_and_drivers_of_no_image_are_refused(tmp_path: Path, target: str, w
         plan(tmp_path, SESSION, gpu=target)
 
 
-def test_a_base_of_the_users_own_that_brings_its_framework_keeps_it(tmp_path: Path) -> None:
+def test_a_framework_image_as_the_users_base_keeps_its_framework(tmp_path: Path) -> None:
     base = "pytorch/pytorch:2.4.0-cuda12.1-cudnn9-runtime"
     made = plan(
         tmp_path, "import torch, torchvision, einops\n", "torch==2.3.1\ntorchvision==0.18.1\neinops\n", base=base

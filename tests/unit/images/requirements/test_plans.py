@@ -167,10 +167,10 @@ def test_a_line_for_each_python_lets_the_gpu_choose_the_python(tmp_path: Path) -
     assert made.chosen("python") == ["3.12"] and made.image.stack["torch"].startswith("2.")
 
 
-def test_the_python_of_a_conda_list_that_no_plan_has_is_left_aside(tmp_path: Path) -> None:
+def test_the_python_of_a_conda_list_that_no_plan_has_is_ignored(tmp_path: Path) -> None:
     files = {"environment.yml": "dependencies:\n- python=3.6\n- tqdm\n", "train.py": "import tqdm\n"}
     made = planned(tmp_path, files)
-    assert "environment.yml asks for Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
+    assert "environment.yml requires Python ==3.6.*, which seatrial does not support: not used" in made.image.warnings
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def test_a_pin_of_a_lock_file_that_the_index_lost_is_left_open(plan: Any) -> Non
     )
 
 
-def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_where_nothing_imports_it(plan: Any) -> None:
+def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_if_nothing_imports_it(plan: Any) -> None:
     for at in range(45):
         plan.index.has(f"p{at}", f"p{at}-1.0-py3-none-any.whl")
     frozen = "".join(f"p{at}==1.0\n" for at in range(45))
@@ -312,7 +312,7 @@ def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_where_nothing_imp
         plan("plain\ncolab-only==1.0\n")
 
 
-def test_a_release_without_a_wheel_does_not_hide_what_it_requires(plan: Any) -> None:
+def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> None:
     plan.index.wheels("drawn", "3.8", "310 311 312")
     plan.index.has("drawn", "drawn-3.8.tar.gz")
     plan.index.needs["drawn-3.8"] = ("numpy<2",)
@@ -321,9 +321,9 @@ def test_a_release_without_a_wheel_does_not_hide_what_it_requires(plan: Any) -> 
         plan("drawn==3.8\nnumpy==2.5.0\n")
 
 
-def test_a_release_without_a_wheel_that_takes_more_than_a_compiler_is_refused(plan: Any) -> None:
+def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(plan: Any) -> None:
     plan.index.has("scipy", "scipy-1.2.1.tar.gz")
     with pytest.raises(ConfigError, match=r"scipy==1\.2\.1 \(requirements\.txt\) has no wheel") as refusal:
         plan("scipy==1.2.1\nplain\n")
-    assert refusal.value.cause == "compiling it takes Fortran and BLAS"
+    assert refusal.value.cause == "compiling it needs Fortran and BLAS"
     assert refusal.value.run == "write scipy>=1.2.1 in requirements.txt"

@@ -249,7 +249,7 @@ def broadcast_async(tensor: Tensor, root_rank: int, name: Optional[str] = None) 
 
 
 def _waiting(begin: Callable[..., OperationHandle]) -> Callable[..., Any]:
-    """Return an operation's plain form, which waits for its result."""
+    """Return the synchronous form of an operation, which waits for its result."""
     return lambda *args, **kwargs: begin(*args, **kwargs).wait()
 
 

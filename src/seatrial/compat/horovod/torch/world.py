@@ -1,12 +1,12 @@
-"""Ranks, as torchrun numbers them, the process groups through which they exchange tensors, and ``hvd.join``.
+"""Provide ranks, as torchrun numbers them, the process groups that exchange their tensors, and ``hvd.join``.
 
 There are two groups of the same ranks: Gloo for tensors on the CPU, and NCCL for those on GPUs. The second is made with
 the first such tensor, since a script may choose its GPU through CUDA_VISIBLE_DEVICES after ``init``.
 
-In ``hvd.join`` ranks without data left take part in the others' reductions with neutral elements. All ranks begin the
-same operations in the same order, so operations have numbers. In a script that joins, each rank writes its n-th
-operation to the store; a joined rank reads there what comes next. The last rank to join writes the end behind the
-operations of the rank that is furthest: NCCL lets a rank begin operations that the others have not reached.
+In ``hvd.join``, ranks without data left add neutral elements to the others' reductions. All ranks begin the same
+operations in the same order, so each operation has a number. In a script that joins, each rank writes its n-th
+operation to the store, and a joined rank reads the next one there. The last rank to join writes the end after the
+operations of the furthest rank: NCCL lets a rank begin operations that the others have not reached.
 """
 
 import atexit
