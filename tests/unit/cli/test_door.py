@@ -164,8 +164,8 @@ def test_a_request_of_a_project_cannot_hide_the_others(capsys: pytest.CaptureFix
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_sentence_ends_its_lines_between_words_on_a_terminal_alone(width: int) -> None:
     sentence = "  cause: NVML is not available: libnvidia-ml.so.1 cannot be loaded " + "x" * 130 + " (no driver)"
-    console = rich.console.Console(file=io.StringIO(), force_terminal=True, width=width)
-    lines = terminal.at_words(sentence, console).splitlines()
+    screen = rich.console.Console(file=io.StringIO(), force_terminal=True, width=width)
+    lines = terminal.at_words(sentence, screen).splitlines()
     assert " ".join(map(str.strip, lines)) == sentence.strip() and len(lines) > 2
     assert all(line.startswith("    ") for line in lines[1:])
     assert all(len(line) <= width or "x" * 130 in line for line in lines)

@@ -1,4 +1,4 @@
 import idna
 import tabulate
 
-print(idna, tabulate)
+print(idna.__version__, tabulate.__name__)
