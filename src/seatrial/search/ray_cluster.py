@@ -203,6 +203,7 @@ def _node_check() -> Any:
 
             answer["version"] = seatrial.__version__
             from seatrial.backends import table
+            from seatrial.system.host import Host  # the one above would be sent as a name, and fail before this begins
 
             table.choose(backend, Host(), gpus_wanted=gpus_wanted)
         except Exception as error:  # noqa: BLE001  # another version may raise anything
