@@ -83,7 +83,7 @@ class FakeHost:
     Attributes:
         answers: beginning of a command → what it prints; a command that is not there is not installed.
         docker, podman: their ``info``; None when not installed, an exception when they do not answer.
-        live, still, types, collective: what was seen inside the container; see doctor/facts/inspection.py.
+        live, still, types, collective: what was seen inside the container; see doctor/inspection.py.
     """
 
     root: Path

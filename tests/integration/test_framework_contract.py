@@ -1,5 +1,5 @@
 """The GPU contract of TensorFlow and JAX scripts: with the real frameworks on the CPU, and with small packages in their
-place that fail as the real ones were seen to fail on GPUs (sources: findings/xla.py)."""
+place that fail as the real ones were seen to fail on GPUs (sources: findings/catalog/xla.toml)."""
 
 import json
 import os

@@ -194,15 +194,13 @@ def _node_check() -> Any:
     """Return the function that runs on each node. Ray sends its code: a node may have no seatrial to import."""
 
     def check(backend: str, gpus_wanted: bool, marker: str, text: str) -> dict[str, Any]:
-        import sys
-        from pathlib import Path
-
         answer: dict[str, Any] = {"python": sys.executable, "version": "none", "shared": False, "problem": None}
         try:
             import seatrial
 
             answer["version"] = seatrial.__version__
             from seatrial.backends import table
+            from seatrial.system.host import Host  # the module's own is sent by its name and would fail earlier
 
             table.choose(backend, Host(), gpus_wanted=gpus_wanted)
         except Exception as error:  # noqa: BLE001  # another version may raise anything

@@ -22,7 +22,7 @@ EXIT_TERMINATED = 143
 #: Characters kept of another library's error; some print whole tensors in one line.
 _MOST_CHARACTERS = 300
 
-#: Label of the fix, as in the host's errors (findings/labels.py); a test compares.
+#: Label of the fix, as in the host's errors (findings/finding.py); a test compares.
 FIX_LABEL = "fix"
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from seatrial import errors
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.search.ray_cluster import RayNode, connect, connection_error, needs_of
+from seatrial.search.ray_cluster import RayNode, _node_check, connect, connection_error, needs_of
 from tables import cases
 
 
@@ -73,3 +76,20 @@ def test_what_no_node_can_give(gpus: str, keys: dict[str, Any], kind: str, messa
     with pytest.raises(getattr(errors, kind), match=message) as refused:
         needs_of(job(gpus, **keys), [HEAD])
     assert refused.value.run
+
+
+#: Stands for a node without this package.
+ON_A_NODE = """
+import json, sys
+sys.modules["seatrial"] = None
+from ray import cloudpickle
+print(json.dumps(cloudpickle.loads(sys.stdin.buffer.read())("docker", False, "/nowhere", "")))
+"""
+
+
+def test_a_node_without_seatrial_answers_that_it_has_none() -> None:
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    sent = cloudpickle.dumps(_node_check())
+    done = subprocess.run([sys.executable, "-c", ON_A_NODE], input=sent, capture_output=True, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["version"] == "none" and "seatrial" in answer["problem"]

@@ -27,6 +27,7 @@ _QUIET = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 _BEGIN = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
+from seatrial.train.saving.writer_process import serve
 serve()
 """
 

@@ -273,6 +273,7 @@ def test_process_writes_what_the_thread_writes(tmp_path: Path) -> None:
         writer = CheckpointWriter(tmp_path / place, process_bytes=process_bytes, training="0" * 32)
         writer.save(7, state, best=True)
         writer.close()
+        assert not writer._process_died, "the thread has written in its place"
     thread, process = (load_newest(tmp_path / place, print) for place in ("thread", "process"))
     assert same({**state, "training": "0" * 32}, thread) and same(thread, process)
     assert process["model"]["nhwc"].is_contiguous(memory_format=torch.channels_last)
