@@ -143,7 +143,7 @@ def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved
     Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
     """
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
-    open_ended = needs.extensions or None in names or job.target.kind not in ("script", "module")
+    open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
     if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
         return ()
     listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
