@@ -143,7 +143,7 @@ def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved
     Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
     """
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
-    open_ended = needs.extensions or None in names or job.target.kind not in ("script", "module")
+    open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
     if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
         return ()
     listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
@@ -357,7 +357,10 @@ def _base_and_stack(
         resolved = resolved_on(needs.image.python)
         stack = replace(resolved.stack, wheel=resolved.stack.wheel or needs.image.wheel, of_the_base=True)
         base, *choices = needs.image_choices
-        resolved = replace(resolved, stack=stack, choices=(*choices, *resolved.choices))
+        own = (each for each in resolved.choices if each.what != "python")
+        resolved = replace(
+            resolved, stack=stack, choices=(*choices, *(own if needs.image.python else resolved.choices))
+        )
         return Base(needs.image.image, None, (), base, kept_packages(needs.image)), resolved
     if job.image.base != DEFAULT_BASE:
         resolved = resolved_on(python_of_image(job.image.base))

@@ -173,7 +173,7 @@ def _with_known(line: str, values: dict[str, str]) -> str:
             line = line[: match.start()] + " ".join(further) + line[match.end() :]
     line = re.sub(r"\$\{BASH_SOURCE\[0\]\}", "${BASH_SOURCE}", line)
     while (nested := _NESTED.search(line)) and _SAFE.fullmatch(values.get(nested[2] or nested[3], "")):
-        if line[: nested.start()].count("'") % 2:
+        if line[: nested.start()].count("'") % 2 or len(line) > _LONGEST_COMMAND:
             break
         line = line[: nested.start()] + nested[1] + values[nested[2] or nested[3]] + line[nested.end() :]
     while found := next(

@@ -291,21 +291,24 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
 
 def _configured(name: str, here: Path) -> tuple[str, list[str]]:
     """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
-    from seatrial.system.project_files import parse_yaml  # only a configuration file needs it
+    from seatrial.system.project_files import (
+        parse_yaml,  # only a configuration file needs it
+        read_text,  # a configuration file alone needs them
+    )
 
     try:
-        read = parse_yaml((here / name).read_text(errors="replace"), name)
-    except (OSError, ConfigError) as error:
-        raise UnreadCommand(f"--config_file {name} cannot be read: {getattr(error, 'strerror', error)}") from None
-    table = {str(key): value for key, value in read.items()} if isinstance(read, dict) else {}
-    kind = str(table.get("distributed_type", "NO")).upper()
+        table = parse_yaml(read_text(here / name, inside=None), name)
+    except ConfigError as error:
+        raise UnreadCommand(f"--config_file {str(error).replace(str(here / name), name)}") from None
+    table = table if isinstance(table, dict) else {}
+    kind = str(table.get("distributed_type") or "NO").upper()  # YAML reads a bare NO as false
     if kind not in _KINDS:
         raise UnreadCommand(f"{name}: distributed_type {kind} has no counterpart")
     if str(table.get("num_machines", 1)) != "1":
         raise UnreadCommand(f"{name}: num_machines: each machine has its own seatrial; see --nodes")
     variables = {_KINDS[kind] or "": "true"}
     for part in (table, table.get("deepspeed_config"), table.get("fsdp_config")):
-        for key, value in part.items() if isinstance(part, dict) else ():
+        for key, value in ((str(key), value) for key, value in part.items()) if isinstance(part, dict) else ():
             if (
                 isinstance(value, dict | list)
                 or value is None

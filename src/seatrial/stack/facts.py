@@ -168,7 +168,7 @@ TENSORFLOW_1: str = "nvcr.io/nvidia/tensorflow:23.03-tf1-py3"
 #: Names of framework images. Sources: Docker Hub's tags (``1.13.1-cuda11.6-cudnn8-runtime``), NVIDIA's
 #: catalogue.
 _WITH_FRAMEWORK = re.compile(
-    r"(?:docker\.io/)?(?:py(?P<torch>torch)/pytorch|(?P<tensorflow>tensorflow)/tensorflow):"
+    r"(?:[\w-]*[.:][\w.:-]*/)?(?:py(?P<torch>torch)/pytorch|(?P<tensorflow>tensorflow)/tensorflow):"
     r"(?P<version>\d+\.\d+\.\d+)?(?:-cuda(?P<cuda>\d+\.\d+))?"
     r"|nvcr\.io/nvidia/(?P<nvidia>pytorch|tensorflow|jax):"
 )

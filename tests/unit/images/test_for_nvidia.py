@@ -8,6 +8,7 @@ import pytest
 
 from package_indexes import Index, serving
 from seatrial.errors import ConfigError
+from seatrial.images.base import DEFAULT_BASE
 from seatrial.images.plan import plan_image
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job, Target
@@ -24,12 +25,13 @@ def plan(
     gpus: str = "auto",
     index: Index | None = None,
     machine: str | None = None,
+    base: str = DEFAULT_BASE,
 ) -> str:
     (project / "train.py").write_text(text)
     (project / "requirements.txt").write_text(listed)
     target = Target(kind="script", value="train.py")
     job = Job(project=project, target=target, gpus=gpus)  # type: ignore[arg-type]
-    job = job.changed(image=job.image.changed(target=machine))
+    job = job.changed(image=job.image.changed(target=machine, base=base))
     resolver = None
     if index is not None:
         environ = {"PIP_INDEX_URL": index.url, "PIP_CONFIG_FILE": os.devnull}
@@ -111,6 +113,12 @@ def test_a_dependency_may_use_the_gpu(tmp_path: Path, numpy_alone: Index) -> Non
     numpy_alone.has("torch", "torch-2.0-py3-none-any.whl")
     numpy_alone.needs["ultralytics-8.0"] = ("torch",)
     assert "computes" not in plan(tmp_path, "import ultralytics\n", "ultralytics\n", gpus="1", index=numpy_alone)
+
+
+def test_a_base_that_brings_its_framework_uses_the_gpu(tmp_path: Path, numpy_alone: Index) -> None:
+    base = "nvcr.io/nvidia/pytorch:24.01-py3"
+    assert "computes on" not in plan(tmp_path, "import sklearn, torch\n", "scikit-learn\n", gpus="1", base=base)
+    assert "computes on" not in plan(tmp_path, "import numpy, torch\n", "numpy\n", index=numpy_alone, base=base)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,12 @@ def test_what_cannot_be_started_is_no_file(tmp_path: Path, line: str) -> None:
         ("yaml.load", "import yaml\nyaml.load(f, yaml.FullLoader)", "cfg = yaml.load(f)", "yaml.load(…)"),
         ("yaml.load", "import yaml\nyaml.load(f, Loader=yaml.FullLoader)", "cfg = yaml.load(f)", "yaml.load(…)"),
         ("torchtext.data.Field", "from torchtext import data\ndata.utils", "text = data.Field()", "data.Field"),
-        ("torch.Tensor.data[0]", "import torch\nx.data[0], loss.data", "s += loss_l.data[0]", "loss_l.data[0]"),
+        (
+            "torch.Tensor.data[0]",
+            "import torch\nx.data[0], loss.data, losses.data[0], loss_weights.data[0]",
+            "s += loss_l.data[0]",
+            "loss_l.data[0]",
+        ),
     ],
 )
 def test_names_that_packages_removed_are_found(tmp_path: Path, name: str, of_today: str, line: str, where: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -177,6 +178,7 @@ def test_a_configuration_of_accelerate_becomes_processes_and_variables(tmp_path:
         ("num_machines: 2", "num_machines"),
         ("distributed_type: MEGATRON_LM", "MEGATRON_LM"),
         ("unheard_of: 1", "unheard_of"),
+        ("fsdp_config: {1: 2}", "1 has no counterpart"),
     ],
 )
 def test_a_configuration_of_accelerate_that_has_no_counterpart_is_refused(tmp_path: Path, part: str, why: str) -> None:
@@ -184,6 +186,20 @@ def test_a_configuration_of_accelerate_that_has_no_counterpart_is_refused(tmp_pa
     with pytest.raises(TargetError) as refusal:
         in_our_words(["accelerate", "launch", "--config_file", "a.yaml", "train.py"], tmp_path)
     assert why in str(refusal.value.cause)
+
+
+def test_a_configuration_of_accelerate_may_write_no_without_quotes(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("distributed_type: NO\nmixed_precision: no\n")
+    typed = ["accelerate", "launch", "--config_file", "a.yaml", "train.py"]
+    assert in_our_words(typed, tmp_path) == ["--env", "ACCELERATE_MIXED_PRECISION=no", "train.py"]
+
+
+def test_a_configuration_of_accelerate_that_would_never_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.yaml")
+    for name in ("a.yaml", "/dev/zero"):
+        with pytest.raises(TargetError) as refusal:
+            in_our_words(["accelerate", "launch", "--config_file", name, "train.py"], tmp_path)
+        assert f"--config_file {name} is a" in str(refusal.value.cause)
 
 
 def test_a_command_may_name_a_function_of_a_module_in_its_package(tmp_path: Path) -> None:
@@ -205,7 +221,15 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         in_our_words(["bash", "job.sh"], tmp_path)
 
 
-@pytest.mark.parametrize("text", ["A=xx\n" + "A=$A$A\n" * 60, "echo it's\n" + "ls\n" * 6000], ids=["doubled", "open"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=xx\n" + "A=$A$A\n" * 60,
+        "echo it's\n" + "ls\n" * 6000,
+        f"B={'x' * 9000}\npython t.py {'${A:-$B}' * 1000}\n",
+    ],
+    ids=["doubled", "open", "defaults"],
+)
 def test_a_shell_script_without_bounds_is_refused_at_once(text: str) -> None:
     began_s = time.process_time()
     with pytest.raises(UnreadCommand):

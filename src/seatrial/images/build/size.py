@@ -190,12 +190,13 @@ def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
     """Return each framework above the base with its approximate size in bytes, the main one first."""
     first = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
     brought = framework_image(image.base or "")
-    apart = "build" not in image.stack or (brought is not None and brought.framework == first)
-    builds = {} if apart else {first: image.stack["build"]}
+    builds = {**({first: image.stack["build"]} if "build" in image.stack else {}), **image.also}
+    if brought is not None:
+        builds.pop(brought.framework, None)
     known = _measured()
     return [
         (name, _CPU_BYTES if build == "cpu" else known[name]["whole"] * 1_000_000 if name in known else _GPU_BYTES)
-        for name, build in {**builds, **image.also}.items()
+        for name, build in builds.items()
     ]
 
 

@@ -47,10 +47,18 @@ def _of_an_index(needs: Needs) -> Needs:
     built = {line: each.name for line in lines if (each := parsed(line)) and (each.url or "").startswith("file:")}
     if not built:
         return needs
-    names = ", ".join([*built.values()][:5]) + (f" and {len(built) - 5} more" if len(built) > 5 else "")
-    note = f"{needs.source} has files of another machine for {names}: their version is left open, or they are left out"
     own = {line: known_package(name) for line, name in built.items()}
+    notes = [f"the versions of {_listed(filter(None, own.values()))} are left open"] if any(own.values()) else []
+    if out := [name for line, name in built.items() if not own[line]]:
+        notes.append(f"left out: {', '.join(out)}")
+    note = f"{needs.source} names files of the machine that it was made on: {'; '.join(notes)}"
     return needs.with_lines(filter(None, (own.get(line, line) for line in lines)), warning=note)
+
+
+def _listed(names: Iterable[str | None]) -> str:
+    """Name the first five, and count the rest."""
+    first, rest = (every := [str(name) for name in names])[:5], len(every) - 5
+    return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _without(needs: Needs, lines: Collection[str], **note: str) -> Needs:

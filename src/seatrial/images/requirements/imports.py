@@ -148,6 +148,8 @@ def provides(listed: str, name: str, package: str) -> bool:
         return True
     if listed in _names().packages:
         return False
+    if listed.startswith("types-"):  # annotations alone
+        return False
     if listed.startswith(f"{wanted}-") or listed.endswith(f"-{wanted}"):  # torchmanager-diffusion
         return True
     return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome

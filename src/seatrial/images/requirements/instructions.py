@@ -42,7 +42,9 @@ _OF_OTHERS = (
     *("cpu", "mac", "macos", "mps", "windows", "rocm", "amd", "tpu", "npu", "demo", "app", "eval", "style", "deploy"),
 )
 
+#: Names of conda's lists, and the list in them: a configuration may have such a key, too.
 _ENVIRONMENT = re.compile(r"(?i)env|conda|req")
+_DEPENDENCIES = re.compile(r"(?m)^dependencies:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*[ \t]*-")
 _REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
 
 
@@ -71,9 +73,10 @@ def further_environments(folder: Path) -> list[str]:
     found = {}
     for path in islice(sorted(folder.glob("*.y*ml")), _MOST_LISTS):
         words = set(re.split(r"[\W\d_]+", path.stem.lower()))
-        if _ENVIRONMENT.search(path.stem) and not words & {*_OF_OTHERS} and is_file(path):
+        own = is_file(path) and path.resolve().is_relative_to(folder.resolve())
+        if _ENVIRONMENT.search(path.stem) and not words & {*_OF_OTHERS} and own:
             with path.open(errors="replace") as file:
-                if re.search(r"(?m)^dependencies:\s*$", file.read(_MAX_BYTES)):
+                if _DEPENDENCIES.search(file.read(_MAX_BYTES)):
                     found[path.name] = not words & {"gpu", "cuda", "linux", "train"}
     return sorted(found, key=lambda name: (found[name], name))
 

@@ -57,11 +57,14 @@ def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | No
             return f"{line} ({needs.source})"
     if not all(specifier.contains(_LAST) for specifier in wanted.values()):
         return None
+    in_code = None
+    if listed or "tensorflow" in needs.imports:  # else tf is another module, or TensorFlow an option of the code
+        in_code = script.tensorflow_1 or (script.tensorflow_1_perhaps if script.framework == "tensorflow" else None)
     if contrib := imported("tensorflow.contrib", script):
         return f"{contrib} tensorflow.contrib"
     keras = (each for each in found.of("keras") if is_below(each.specifier, _FIRST_KERAS))
     old_keras = next((f"what {each} ({needs.source}) runs on" for each in keras), None)
-    return script.tensorflow_1 or old_keras or keras_of_tensorflow_1(script, machine) or script.tensorflow_1_perhaps
+    return in_code or old_keras or keras_of_tensorflow_1(script, machine)
 
 
 def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine | None) -> Needs:

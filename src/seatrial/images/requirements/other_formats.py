@@ -54,8 +54,9 @@ _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 #: ``channel::name``, a version, a build. Source: conda's "package match specifications".
 _CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
 
+#: A line of ``conda list --explicit``.
+_EXPLICIT = re.compile(r"^(?:https?|file)://\S*/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\w+)?")
 #: A line of ``conda list --export``: name, version, build; pip's packages have the build ``pypi_0``.
-_EXPLICIT = re.compile(r"(?:https?|file)://\S*/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\w+)?")
 _EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)=([^=\s]+)")
 
 #: The project itself, in either of pip's ways.

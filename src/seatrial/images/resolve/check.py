@@ -115,6 +115,7 @@ class _PackageChoice:
     choose: Choose
     own_base: bool
     bounded: dict[str, str] = field(default_factory=dict)
+    left_out: int = 0
 
     def made(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked, Needs]:
         base, resolved = self._adapted(base, resolved)
@@ -137,7 +138,7 @@ class _PackageChoice:
 
         What the project left open is ours to choose, and no contradiction of its own.
         """
-        for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT):
+        for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT + 2):
             request = self._request(resolved)
             answer = self._answer(request) if request is not None else None
             if request is None or not isinstance(answer, Unsatisfiable):
@@ -196,11 +197,14 @@ class _PackageChoice:
         An index loses releases, and a frozen list has the packages of another machine's image.
         """
         needs, found = self.needs, self.needs.requirements
+        if self.left_out >= _MOST_LEFT_OUT:
+            return None
         name = canonicalize_name(answer.no_package or answer.no_version or "")
         pins = [line for line in found.constraints if canonical_name(line) == name]
         listed = [line for line in found.lines if canonical_name(line) == name]
         if pins and not listed and (lock := _LOCK_OF.search(needs.reason)):
             kept = tuple(line for line in found.constraints if line not in pins)
+            self.left_out += 1
             note = f"{lock[1]} pins {pins[0]}, which the package index does not have: its version is left open"
             return needs.changed(replace(found, constraints=kept), warning=note)
         frozen = (
@@ -208,6 +212,7 @@ class _PackageChoice:
             and sum("==" in line for line in found.lines) > len(found.lines) / 2
         )
         if listed and frozen and not any(provides(name, each, each) for each in needs.imports):
+            self.left_out += 1
             note = f"{listed[0]} ({needs.source}) is left out: the package index has none, and nothing imports it"
             return needs.with_lines((line for line in found.lines if line not in listed), warning=note)
         return None

@@ -307,11 +307,15 @@ def framework_place(found: Requirements) -> int | None:
     return None
 
 
+#: A container's values of markers, on whatever machine the plan is made.
+_LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+
+
 def _is_for(line: str, python: str) -> bool:
     """Return True if the line has no marker, or its marker is true on this Python."""
     marker = requirement.marker if (requirement := parsed(line)) else None
     return marker is None or marker.evaluate(
-        {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+        {"python_version": python, "python_full_version": f"{python}.0", "extra": "", **_LINUX}
     )
 
 

@@ -80,6 +80,9 @@ _TENSORFLOW_1 = {
 #: Names that TensorFlow 2 added: code with one of them has branches for both, or is TensorFlow 2.
 _TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
 
+#: A loss' number, by its usual names: ``loss_G``, ``train_loss``, not ``losses`` or ``loss_weights``.
+_LOSS = re.compile(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$")
+
 #: Functions that load a package without an import, as scripts call them → their full names. Sources: "Install" of
 #: docs.xarray.dev and pandas.pydata.org.
 _LOADING = {
@@ -125,7 +128,6 @@ _TRAINER_OF_1 = {
     *("resume_from_checkpoint", "replace_sampler_ddp", "auto_lr_find", "auto_scale_batch_size", "track_grad_norm"),
     *("terminate_on_nan", "flush_logs_every_n_steps", "multiple_trainloader_mode", "distributed_backend"),
 }
-
 #: Kinds of nodes that can be a sign of something; most are not.
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
 
@@ -138,7 +140,7 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield "hub-token", "HF_TOKEN"
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
-        if _is(node.slice, 0) and (name := dotted(node.value)).endswith(".data") and "loss" in name:
+        if _is(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
             yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)

@@ -122,3 +122,13 @@ def test_a_folder_of_the_project_in_a_list_is_the_projects_own(tmp_path: Path) -
     assert needs_of(tmp_path, **files).requirements.lines == ("einops",)
     with pytest.raises(ConfigError, match=r"requirements\.txt:1: '\./gone' installs from a folder"):
         needs_of(tmp_path, **{"requirements.txt": "./gone\n"})
+
+
+def test_a_configuration_and_a_link_out_of_the_project_are_no_conda_lists(tmp_path: Path) -> None:
+    (tmp_path / "outside.yaml").write_text("dependencies:\n- six\n")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/env_gpu.yaml").symlink_to(tmp_path / "outside.yaml")
+    needs = needs_of(tmp_path / "project", **{"env_all.yaml": "defaults:\n- a\ndependencies:\n  foo: 1\n"})
+    assert needs.source == "the imports"
+    needs = needs_of(tmp_path / "project", **{"env_all.yaml": "dependencies:  # of conda\n\n  # two\n  - six\n"})
+    assert needs.source == "env_all.yaml"

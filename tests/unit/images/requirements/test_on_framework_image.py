@@ -7,6 +7,7 @@ import pytest
 
 from image_plans import Planned, planned
 from seatrial.errors import ConfigError, GpuContractError
+from seatrial.images.build.size import installed_bytes
 from seatrial.images.lint.check import check_dockerfile
 from seatrial.stack.facts import TENSORFLOW_1
 
@@ -63,6 +64,20 @@ def test_tensorflow_1_is_planned_on_the_image_that_has_it(
 )
 def test_code_that_tensorflow_2_runs_stays_with_it(tmp_path: Path, source: str, listed: str) -> None:
     assert plan(tmp_path, source, listed).image.stack["tensorflow"].startswith("2.")
+
+
+OPTIONAL = "import torch\ntry:\n    import tensorflow as tf\n    tf.Summary\nexcept ImportError:\n    tf = None\n"
+
+
+@pytest.mark.parametrize("source", [OPTIONAL, "import torch\nimport transforms as tf\ntf.layers\n"])
+def test_an_option_of_the_code_and_another_module_called_tf_need_no_tensorflow_1(tmp_path: Path, source: str) -> None:
+    assert plan(tmp_path, source, "torch\ntransforms\n").image.base == "python:3.11-slim-bookworm"
+
+
+def test_the_images_framework_is_not_counted_above_it_and_its_python_is_named_once(tmp_path: Path) -> None:
+    made = plan(tmp_path, "import torch\n" + SESSION, "torch\n")
+    assert made.chosen("python") == ["3.8"]
+    assert installed_bytes(made.image) == installed_bytes(made.image.changed(also={}))
 
 
 def test_names_of_an_old_keras_are_planned_with_a_tensorflow_for_the_gpu(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.markers import default_environment
 
 from image_plans import planned
 from seatrial.errors import ConfigError
@@ -157,6 +159,38 @@ EXPLICIT = (
 def test_the_addresses_of_a_conda_list_are_names_and_versions(tmp_path: Path) -> None:
     made = planned(tmp_path, {"requirements.txt": EXPLICIT, "train.py": "import tqdm\n"})
     assert made.chosen("packages") == ["tqdm==4.50.2"] and made.chosen("python") == ["3.8"]
+
+
+def test_a_conda_list_with_addresses_in_one_line_is_read_at_once(tmp_path: Path) -> None:
+    started = time.process_time()
+    planned(tmp_path, {"requirements.txt": "http://" * 20_000, "train.py": ""})
+    assert time.process_time() - started < 2
+
+
+def test_markers_of_a_list_are_a_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mac = {**default_environment(), "sys_platform": "darwin", "platform_system": "Darwin"}
+    monkeypatch.setattr("packaging.markers.default_environment", lambda: mac)
+    files = {"requirements.txt": "torch==2.4.1; sys_platform == 'linux'\n", "train.py": "import torch\n"}
+    made = planned(tmp_path, {**files, ".python-version": "3.11\n"}, base="python:3.11-slim-bookworm")
+    assert made.image.stack["torch"] == "2.4.1"
+
+
+def test_stubs_are_not_the_package_and_environments_in_comments_are_not_made(tmp_path: Path) -> None:
+    source = "import gymnasium, requests\n# or 'LunarLander-v3'\ngymnasium.make('CartPole-v1')\n"
+    made = planned(tmp_path, {"requirements.txt": "gymnasium\ntypes-requests\n", "train.py": source})
+    assert made.chosen("packages") == ["gymnasium, types-requests, requests"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "source", "why"),
+    [
+        ("gymnasium", "import gymnasium\ngymnasium.make('LunarLander-v3')", "box2d, pygame for environments that the"),
+        ("lightning", "import lightning\nclass A:\n  def test_epoch_end(self): ...", "lightning<2, as train.py:3 A.te"),
+        ("numpy", "import numpy as np\nnp.int(1)", "numpy<1.24, as later ones lack train.py:2 np.int"),
+    ],
+)
+def test_what_the_code_adds_to_a_list_has_a_reason(tmp_path: Path, listed: str, source: str, why: str) -> None:
+    assert why in planned(tmp_path, {"requirements.txt": listed, "train.py": source}).reason("packages")
 
 
 def test_a_line_for_each_python_lets_the_gpu_choose_the_python(tmp_path: Path) -> None:

@@ -310,6 +310,8 @@ def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_if_nothing_import
         plan(frozen + "colab-only==1.0\n", script=ScriptFacts(imports=("colab_only",)))
     with pytest.raises(ConfigError, match="no package colab-only"):
         plan("plain\ncolab-only==1.0\n")
+    with pytest.raises(ConfigError, match="no package gone-12"):  # each takes a run of uv
+        plan(frozen + "".join(f"gone-{at:02}==1.0\n" for at in range(60)))
 
 
 def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> None:
