@@ -287,6 +287,9 @@ def test_explain_finds_a_run_by_name_and_last(local_project: Project) -> None:
         explained = local_project.cli("explain", name)
         assert "no-kernel-image" in explained.stdout and "Failed. " in explained.stderr
     assert "No known failure" in local_project.cli("explain", "worker2", exit_code=1).stdout
+    local_project.write("train.py", "print('well')")
+    local_project.run("train.py", "--name", "well")
+    assert "No known failure" in local_project.cli("explain", "well").stdout
 
 
 def test_runs_that_are_not_there(local_project: Project) -> None:

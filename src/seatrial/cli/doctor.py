@@ -234,7 +234,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
     """Explain an error, a log or a receipt: cause and fix of every known failure.
 
     TEXT is a message or a part of it, a file (log, receipt.json), a run (its name, or last), or an ID; - is stdin.
-    Exit code 0 if a known failure was found, 1 if not.
+    Exit code 0 if a known failure was found or the run ended well, 1 if not.
 
     \b
     seatrial explain "no kernel image is available"    a part of a message
@@ -248,7 +248,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
         from seatrial.doctor import explain as explaining
         from seatrial.doctor.report import print_finding
 
-    findings, then = _findings(list(text))
+    findings, ended_well, then = _findings(list(text))
     several = [] if findings or as_json else explaining.candidates(" ".join(text))
     console = terminal.console()
     if as_json:
@@ -261,7 +261,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
         console.print(f"No known failure found. {then or 'To check the whole chain: seatrial doctor'}")
     for finding in [] if as_json else findings:
         print_finding(finding, console, explaining.sources(finding.id))
-    return 0 if findings else 1
+    return 0 if findings or ended_well else 1
 
 
 def _run_of(word: str) -> Run | None:
@@ -278,8 +278,8 @@ def _run_of(word: str) -> Run | None:
     return None
 
 
-def _findings(words: list[str]) -> tuple[list[Finding], str]:
-    """Find known failures in standard input, a file, or the words themselves; return them and where else to look."""
+def _findings(words: list[str]) -> tuple[list[Finding], bool, str]:
+    """Find known failures in standard input, a file, or the words; return also if a run ended well, and a hint."""
     from seatrial.doctor.explain import explain_file, explain_stream, explain_text, looks_like_a_file, named_file
 
     if not words and sys.stdin.isatty():
@@ -287,12 +287,12 @@ def _findings(words: list[str]) -> tuple[list[Finding], str]:
         raise UsageError("Nothing to explain", run=run)
     if words in ([], ["-"]):
         terminal.printing()  # the input may be typed
-        return explain_stream(sys.stdin.buffer), ""
+        return explain_stream(sys.stdin.buffer), False, ""
     if (path := named_file(words)) is not None:
-        return explain_file(path), ""
+        return *explain_file(path), ""
     findings = explain_text(" ".join(words))
     if not findings and len(words) == 1 and (ended := _run_of(words[0])) is not None:
-        return explain_file(ended.folder), f"The run's output: seatrial runs logs {words[0]}"
+        return *explain_file(ended.folder), f"The run's output: seatrial runs logs {words[0]}"
     if not findings and looks_like_a_file(words):
         raise UsageError(f"File not found: {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
-    return findings, ""
+    return findings, False, ""

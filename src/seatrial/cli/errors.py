@@ -150,7 +150,7 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
     ):
         if text:
             words = f"{name}: " + _LINE_START.sub("\n    ", SECRET_TEXT.sub(REDACTED, text))
-            line = Text(words if text is run else terminal.at_words(words, console))  # users copy a command
+            line = Text((terminal.at_comment if text is run else terminal.at_words)(words, console))
             line.stylize(style, 0, len(name))
             console.print(line)
 

@@ -220,7 +220,7 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
     return EXIT_DONE
 
 
-_ROWS = 14
+_ROWS, _LEAST = 14, 500_001  # fewer bytes would be 0 MB
 
 
 def print_built(built: Built, *, as_json: bool) -> None:
@@ -264,17 +264,17 @@ def _print_contents(built: Built, out: Console) -> None:
     contents = built.contents
     for title, key in (("Packages", "packages"), ("Kinds of files", "kinds"), ("Device code", "device_code")):
         rows = sorted(contents[key].items(), key=lambda row: -row[1])
-        if not rows:
+        shown = [row for row in rows[:_ROWS] if row[1] >= _LEAST]
+        if not shown:
             continue
-        largest = rows[0][1]
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(no_wrap=True)
-        for name, size in rows[:_ROWS]:
-            table.add_row(name, _size(size), Text("━" * max(1, round(30 * size / max(1, largest))), style="cyan"))
-        if rest := sum(size for _, size in rows[_ROWS:]):
-            table.add_row(f"{len(rows) - _ROWS} more", _size(rest), "")
+        for name, size in shown:
+            table.add_row(name, _size(size), Text("━" * max(1, round(30 * size / shown[0][1])), style="cyan"))
+        if (rest := sum(size for _, size in rows[len(shown) :])) >= _LEAST:
+            table.add_row(f"{len(rows) - len(shown)} more", _size(rest), "")
         out.print(f"\n{title}", style="bold")
         out.print(table)
     _print_copies(contents["twice"], out)
@@ -283,7 +283,7 @@ def _print_contents(built: Built, out: Console) -> None:
     total = 0
     for level in ("files", "unused", "arch"):
         total += saved[level]
-        if saved[level]:
+        if saved[level] >= _LEAST:
             out.print(f"  --slim {level:<7} {_size(total):>9}" + ("  at most" if level != "files" else ""))
 
 

@@ -89,8 +89,8 @@ def sweep(
     """Run a job with several settings, and compare: a table here, and a page.
 
     \b
-    seatrial sweep digits --set batch_size=32,64,128 --set mixed_precision=true,false --parallel 2
-    seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
+    seatrial sweep digits --set batch_size=32,64,128 --parallel 2
+    seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --metric acc:max
     """
     with importing():
         from seatrial.cli.job import read_allowed_job, require_consent

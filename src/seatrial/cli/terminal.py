@@ -87,14 +87,21 @@ def uncleaned(*, stderr: bool = False) -> TextIO:
     return stream.uncleaned if isinstance(stream, Door) else stream
 
 
-def at_words(text: str, console: Console) -> str:
+def at_words(text: str, console: Console, indent: str = "    ") -> str:
     """Break lines between words on a terminal, which would break them anywhere; indent the lines that follow."""
     if not console.is_terminal:
         return text
     from textwrap import TextWrapper  # only a terminal needs it
 
-    wrap = TextWrapper(console.width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False).fill
+    wrap = TextWrapper(console.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False).fill
     return "\n".join(map(wrap, text.split("\n")))
+
+
+def at_comment(command: str, console: Console) -> str:
+    """Move the comment behind a command below it, where a terminal would break it; the command stays whole."""
+    words, mark, comment = command.partition("   # ")
+    whole = not mark or not console.is_terminal or len(command) <= console.width
+    return command if whole else f"{words}\n" + at_words(f"    # {comment}", console, indent="    # ")
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:

@@ -278,7 +278,8 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     if (follower := Process.of(pid)) is not None:  # until it has loaded and writes itself down
         store.change_group(group, launcher=identity(follower))
     console.show(group.id)
+    name, where = group.name, store.runs.option
     console.note(
-        f"{group.name} is up in the background; seatrial runs ls lists it, seatrial runs stop {group.name} ends it"
+        f"{name} is up in the background; seatrial runs ls{where} lists it, seatrial runs stop {name}{where} ends it"
     )
     return EXIT_DONE

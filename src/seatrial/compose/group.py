@@ -164,7 +164,7 @@ class GroupStore:
                     title = other.name or other.id
                     raise NameInUseError(
                         f'The name "{title}" belongs to group {other.id}, which has not ended',
-                        run=f"seatrial runs stop {title}   # or: seatrial up --name ANOTHER",
+                        run=f"seatrial runs stop {title}{self.runs.option}   # or: seatrial up --name ANOTHER",
                     )
                 self.folder(group.id).mkdir(mode=0o700)
                 self._write(group)

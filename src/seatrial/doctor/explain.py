@@ -261,15 +261,18 @@ def looks_like_a_file(words: list[str]) -> bool:
     return len(words) == 1 and _NAME.fullmatch(words[0]) is not None
 
 
-def explain_file(path: Path) -> list[Finding]:
-    """Return a receipt's findings, or the known failures in a log. Raises UsageError for a folder without either."""
+def explain_file(path: Path) -> tuple[list[Finding], bool]:
+    """Return a receipt's findings, or the known failures in a log; and True if its run ended well.
+
+    Raises UsageError for a folder without either.
+    """
     if path.is_dir():
         files = (path / name for name in _IN_A_RUN if (path / name).is_file() and not (path / name).is_symlink())
         inside = next((each for each in files if each.suffix != ".json" or _is_small(each)), None)
         if inside is None:
             raise UsageError(f"{path} is a folder without a receipt or a log of a run", run=f"ls {path}")
-        found = explain_file(inside)
-        return found or (explain_file(path / "stderr.log") if (path / "stderr.log").is_file() else [])
+        found, ended_well = explain_file(inside)
+        return found or (explain_file(path / "stderr.log")[0] if (path / "stderr.log").is_file() else []), ended_well
     if path.is_char_device() or path.is_block_device() or path.is_socket():
         raise UsageError(f"{path} is a device, not a log", run="seatrial explain train.log")
     try:
@@ -278,7 +281,7 @@ def explain_file(path: Path) -> list[Finding]:
             if receipt is not None:
                 return receipt
         with path.open("rb") as log:
-            return explain_stream(log)
+            return explain_stream(log), False
     except OSError as error:
         raise DiskError(f"{path} cannot be read: {error.strerror}", run=f"ls -l {path}") from error
 
@@ -287,8 +290,8 @@ def _is_small(path: Path) -> bool:
     return path.stat().st_size <= _MOST_RECEIPT_BYTES
 
 
-def _receipt(data: bytes) -> list[Finding] | None:
-    """Return the findings in a receipt; None for other data."""
+def _receipt(data: bytes) -> tuple[list[Finding], bool] | None:
+    """Return the findings in a receipt, and True if it has the exit code 0; None for other data."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -303,4 +306,4 @@ def _receipt(data: bytes) -> list[Finding] | None:
         message, cause, fix = (str(row[name]) if row.get(name) else None for name in ("message", "cause", "fix"))
         evidence = [str(line) for line in row["evidence"]] if isinstance(row.get("evidence"), list) else []
         found.append(Finding(str(row.get("id")), row["severity"], message or "", cause, fix, evidence))
-    return found
+    return found, content.get("exit_code") == 0

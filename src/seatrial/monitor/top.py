@@ -278,7 +278,8 @@ def _runs(runs: Sequence[Mapping[str, Any]], width: int) -> Table:
             f"{value:.4g} {words}" if "/s" in (words := in_words(key)) else f"{words} {value:.4g}"
             for key, value in run["numbers"].items()
         )
-        table.add_row(*map(_plain, (run["name"] or run["id"], run["target"], numbers or "-", run["bound_by"] or "-")))
+        step = "  ".join(filter(None, (run["progress"], numbers))) or "-"
+        table.add_row(*map(_plain, (run["name"] or run["id"], run["target"], step, run["bound_by"] or "-")))
     return table
 
 

@@ -57,8 +57,8 @@ def _exit_code(run: RunEvidence) -> int | None:
 
 
 def _run_s(run: RunEvidence, moment: Moment) -> float:
-    started = run.evidence.target_started
-    return max(0.0, moment.at_s - started.at_s) if started else moment.at_s
+    """Return the target's wall time, which the receipt shows, too; until this moment if it has none."""
+    return moment.at_s if run.measurements.wall_s is None else run.measurements.wall_s
 
 
 def _shown_by(words: str, *ids: str) -> Explain:

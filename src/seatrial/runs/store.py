@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 import shutil
 import time
 from collections import Counter
@@ -65,6 +66,12 @@ class RunStore:
     def run(self, run_id: str) -> Run:
         """Return the run of this ID, whether or not it exists."""
         return Run(self.root / run_id, self.places / run_id)
+
+    @property
+    def option(self) -> str:
+        """Return `` -C FOLDER`` for a command that would look into another store here without it; else ""."""
+        is_nearest = nearest_store(Path(), self._host).project == self.project
+        return "" if is_nearest else f" -C {shlex.quote(str(self.project))}"
 
     def create(self, run_id: str, name: str | None) -> Run:
         """Make the record and the place, both or neither.

@@ -178,6 +178,7 @@ def ending_of(
         metrics=metrics,
         series=series,
         printed=[metric.name for metric in measured.metrics if metric.source],
+        percent=[metric.name for metric in measured.metrics if metric.unit == "%"],
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.common.paired import mean
 from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_seconds
+from seatrial.receipt.reported import PHASES
 from seatrial.receipt.values import in_words
 from seatrial.search.request import Objective
 from seatrial.search.search import PLACE_FOLDER, Search, place_of
@@ -51,7 +52,9 @@ def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column
     """Return the columns that some trial has a number for: the objective, measurements, metrics of the script."""
     from seatrial.receipt.sections.measured import direction
 
-    made = [Column(objective.metric, lambda trial: trial.value, objective.lower_is_better)] if objective else []
+    percent = {name for trial in trials if trial.ending for name in trial.ending.percent}
+    sign = " %" if objective and any(phase + objective.metric in percent for phase in PHASES) else ""
+    made = [Column(objective.metric + sign, lambda trial: trial.value, objective.lower_is_better)] if objective else []
     made += [
         Column("seconds", _measured("seconds"), True),
         Column("images/s", _measured("images_per_s"), False),
@@ -69,7 +72,7 @@ def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column
     for name in named[:MAX_METRICS]:
         title = in_words(name)
         less = direction(name) < 0 or title.endswith("(s)")
-        made.append(Column(title, _metric(name), less, judged=direction(name) != 0))
+        made.append(Column(title + " %" * (name in percent), _metric(name), less, judged=direction(name) != 0))
     return [column for column in made if any(column.number(trial) is not None for trial in trials)]
 
 

@@ -41,7 +41,7 @@ class Ending:
         value: the objective's last value; None: never reported.
         outcome: the receipt's headline, or why there is none.
         measured: ``seconds``, ``images_per_s``, ``energy_j``, ``utilization_pct``, ``cpu_s``: what is known of them.
-        metrics: last values of all that the target reported. printed: names of those that it only printed.
+        metrics: last values of all that the target reported. printed, percent: names of those only printed, in percent.
         series: the full name under which the objective came several times while it ran; None: none did.
     """
 
@@ -53,6 +53,7 @@ class Ending:
     metrics: dict[str, float] = field(default_factory=dict)
     series: str | None = None
     printed: list[str] = field(default_factory=list)
+    percent: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

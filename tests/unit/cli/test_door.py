@@ -170,3 +170,15 @@ def test_a_sentence_breaks_between_words_only_on_a_terminal(width: int) -> None:
     assert all(line.startswith("    ") for line in lines[1:])
     assert all(len(line) <= width or "x" * 130 in line for line in lines)
     assert terminal.at_words(sentence, rich.console.Console(file=io.StringIO())) == sentence
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_comment_behind_a_command_breaks_between_words_and_the_command_stays_whole(width: int) -> None:
+    command = "  fix: seatrial run train.py --on docker --gpus none -- " + "x" * 30
+    advice = f"{command}   # on the CPU; lspci -d 10de:: shows whether this machine has a GPU of NVIDIA at all"
+    screen = rich.console.Console(file=io.StringIO(), force_terminal=True, width=width)
+    first, *comment = terminal.at_comment(advice, screen).splitlines()
+    assert first == command and all(line.startswith("    # ") and len(line) <= width for line in comment)
+    assert " ".join(line[6:] for line in comment) == advice.partition("   # ")[2]
+    assert terminal.at_comment(advice, rich.console.Console(file=io.StringIO())) == advice
+    assert terminal.at_comment("a   # b", screen) == "a   # b"

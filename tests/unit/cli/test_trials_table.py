@@ -62,6 +62,13 @@ def test_80_columns_have_settings_in_their_own_columns_where_they_fit() -> None:
     assert printed(MANY, 80)[0].split() == ["trial", "settings", "accuracy", "seconds", "images/s", "outcome"]
 
 
+def test_metric_that_the_script_prints_in_percent_keeps_its_sign() -> None:
+    ending = Ending("done", 62.0, metrics={"val_accuracy": 62.0, "loss": 0.5}, percent=["val_accuracy"])
+    written = io.StringIO()
+    print_trials([Trial(0, {"lr": "1"}, "done", ending=ending)], parse_objective("accuracy:max"), Console(file=written))
+    assert written.getvalue().splitlines()[0].rstrip() == "trial  lr  accuracy %  val_accuracy %  loss  outcome"
+
+
 def test_without_a_terminal_nothing_is_left_out_and_a_trial_is_a_line() -> None:
     lines = printed(MANY, None)
     assert len(lines) == 3 and lines[0].split()[-2:] == ["loss", "outcome"]

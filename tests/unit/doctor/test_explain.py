@@ -188,6 +188,15 @@ def test_a_file_that_holds_nothing(tmp_path: Path, content: bytes) -> None:
     assert done.returncode == 1 and "No known failure found" in done.stdout and not done.stderr
 
 
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (1, 1), (None, 1)])
+def test_run_without_a_known_failure_is_good_news_if_it_ended_well(
+    tmp_path: Path, ended: int | None, code: int
+) -> None:
+    (tmp_path / "receipt.json").write_text(json.dumps({"findings": [], "exit_code": ended}))
+    for words in ("receipt.json", str(tmp_path)):
+        assert run(words, folder=tmp_path).returncode == code
+
+
 @cases("words", "code", "printed")
 def test_command_prints_what_it_knows(tmp_path: Path, words: list[str], code: int, printed: str) -> None:
     (tmp_path / "my train.log").write_text(LOG)

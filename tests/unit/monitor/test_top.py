@@ -25,7 +25,7 @@ from seatrial.system.host import Host
 
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
 RUN = {"id": "20261121-000000-abcd", "name": "base", "target": "train.py", "bound_by": "launch-bound",
-       "numbers": {"epoch": 3.0, "loss": 0.25}}  # fmt: skip
+       "progress": "", "numbers": {"epoch": 3.0, "loss": 0.25}}  # fmt: skip
 
 
 def a_reader(gpus=None, **options):
@@ -94,6 +94,11 @@ def test_it_fits(gpus, width, height):
     assert any("base" in line and "launch-bound" in line for line in lines) and lines[-1].startswith("q quit")
     assert any("more; / filters" in line for line in lines)
     assert len([line for line in lines if line.endswith(" T  32% D  12%")]) == gpus  # nothing is cut off
+
+
+def test_run_that_only_prints_its_position_shows_it():
+    reading = a_reader(init_error=9).read()
+    assert "epoch 9/60" in shown(reading, runs=[{**RUN, "progress": "epoch 9/60", "numbers": {}}])
 
 
 def test_sorting_and_filtering():

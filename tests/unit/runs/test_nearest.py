@@ -56,6 +56,8 @@ def test_a_folder_that_is_named_is_intended(
     monkeypatch.chdir(project / "src")
     assert store_of(None, Host(environ)).all() and store_of(Path(), Host(environ)).all()
     assert not store_of(project / "src", Host(environ)).all()
+    assert store_of(None, Host(environ)).option == ""
+    assert store_of(project / "src", Host(environ)).option == f" -C {project / 'src'}"
 
 
 def test_a_live_run_shows_its_arguments_and_how_long_it_runs(

@@ -146,8 +146,7 @@ class TuneDriver:
         first = self.baseline("the script as it is", limit_s)
         self.record.refusal = refusal(first, self.spec, limit_s)
         if self.record.refusal is not None:
-            sys.stderr.write(first.output[-8000:])
-            print_line("this script cannot be tuned: %s" % self.record.refusal.words)
+            sys.stderr.write(first.output[-8000:])  # the reason is the receipt's headline
             return EXIT_CANNOT
         for line in first.lines:  # the receipt's anatomy is the baseline's
             for key in ("anatomy", "training"):

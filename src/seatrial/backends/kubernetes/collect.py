@@ -113,7 +113,9 @@ class PodProgress:
             return
         finding = explain(pod, reason, message, await self._surroundings(pod, message))
         if finding is not None and self._is_new(f"{pod.node} {finding.id} {finding.message}"):
-            self._report(finding)
+            is_first = self._is_new(f"{pod.node} subject {finding.message.rpartition(': ')[2]}")
+            if is_first or finding.id != "k8s-image-pull":  # the kubelet repeats a reason in general words
+                self._report(finding)
 
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
         """Request nodes and holders only where the answer needs them; leave out what may not be read."""

@@ -193,7 +193,7 @@ class Tune(Section):
         tune = receipt.tune
         if tune is None:
             return []
-        rows = [("result", _result(tune)), (FIX, tune.refusal_fix or "")]
+        rows = [("result", "" if tune.refusal else _result(tune)), (FIX, tune.refusal_fix or "")]
         rows.append(("trials", f"{tune.trials} in {format_seconds(tune.seconds)}"))
         if tune.loss_band is not None:
             share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
@@ -276,8 +276,6 @@ def _verdict(row: TriedChange) -> str:
 
 
 def _result(tune: TuneRecord) -> str:
-    if tune.refusal is not None:
-        return f"the script cannot be tuned: {tune.refusal}"
     if tune.combination is not None and tune.combination.name == "fit":
         return tune.combination.why
     if tune.combination is not None and tune.kept:

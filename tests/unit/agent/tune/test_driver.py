@@ -90,7 +90,7 @@ def test_refusal(tuned, id, world, set, words):
     made = world_of({"world": world or {}, "set": set or {}})
     code, reported, printed = tuned(made)
     assert code == 1 and reported["refusal"]["id"] == id.split(",")[0] and words in reported["refusal"]["words"]
-    assert f"cannot be tuned: {reported['refusal']['words']}" in printed and len(made.ran) == 1
+    assert reported["refusal"]["words"] not in printed and len(made.ran) == 1  # the receipt has it at its top
 
 
 def test_trials_that_differ_by_five_percent_rarely_show_false_gains(tuned, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -297,6 +298,25 @@ def test_it_is_reported_once_however_often_the_controller_tries() -> None:
     progress.workload_event(LIMITS)
     assert len(printed) == len(recorded) == 2
     assert "kubectl describe resourcequota" in printed[0]
+
+
+def test_image_that_a_node_cannot_pull_is_one_trouble() -> None:
+    printed: list[str] = []
+    progress = PodProgress(None, printed.append, lambda event: None)  # type: ignore[arg-type]  # it calls no cluster
+
+    async def report() -> None:
+        await progress.pod(POD, ITEM)
+        refused = f'Failed to pull image "{IMAGE}": dial tcp 10.0.0.1:443: connect: connection refused'
+        for message in (refused, "Error: ErrImagePull", "Error: ImagePullBackOff"):
+            await progress.event(POD, {"type": "Warning", "reason": "Failed", "message": message})
+        other = 'Back-off pulling image "istio/proxy:1"'
+        await progress.event(POD, {"type": "Warning", "reason": "BackOff", "message": other})
+
+    asyncio.run(report())
+    assert [line.partition(";")[0] for line in printed] == [
+        f"Node 0: the node cannot reach the registry: {IMAGE}",
+        "Node 0: the node cannot pull the image: istio/proxy:1",
+    ]
 
 
 def exited(code: object) -> dict[str, Any]:
