@@ -107,3 +107,35 @@ def test_python_finds_the_modules_under_the_names_of_the_project(tmp_path: Path)
     assert ended.stdout == "grid_sub.py align/core.py pkg/ops/net_cuda.py\nNo module named 'pkg.ops.gone'\n", (
         ended.stderr
     )
+
+
+JIT = "from torch.utils.cpp_extension import load_inline, load\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "requirements", "evidence"),
+    [
+        (
+            f"{JIT}load_inline('m', cpp_sources='', cuda_sources=code)",
+            "torch",
+            "train.py:2 load_inline(cuda_sources=…)",
+        ),
+        (f"{JIT}load('m', [f'{{here}}/m.cpp', os.path.join(here, 'm_kernel.cu')])", "torch", "train.py:2 m_kernel.cu"),
+        (f"{JIT}load('m', ['m.cpp'])", "torch", None),
+        ("print('m.cu')", "torch", None),
+        ("import gsplat", "torch\ngsplat>=1.5", "gsplat>=1.5"),
+        ("import gsplat", "torch\ngsplat==1.5.2+pt24cu124", None),
+    ],
+)
+def test_nvcc_is_in_the_image_where_the_run_compiles_cuda(
+    tmp_path: Path, source: str, requirements: str, evidence: str | None
+) -> None:
+    files = {"train.py": f"{source}\nimport torch\n", "requirements.txt": requirements}
+    image, choices = planned(tmp_path, files, cpu_only=False, machine=parse_target("h100"))
+    last = str(image.dockerfile).partition(" AS base")[0].rpartition("FROM ")[2]
+    assert ("-devel-" in last) == (evidence is not None)
+    if evidence is not None:
+        [base] = [each for each in choices if each.what == "base image"]
+        assert base.reason == f"the target compiles CUDA code when it runs ({evidence})"
+        assert "g++" in str(image.dockerfile) and " AS builder" not in str(image.dockerfile)
+    assert "-devel-" not in str(planned(tmp_path).image.dockerfile)
