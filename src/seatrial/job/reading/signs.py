@@ -49,7 +49,7 @@ _NAMES = {
     **dict.fromkeys(_SHARDS, "one-process"),
 }
 _BELOW = {
-    **dict.fromkeys(("triton", "torch.utils.cpp_extension"), "compiler"),
+    **dict.fromkeys(("triton", "torch.utils.cpp_extension", "pyximport"), "compiler"),
     **dict.fromkeys(_SHARDED, "one-process"),
 }
 

@@ -139,3 +139,36 @@ def test_nvcc_is_in_the_image_where_the_run_compiles_cuda(
         assert base.reason == f"the target compiles CUDA code when it runs ({evidence})"
         assert "g++" in str(image.dockerfile) and " AS builder" not in str(image.dockerfile)
     assert "-devel-" not in str(planned(tmp_path).image.dockerfile)
+
+
+CYTHONIZED = "from setuptools import setup\nfrom Cython.Build import cythonize\nsetup(ext_modules=cythonize({}))\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "setup", "line"),
+    [
+        ("fast.pyx", "['fast.pyx']", "import fast"),
+        ("fast.pyx", "'*.pyx'", "import fast"),
+        ("lib/fast.pyx", "['lib/fast.pyx']", "from lib.fast import f"),
+        ("lib/fast.pyx", "['lib/*.pyx'], annotate=True", "from lib import fast"),
+        ("lib/fast.pyx", "files()", "import lib.fast as fast"),
+    ],
+)
+def test_cython_that_a_setup_compiles_in_place_is_compiled_in_the_image(
+    tmp_path: Path, source: str, setup: str, line: str
+) -> None:
+    folder = source.rpartition("/")[0]
+    files = {source: "def f(): return 1\n", f"{source[:-3]}c": "/* generated */", "train.py": f"import torch\n{line}\n"}
+    files |= {f"{folder}/__init__.py": ""} if folder else {}
+    with_setup = planned(tmp_path, {**files, "setup.py": CYTHONIZED.format(setup)}).image
+    assert "build_ext --build-lib" in str(with_setup.dockerfile) and with_setup.warnings == ()
+    (tmp_path / "setup.py").unlink()
+    [warning] = planned(tmp_path).image.warnings
+    assert warning.startswith("train.py:2 imports ") and "which is not in the project" in warning
+
+
+def test_pyximport_compiles_in_the_run_and_needs_a_compiler(tmp_path: Path) -> None:
+    files = {"fast.pyx": "", "train.py": "import pyximport\npyximport.install()\nimport fast\n"}
+    image, choices = planned(tmp_path, files)
+    assert "cython" in "".join(image.context_texts.values()) and "g++" in str(image.dockerfile)
+    assert image.warnings == () and any(each.what == "compiler" for each in choices)
