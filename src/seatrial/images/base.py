@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import Version
@@ -12,6 +13,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.job.model import Flavour, ImageOptions
 from seatrial.job.plan import Choice
+from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import CudaImage, cuda_images, table
 from seatrial.stack.resolve import Stack
 
@@ -19,6 +21,10 @@ DEFAULT_BASE: str = ImageOptions.model_fields["base"].default
 
 #: Packages that compile CUDA code with nvcc when pip installs them from source. Source: their install pages.
 _COMPILED_BY_PIP = ("flash-attn", "apex", "causal-conv1d", "mamba-ssm", "deepspeed", "pointnet2-ops", "pytorch3d")
+
+#: Packages whose wheels on the index have CUDA code that they compile at their first use; builds for one torch and CUDA
+#: have a local version, and have it compiled. Sources: their install pages.
+_COMPILED_AT_FIRST_USE: list[str] = table("import_names")["compiled_at_first_use"]
 
 #: Debian's releases, from which many images are made, and their python3; https://packages.debian.org/python3.
 _PYTHON_OF_DEBIAN = {"buster": "3.7", "bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
@@ -74,10 +80,19 @@ def python3_of_distribution(image: str) -> str | None:
     return _PYTHON_OF_DEBIAN[debian[0]] if debian else None
 
 
+def with_nvcc(needs: Needs, script: ScriptFacts, brought: Collection[str] = ()) -> Needs:
+    """Note in the needs what compiles CUDA code in the run itself: the target, or a package, listed or ``brought``."""
+    listed = {canonical_name(line): line for line in needs.requirements.lines}
+    lines = (listed.get(name, name) for name in _COMPILED_AT_FIRST_USE if name in listed or name in brought)
+    return replace(needs, nvcc=script.nvcc_evidence or next((line for line in lines if "+" not in line), None))
+
+
 def needed_flavour(options: ImageOptions, project: Path, needs: Needs) -> tuple[Flavour | None, str]:
     """Return (flavour of nvidia/cuda image, reason), (None, reason) for slim Python. No framework is resolved yet."""
     if options.flavour is not None:
         return options.flavour, "image.flavour names it"
+    if needs.nvcc is not None:
+        return "devel", f"the target compiles CUDA code when it runs ({needs.nvcc})"
     compiled = [line for line in needs.requirements.lines if canonical_name(line) in _COMPILED_BY_PIP]
     if compiled:
         return "devel", f"{compiled[0]} compiles CUDA code when it is installed"
@@ -108,20 +123,21 @@ def ubuntu_pythons() -> dict[str, str]:
     return dict(sorted(pythons.items(), reverse=True))
 
 
-def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str) -> Base | None:
+def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str, *, nvcc: bool) -> Base | None:
     """Return the nvidia/cuda image of the stack's CUDA on this Ubuntu; None if there is none.
 
-    With ``devel`` the compiler stays in the builder stage and the final image is ``base``.
+    With ``devel`` the compiler stays in the builder stage and the final image is ``base``, unless the run itself
+    needs ``nvcc``.
     """
     image = _release(stack, ubuntu)
     if image is None:
         return None
-    final = "base" if flavour == "devel" else flavour
-    tag = image.tag(final, ubuntu)
-    if flavour == "devel":
+    in_builder = flavour == "devel" and not nvcc
+    tag = image.tag("base" if in_builder else flavour, ubuntu)
+    if in_builder:
         reason += "; nvcc stays in the builder stage"
     choice = Choice(what="base image", value=tag, reason=reason)
-    builder = image.tag("devel", ubuntu) if flavour == "devel" else None
+    builder = image.tag("devel", ubuntu) if in_builder else None
     return Base(tag, builder, _UBUNTU_PYTHON, choice)
 
 

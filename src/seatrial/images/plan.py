@@ -24,6 +24,7 @@ from seatrial.images.base import (
     python_of_image,
     slim_base,
     ubuntu_pythons,
+    with_nvcc,
 )
 from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
@@ -82,11 +83,11 @@ def plan_image(
         return ready, (choice,)
     cpu_only = cpu_only and (job.image.target is None or job.gpus.kind == "none")
     machine = _machine(job, machine, cpu_only)
-    compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)
     needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
+    compiles = script.compiler_evidence is not None or needs.nvcc is not None
     check_code(script, needs, resolved)
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
@@ -195,16 +196,18 @@ def _as_the_code_needs(
 def _with_what_they_bring(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
-    """Choose the packages, and the build of a framework that only they require, such as torch for peft."""
+    """Choose the packages, and what only they require: a build of a framework, such as torch for peft, and nvcc."""
+    needs = needs if machine is None else with_nvcc(needs, script)
     found = _with_packages(job, script, needs, machine, resolver)
     _, resolved, checked, needs = found
-    brought = next((each for each in FRAMEWORKS if each in checked.names), None)
-    if brought is None or resolved.stack.wheel is not None or job.image.base != DEFAULT_BASE:
+    if job.image.base != DEFAULT_BASE:
         return found
-    reason = f"{needs.reason}; {brought}, which one of them depends on"
-    return _with_packages(
-        job, script, replace(needs, imports=(*needs.imports, brought), reason=reason), machine, resolver
-    )
+    more = needs if machine is None else with_nvcc(needs, script, checked.names)
+    brought = next((each for each in FRAMEWORKS if each in checked.names), None)
+    if brought is not None and resolved.stack.wheel is None:
+        reason = f"{needs.reason}; {brought}, which one of them depends on"
+        more = replace(more, imports=(*needs.imports, brought), reason=reason)
+    return found if more == needs else _with_packages(job, script, more, machine, resolver)
 
 
 def _with_packages(
@@ -376,7 +379,7 @@ def _base_and_stack(
         if flavour is None:
             return slim_base(resolved.stack, job.image, reason), resolved
         reason = why
-    return _cuda_base(resolved_on, flavour, reason)
+    return _cuda_base(resolved_on, flavour, reason, nvcc=needs.nvcc is not None)
 
 
 def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
@@ -402,7 +405,9 @@ def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
     return None, ""
 
 
-def _cuda_base(resolved_on: Callable[[str | None], Resolved], flavour: Flavour, reason: str) -> tuple[Base, Resolved]:
+def _cuda_base(
+    resolved_on: Callable[[str | None], Resolved], flavour: Flavour, reason: str, *, nvcc: bool
+) -> tuple[Base, Resolved]:
     """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on."""
     failed: Exception | None = None
     for ubuntu, python in ubuntu_pythons().items():
@@ -411,7 +416,7 @@ def _cuda_base(resolved_on: Callable[[str | None], Resolved], flavour: Flavour, 
         except (ConfigError, GpuContractError) as error:
             failed = failed or error
             continue
-        if base := cuda_base(resolved.stack, flavour, ubuntu, reason):
+        if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=nvcc):
             return base, resolved
         failed = failed or no_cuda_base(resolved.stack, flavour)
     assert failed is not None

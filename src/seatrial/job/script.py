@@ -67,6 +67,7 @@ class ScriptFacts(Readings):
             unless it is set.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
+        nvcc_evidence: where it gives CUDA code to torch.utils.cpp_extension, which then runs nvcc, or None.
         hub_evidence: where it takes a token of Hugging Face, or None.
         input_evidence: where it may read standard input, or None.
         python_path: folders of the project that the job's own PYTHONPATH names, relative to it.
@@ -91,6 +92,7 @@ class ScriptFacts(Readings):
     keras_backend: str | None = None
     keras_default: str | None = None
     compiler_evidence: str | None = None
+    nvcc_evidence: str | None = None
     hub_evidence: str | None = None
     input_evidence: str | None = None
     python_path: tuple[str, ...] = ()
@@ -304,10 +306,14 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         keras_backend=seen.get("keras-backend"),
         keras_default=seen.get("keras-default"),
         compiler_evidence=_compiles(reading, arguments),
+        nvcc_evidence=seen.get("cuda-source") if any(name.startswith(_JIT) for name in modules) else None,
         hub_evidence=seen.get("hub-token"),
         input_evidence=seen.get("input"),
     )
 
+
+#: Module that compiles sources when a script runs. Source: docs.pytorch.org/docs/stable/cpp_extension.html.
+_JIT = "torch.utils.cpp_extension"
 
 #: Arguments, as one text, that turn torch.compile off.
 _NOT_COMPILED = re.compile(

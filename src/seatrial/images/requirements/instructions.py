@@ -147,7 +147,7 @@ def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, .
                 tree = parse_source(text.encode(), "setup.py") if _MENTIONED.search(text) else None
             except (ConfigError, UnreadableSourceError):
                 continue
-            made = _compiled(tree) & wanted if tree is not None else set()
+            made = (_compiled(tree) | _cython_modules(folder, text)) & wanted if tree is not None else set()
             if tree is not None and made:
                 imports = {
                     name.partition(".")[0]
@@ -159,6 +159,12 @@ def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, .
                 name = folder.relative_to(project).as_posix()
                 found.append(Extension(name, tuple(sorted(made)), cuda, tuple(sorted(imports - STANDARD_MODULES))))
     return tuple(found)
+
+
+def _cython_modules(folder: Path, text: str) -> set[str]:
+    """Return the names of the Cython modules around a setup.py that may list them by a pattern."""
+    folders = folders_of(folder) if "cythonize" in text else []
+    return {path.stem for each in folders for path in each.glob("*.pyx")}
 
 
 def _compiled(tree: ast.Module) -> set[str]:

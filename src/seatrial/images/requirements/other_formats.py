@@ -376,7 +376,8 @@ def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements
     python = SpecifierSet()
     for setup in setups:
         python &= setup.python
-    return Requirements(tuple(dict.fromkeys(found)), python=python), tuple(warnings)
+    options = tuple(option for setup in setups for option in setup.options)
+    return Requirements(tuple(dict.fromkeys(found)), options=options, python=python), tuple(warnings)
 
 
 def _setups(project: Path) -> Iterator[Requirements]:

@@ -359,7 +359,7 @@ class Needs:
         absent: warning → (module, its package) of those that a dependency may bring after all.
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
-        extensions: what is compiled of the project itself.
+        extensions: what is compiled of the project itself. nvcc: what runs nvcc in the run itself, or None.
         image: the base if it is a framework image. image_choices: the plan's lines about it.
     """
 
@@ -372,6 +372,7 @@ class Needs:
     guessed: tuple[str, ...] = ()
     project: Path | None = None
     extensions: tuple[Extension, ...] = ()
+    nvcc: str | None = None
     image: FrameworkImage | None = None
     image_choices: tuple[Choice, ...] = ()
 

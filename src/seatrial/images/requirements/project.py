@@ -272,6 +272,7 @@ def _from_files(
             lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
             found = replace(found, constraints=locked_versions(folder / lock))
             reason += f"; {lock} pins {len(found.constraints)} versions" * bool(found.constraints)
+            reason += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
         if found is not None:
             return _with_itself(folder, Needs(replace(found, python=python & found.python), source, reason))
     return None
@@ -286,7 +287,8 @@ def _with_itself(project: Path, needs: Needs) -> Needs:
     own = tuple(line for line in listed.lines if _is_bounded(line) or canonical_name(line) not in have)
     names = {canonical_name(line) for line in own}
     kept = [line for line in needs.requirements.lines if _is_bounded(line) or canonical_name(line) not in names]
-    found = replace(needs.requirements, lines=(*kept, *own), python=needs.python & listed.python)
+    options = (*needs.requirements.options, *listed.options)
+    found = replace(needs.requirements, lines=(*kept, *own), options=options, python=needs.python & listed.python)
     reason = f"{needs.reason}, and lists the project itself"
     return replace(needs, requirements=found, reason=reason, warnings=(*needs.warnings, *warnings))
 

@@ -46,6 +46,10 @@ _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _MOST_CHARACTERS = 500
 _PART = re.compile(r"(?P<sign>\^|~(?!=)|~=|===|==|=|!=|>=|<=|>|<)?\s*(?P<version>[vV]?\d[\w.+!-]*?(?:\.\*)?)$")
 
+#: An index as an option of pip's: one word without a login. PyTorch's are left out, as a framework's build is chosen
+#: for the target.
+_INDEX = re.compile(r"https?://(?!download\.pytorch\.org/)[^\s@]+")
+
 #: Most folders above a project that are searched for its workspace, and most members of a workspace that are read.
 _MOST_ABOVE, _MOST_MEMBERS = 5, 200
 
@@ -59,7 +63,7 @@ class _PyProject:
         self.whole = parse_toml(self.text, file)
         self.poetry = _inside(self.whole, "tool", "poetry")
         self.project = self._table(self.whole, "project")
-        self.sources = _uv_sources(self.whole, file.parent)
+        self.sources, self.indexes = _uv_sources(self.whole, file.parent)
 
     def _table(self, table: dict[str, Any], key: str, place: str = "") -> dict[str, Any]:
         value = table.get(key, {})
@@ -92,6 +96,12 @@ class _PyProject:
             if isinstance(lines, list)
             for line in self.listed([each for each in lines if not isinstance(each, dict)], key)
         ]
+
+    def index_options(self, lines: Iterable[str]) -> tuple[str, ...]:
+        """Return pip's options for the indexes that uv takes these packages from; pip asks them for all others, too."""
+        named = (_first(self.sources.get(canonical_name(line) or "")) for line in lines)
+        urls = (self.indexes.get(str(each.get("index"))) for each in named if not {"group", "extra"} & each.keys())
+        return tuple(dict.fromkeys(f"--extra-index-url {url}" for url in urls if url and _INDEX.fullmatch(url)))
 
     def python(self) -> SpecifierSet:
         """Read ``requires-python``, or Poetry's ``python = "^3.9"``; empty where neither is there."""
@@ -131,6 +141,7 @@ def read_pyproject(file: Path, imported: Iterable[str] | None = ()) -> Requireme
     computed = not lists or (isinstance(dynamic, list) and "optional-dependencies" in dynamic)
     return Requirements(
         lines,
+        options=tables.index_options(lines),
         python=tables.python(),
         extras=None if computed else {canonicalize_name(extra): tuple(each) for extra, each in extras.items()},
         name=canonicalize_name(name) if isinstance(name, str) else None,
@@ -298,7 +309,7 @@ def _part(text: str) -> str:
 def script_requirements(table: dict[str, Any], listed: Iterable[str], file: Path, place: str) -> tuple[str, ...]:
     """Check a script's own list, each line from its source. Raises ConfigError that begins with ``place``."""
     lines = [checked_requirement(line, place) for line in listed]
-    return tuple(_sourced(lines, _uv_sources(table, file.parent), place))
+    return tuple(_sourced(lines, _uv_sources(table, file.parent)[0], place))
 
 
 def _sourced(lines: Iterable[str], sources: Mapping[str, Any], place: str) -> list[str]:
@@ -334,11 +345,13 @@ def _address(source: Mapping[str, Any]) -> str | None:
     return address + (f"#subdirectory={source['subdirectory']}" if "subdirectory" in source else "")
 
 
-def _uv_sources(whole: Mapping[str, Any], project: Path) -> dict[str, Any]:
-    """Return canonical name → its source, from the workspace's pyproject.toml, or the project's, which wins."""
-    _, outer = _workspace(project)
-    tables = (_inside(table, "tool", "uv", "sources") for table in (outer, whole))
-    return {canonicalize_name(name): source for table in tables for name, source in table.items()}
+def _uv_sources(whole: Mapping[str, Any], project: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return (canonical name → its source, index → its address) of the workspace and the project, which wins."""
+    tables = [_inside(table, "tool", "uv") for table in (_workspace(project)[1], whole)]
+    listed = [each for table in tables if isinstance(rows := table.get("index"), list) for each in rows]
+    indexes = {str(each.get("name")): str(each.get("url")) for each in listed if isinstance(each, dict)}
+    sources = (_inside(table, "sources") for table in tables)
+    return {canonicalize_name(name): source for table in sources for name, source in table.items()}, indexes
 
 
 def _is_folder_of_its_own(source: Mapping[str, Any]) -> bool:

@@ -42,6 +42,9 @@ _MOST_MODULES, _MOST_BYTES = 300, 5_000_000
 #: Most names of one ``from x import …`` that are searched as files.
 _MOST_ALIASES = 200
 
+#: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
+_OF_CYTHON = {".pyx", ".pxd", ".c", ".cpp", ".h", ".html"}
+
 
 @dataclass(frozen=True)
 class Readings:
@@ -292,13 +295,16 @@ class ProjectReader:
                     if roots is absolute:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
-            if needed and is_module and found[-1] is None and (any(found[:-1]) or roots is not absolute):
+            cython = found[-1] is None and _is_cython(".".join(parts), roots)
+            inside = is_module and (any(found[:-1]) or roots is not absolute)
+            if needed and found[-1] is None and (inside or cython):
                 self._note_missing(module, node, parts, roots)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[local] = (found[-1][0], inner)
             modules = self.reading.needed if needed else self.reading.optional
-            if name in modules or roots is not absolute or any(found) or self.roots.holds(module.path, parts[0]):
+            own = cython or roots is not absolute or any(found) or self.roots.holds(module.path, parts[0])
+            if name in modules or own:
                 continue
             modules[name] = f"{module.shown}:{node.lineno}"
 
@@ -306,7 +312,10 @@ class ProjectReader:
         """Note a module that its package of the project lacks: setup.py writes it, or a compiler does."""
         for root in roots:
             inside = root.joinpath(*parts[:-1])
-            if is_folder(inside / parts[-1]) or any(inside.glob(f"{glob.escape(parts[-1])}.*")):
+            there = {path.suffix for path in inside.glob(f"{glob.escape(parts[-1])}.*")}
+            if ".pyx" in there and "pyximport" not in {**self.reading.needed, **self.reading.optional}:
+                there -= _OF_CYTHON
+            if is_folder(inside / parts[-1]) or there:
                 return
         dots = "." * (node.level if isinstance(node, ast.ImportFrom) else 0)
         self.reading.missing.setdefault(dots + ".".join(parts), f"{module.shown}:{node.lineno}")
@@ -339,13 +348,18 @@ def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str
     inner: dict[str, str | None] = {}
     for alias in node.names[:_MOST_ALIASES]:
         submodule = f"{prefix}.{alias.name}".lstrip(".")
-        if locate_module(submodule, roots):
+        if locate_module(submodule, roots) or _is_cython(submodule, roots):
             yield submodule, roots, {alias.asname or alias.name: None}
         else:
             inner[alias.asname or alias.name] = alias.name
     if prefix:
         yield prefix, roots, inner
         yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values() if _is_foreign(prefix, roots))
+
+
+def _is_cython(name: str, roots: list[Path]) -> bool:
+    """Return whether the project has a Cython source of this module."""
+    return any(is_file(root / f"{name.replace('.', '/')}.pyx") for root in roots)
 
 
 def _is_foreign(prefix: str, roots: list[Path]) -> bool:

@@ -49,7 +49,7 @@ _NAMES = {
     **dict.fromkeys(_SHARDS, "one-process"),
 }
 _BELOW = {
-    **dict.fromkeys(("triton", "torch.utils.cpp_extension"), "compiler"),
+    **dict.fromkeys(("triton", "torch.utils.cpp_extension", "pyximport"), "compiler"),
     **dict.fromkeys(_SHARDED, "one-process"),
 }
 
@@ -138,6 +138,9 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield "local-rank", "LOCAL_RANK"
     elif isinstance(node, ast.Constant) and node.value == "HF_TOKEN":
         yield "hub-token", "HF_TOKEN"
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, str) and node.value.endswith(".cu") and len(node.value) < _LONGEST_PATH:
+            yield "cuda-source", node.value
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
         if _is(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
@@ -266,6 +269,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
             yield "spawn", called
         elif keyword.arg in ("token", "use_auth_token", "push_to_hub") and _is(keyword.value, True):
             yield "hub-token", f"{keyword.arg}=True"
+        elif keyword.arg == "cuda_sources" and not _is(keyword.value, None):
+            yield "cuda-source", f"{called}(cuda_sources=…)"
         elif keyword.arg == "torch_compile" and _is(keyword.value, True):
             yield "torch-compile", "torch_compile=True"
 

@@ -107,3 +107,68 @@ def test_python_finds_the_modules_under_the_names_of_the_project(tmp_path: Path)
     assert ended.stdout == "grid_sub.py align/core.py pkg/ops/net_cuda.py\nNo module named 'pkg.ops.gone'\n", (
         ended.stderr
     )
+
+
+JIT = "from torch.utils.cpp_extension import load_inline, load\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "requirements", "evidence"),
+    [
+        (
+            f"{JIT}load_inline('m', cpp_sources='', cuda_sources=code)",
+            "torch",
+            "train.py:2 load_inline(cuda_sources=…)",
+        ),
+        (f"{JIT}load('m', [f'{{here}}/m.cpp', os.path.join(here, 'm_kernel.cu')])", "torch", "train.py:2 m_kernel.cu"),
+        (f"{JIT}load('m', ['m.cpp'])", "torch", None),
+        ("print('m.cu')", "torch", None),
+        ("import gsplat", "torch\ngsplat>=1.5", "gsplat>=1.5"),
+        ("import gsplat", "torch\ngsplat==1.5.2+pt24cu124", None),
+    ],
+)
+def test_nvcc_is_in_the_image_where_the_run_compiles_cuda(
+    tmp_path: Path, source: str, requirements: str, evidence: str | None
+) -> None:
+    files = {"train.py": f"{source}\nimport torch\n", "requirements.txt": requirements}
+    image, choices = planned(tmp_path, files, cpu_only=False, machine=parse_target("h100"))
+    last = str(image.dockerfile).partition(" AS base")[0].rpartition("FROM ")[2]
+    assert ("-devel-" in last) == (evidence is not None)
+    if evidence is not None:
+        [base] = [each for each in choices if each.what == "base image"]
+        assert base.reason == f"the target compiles CUDA code when it runs ({evidence})"
+        assert "g++" in str(image.dockerfile) and " AS builder" not in str(image.dockerfile)
+    assert "-devel-" not in str(planned(tmp_path).image.dockerfile)
+
+
+CYTHONIZED = "from setuptools import setup\nfrom Cython.Build import cythonize\nsetup(ext_modules=cythonize({}))\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "setup", "line"),
+    [
+        ("fast.pyx", "['fast.pyx']", "import fast"),
+        ("fast.pyx", "'*.pyx'", "import fast"),
+        ("lib/fast.pyx", "['lib/fast.pyx']", "from lib.fast import f"),
+        ("lib/fast.pyx", "['lib/*.pyx'], annotate=True", "from lib import fast"),
+        ("lib/fast.pyx", "files()", "import lib.fast as fast"),
+    ],
+)
+def test_cython_that_a_setup_compiles_in_place_is_compiled_in_the_image(
+    tmp_path: Path, source: str, setup: str, line: str
+) -> None:
+    folder = source.rpartition("/")[0]
+    files = {source: "def f(): return 1\n", f"{source[:-3]}c": "/* generated */", "train.py": f"import torch\n{line}\n"}
+    files |= {f"{folder}/__init__.py": ""} if folder else {}
+    with_setup = planned(tmp_path, {**files, "setup.py": CYTHONIZED.format(setup)}).image
+    assert "build_ext --build-lib" in str(with_setup.dockerfile) and with_setup.warnings == ()
+    (tmp_path / "setup.py").unlink()
+    [warning] = planned(tmp_path).image.warnings
+    assert warning.startswith("train.py:2 imports ") and "which is not in the project" in warning
+
+
+def test_pyximport_compiles_in_the_run_and_needs_a_compiler(tmp_path: Path) -> None:
+    files = {"fast.pyx": "", "train.py": "import pyximport\npyximport.install()\nimport fast\n"}
+    image, choices = planned(tmp_path, files)
+    assert "cython" in "".join(image.context_texts.values()) and "g++" in str(image.dockerfile)
+    assert image.warnings == () and any(each.what == "compiler" for each in choices)

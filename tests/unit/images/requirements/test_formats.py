@@ -77,3 +77,28 @@ def test_a_list_that_cannot_be_read(tmp_path: Path, inside: str, printed: str) -
     with pytest.raises(ConfigError) as caught:
         read_inline(tmp_path / "train.py", tmp_path)
     assert caught.value.message.startswith(printed)
+
+
+@pytest.mark.parametrize(
+    ("source", "url", "option"),
+    [
+        ('{ index = "own" }', "https://wheels.example/simple", "--extra-index-url https://wheels.example/simple"),
+        ('[{ index = "own", group = "rocm" }]', "https://wheels.example/simple", None),
+        ('{ index = "other" }', "https://wheels.example/simple", None),
+        ('{ index = "own" }', "https://download.pytorch.org/whl/cu124", None),
+        ('{ index = "own" }', "https://me:secret@wheels.example/simple", None),
+        ('{ index = "own" }', "https://wheels.example/\\n--pre", None),
+    ],
+)
+def test_the_index_that_uv_takes_a_package_from(tmp_path: Path, source: str, url: str, option: str | None) -> None:
+    uv = f'[tool.uv.sources]\nlab_kit = {source}\n[[tool.uv.index]]\nname = "own"\nurl = "{url}"\nexplicit = true\n'
+    project(tmp_path, f'[project]\nname = "lab"\nversion = "1"\ndependencies = ["lab-kit", "six"]\n{uv}')
+    for requirements in (None, "-e .\n"):
+        if requirements:
+            (tmp_path / "requirements.txt").write_text(requirements)
+        needs = project_needs(tmp_path, ScriptFacts(), tmp_path)
+        assert needs.requirements.lines == ("lab-kit", "six")
+        assert needs.requirements.options == ((option,) if option else ())
+    (tmp_path / "requirements.txt").unlink()
+    reason = project_needs(tmp_path, ScriptFacts(), tmp_path).reason
+    assert reason == "pyproject.toml lists them" + (f"; uv's index adds {option}" if option else "")
