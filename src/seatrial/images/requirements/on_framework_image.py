@@ -79,8 +79,8 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
             continue
         fits = not (requirement.specifier or requirement.url) or _overlap(requirement, has)
         if not fits:
-            why = only if PACKAGES.get(name) == image.framework else ""
-            notes.append(f"{line} → {has.removeprefix('==') or 'that'} of {image.maker}{why}")
+            reason = only if PACKAGES.get(name) == image.framework else ""
+            notes.append(f"{line} → {has.removeprefix('==') or 'that'} of {image.maker}{reason}")
         if name in image.bounds:
             lines.append(line if fits else f"{name}{has}")
         elif name in PARTNERS.get(image.framework, ()):
