@@ -256,7 +256,7 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         ),
     }
     found = [(way, resolve_once(changed, machine)) for way, changed in ways.items() if changed != constraints]
-    if broken[0].rule == "architecture":
+    if broken[0].rule == "architecture" or (broken[0].rule == "python" and not constraints.python):
         found.insert(0, ("the next version", _next_release(constraints, another, machine)))
     newer = resolve_once(constraints, replace(machine, driver=None))
     if newer is not None and newer.wheel is not None and machine.driver is not None:

@@ -65,6 +65,16 @@ def test_build_for_a_machine(
     assert warns is None or (warns in " ".join(found.warnings) and bool(warns) == bool(found.warnings))
 
 
+@pytest.mark.parametrize(("specifier", "found"), [("==2.7.2", "2.7.2"), ("==2.3.*", "2.3.4"), ("==2.10.1", "2.10.1")])
+def test_a_patch_release_is_judged_as_its_minor_release(specifier: str, found: str) -> None:
+    [broken, *_] = conflict(requested("tensorflow", specifier), "h100").broken
+    assert broken.rule == "architecture" and found in broken.needs
+
+
+def test_a_release_for_older_pythons_alone_gives_way_to_the_next_one() -> None:
+    assert next(way for way, found in conflict(requested(specifier="<1.4"), "h100").nearest) == "the next version"
+
+
 def test_a_cpu_run_takes_the_cpu_build() -> None:
     found = stack(requested(gpu=False), TargetMachine())
     assert (found.requirement, found.index) == ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")

@@ -13,6 +13,7 @@ from typing import Any
 
 from seatrial.job.reading.flow import RunNode
 from seatrial.job.reading.import_roots import ImportRoots
+from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
 from seatrial.job.reading.signs import (
@@ -248,7 +249,7 @@ class ProjectReader:
             ):
                 (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
         if isinstance(node, TELLING):
-            for sign, shown in signs(node):
+            for sign, shown in (*signs(node), *keras_signs(node)):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
                 self.reading.signs.setdefault(sign, evidence)
                 if certain and seen.certain:

@@ -97,8 +97,15 @@ def test_code_and_versions(
         ("import timm, torch\nassert timm.__version__ == '0.3.2'", "", "torch==1.8.1"),
         ("import torch, tensorflow", "torch\ntensorflow==2.4.0\n", "torch==2.4.1"),
         ("from torchtext.data import Field", "torch\ntorchtext\n", "torch==1.7.1"),
-        ("from keras.layers.advanced_activations import LeakyReLU", "", "tensorflow-cpu==2.8.0"),
-        ("from keras.engine.topology import Layer", "", "tensorflow-cpu==2.12.0"),
+        ("from keras.layers.advanced_activations import LeakyReLU", "", "tensorflow-cpu==2.8.4"),
+        ("from keras.engine.topology import Layer", "", "tensorflow-cpu==2.12.1"),
+        ("from keras import backend as K\ny = K.mean([1.0])", "", "tensorflow-cpu==2.15.1"),
+        ("from tensorflow import keras\nopt = keras.optimizers.Adam(lr=1e-4)", "", "tensorflow-cpu==2.15.1"),
+        ("import tensorflow as tf\ntf.keras.Model().fit_generator([])", "", "tensorflow-cpu==2.15.1"),
+        ("import tensorflow, tensorflow_addons", "", "tensorflow-cpu==2.15.1"),
+        ("from tensorflow.keras import backend as K\ny = K.mean([1.0])", "", "tensorflow-cpu==2.21.0"),
+        ("import tensorflow as tf\ntf.keras.Model().save_weights('w.weights.h5')", "", "tensorflow-cpu==2.21.0"),
+        ("import tensorflow\nopt = Adam([], lr=0.1)", "", "tensorflow-cpu==2.21.0"),
         ("from keras.preprocessing.text import Tokenizer", "keras\n", "tensorflow-cpu==2.15.1"),
     ],
 )
@@ -107,6 +114,27 @@ def test_a_framework_that_is_left_open_is_as_old_as_the_code(
 ) -> None:
     image = plan(tmp_path, source, requirements)
     assert f"{torch}\n" in image.context_texts["framework/requirements.txt"]
+
+
+@pytest.mark.parametrize(
+    ("source", "listed", "warning"),
+    [
+        (
+            "from keras.optimizers import SGD\nSGD(lr=0.1)",
+            "tensorflow==2.16.1",
+            "2 SGD(lr=…), which Keras 3.0",
+        ),
+        ("from keras.optimizers import SGD\nSGD(0.1, decay=0)", "tensorflow==2.15.1", "SGD(decay=…), which Keras 2.11"),
+        ("from keras.optimizers import SGD\nSGD(0.1, decay=0)", "tensorflow==2.16.1", ""),
+        ("import keras\nkeras.Model().save_weights(d + f'{e}.h5')", "tensorflow==2.17.1", "save_weights('.h5'), which"),
+        ("import keras\nkeras.Model().save_weights(path)", "tensorflow==2.17.1", ""),
+    ],
+)
+def test_a_call_of_an_older_keras_is_warned_of_where_the_release_is_pinned(
+    tmp_path: Path, source: str, listed: str, warning: str
+) -> None:
+    warnings = " ".join(plan(tmp_path, source, f"{listed}\nkeras\n").warnings)
+    assert warning in warnings and ("Keras" in warnings) is bool(warning)
 
 
 @cases("source", "listed", "way_out", "pinned")
