@@ -105,7 +105,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name, begun=True) for each in everywhere)}
-    declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
+    missing = script.suffix == ".py" and not text and not script.exists()  # which is what has to be reported
+    declared = missing or all(any(_declares(each, name) for each in texts) for name in ours | similar)
     is_theirs = (theirs or odd) and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 

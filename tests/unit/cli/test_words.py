@@ -134,6 +134,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run train.py -- --model m",
         "run train.py -- --nodes_ m",
         "run gone.py -- --epochs 5",
+        "run gone.py -- --model m --gpus 2",
         "run split.py -- --name x --epochs 5",
         "run -m flags -- --workdir d --config c",
         "run agent.py -- --env Ant-v2",

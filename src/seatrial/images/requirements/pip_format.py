@@ -354,7 +354,8 @@ class Needs:
 
     Attributes:
         source: the file they are from, as it is called in sentences.
-        imports: top-level names that the target imports, by which frameworks are chosen.
+        imports: top-level names that the target imports, by which frameworks are chosen. unused: frameworks that
+            nothing in its code needs, since another computes.
         warnings: what is imported and will not be installed, or is installed on a guess.
         absent: warning → (module, its package) of those that a dependency may bring after all.
         guessed: canonical names of packages that nothing but an import's name stands for.
@@ -367,6 +368,7 @@ class Needs:
     source: str
     reason: str
     imports: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     absent: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     guessed: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ from seatrial.images.requirements.other_formats import (
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.job.reading.modules import folder_of, is_package
-from seatrial.job.script import FRAMEWORKS, ScriptFacts
+from seatrial.job.script import BUILT_ON, FRAMEWORKS, ScriptFacts
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
 
@@ -131,12 +131,19 @@ def project_needs(
         requirements=replace(needs.requirements.plus(*added), python=python),
         reason="; ".join((needs.reason, *why)),
         imports=imports,
+        unused=_unused(script),
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
         project=project,
         extensions=extensions,
     )
     return _locked(_with_asserted(needs, script), project)
+
+
+def _unused(script: ScriptFacts) -> tuple[str, ...]:
+    """Return TensorFlow and JAX, as far as the code imports another framework and nothing of them."""
+    used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
+    return tuple(each for each in ("tensorflow", "jax") if script.framework and each not in used)
 
 
 def _of_imports(project: Path, script: ScriptFacts, packages: ImportedPackages, shown: tuple[str, ...]) -> Needs:

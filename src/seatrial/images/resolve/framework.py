@@ -89,15 +89,13 @@ def resolve_frameworks(
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
     feeder: Framework | None = "tensorflow" if computes else None
-    for framework in (each for each in needed if each != feeder):
+    for framework in (*(each for each in needed if each != feeder), *([feeder] if feeder else [])):
+        why = "the target does not import it" if framework in needs.unused else None
+        why = f"the list names the CPU build, and {computes} computes" if framework == feeder else why
         fixed = python or resolved.stack.python or None
-        on = None if framework == "jax" and len(needed) > 1 and _is_cpu_jax(found) else machine
+        on = None if why or (framework == "jax" and len(needed) > 1 and _is_cpu_jax(found)) else machine
         resolved = _resolve_one(resolved, needs, framework, on, own_sources, fixed, barred or {})
-    if feeder:
-        fixed = python or resolved.stack.python or None
-        resolved = _resolve_one(resolved, needs, feeder, None, own_sources, fixed, barred or {})
-        why = f"the list names the CPU build, and {computes} computes"
-        known = [c.changed(reason=why) if c.what == f"{feeder} build" else c for c in resolved.choices]
+        known = [c.changed(reason=why or c.reason) if c.what == f"{framework} build" else c for c in resolved.choices]
         resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
         constraints = Constraints(

@@ -14,6 +14,7 @@ from seatrial.errors import ConfigError
 from seatrial.findings.match import match_text
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
+from seatrial.stack.machine import parse_target
 from tables import cases, constant
 
 SETUP = constant(__file__, "SETUP")
@@ -114,6 +115,21 @@ def test_a_framework_that_is_left_open_is_as_old_as_the_code(
 ) -> None:
     image = plan(tmp_path, source, requirements)
     assert f"{torch}\n" in image.context_texts["framework/requirements.txt"]
+
+
+@pytest.mark.parametrize(
+    ("source", "build"),
+    [
+        ("import torch", "cpu"),
+        ("import torch\nif torch.x:\n    import tensorflow", "and-cuda"),
+        ("import torch, keras", "and-cuda"),
+        ("import yaml", "and-cuda"),
+    ],
+)
+def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: Path, source: str, build: str) -> None:
+    listed = {"requirements.txt": "torch\ntensorflow==2.16.1\n", "train.py": source}
+    made = planned(tmp_path, listed, cpu_only=False, machine=parse_target("h100"))
+    assert made.chosen("tensorflow build") == [build]
 
 
 @pytest.mark.parametrize(
