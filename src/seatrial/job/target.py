@@ -335,8 +335,6 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         word, _shell_scripts((project / word).parent, project)
     )
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
-    if not similar and (here := what_is_here(project)):
-        hint = f"; here {here[0]}"
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     return TargetError(
         f"{kind.capitalize()} {word} not found in {project}{hint}",

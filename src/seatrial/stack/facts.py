@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -132,15 +131,8 @@ def table(name: str) -> dict[str, Any]:
 def wheels(framework: Framework) -> tuple[Wheel, ...]:
     """Return every known build of a framework that has CUDA, newest version first."""
     rows = table(framework)["releases" if framework == "tensorflow" else "wheels"]
-    made = (_wheel(framework, {**row, framework: each}) for row in rows for each in _releases(row[framework], row))
+    made = (_wheel(framework, row) for row in rows)
     return tuple(sorted(made, key=lambda each: (Version(each.version), Version(each.cuda)), reverse=True))
-
-
-def _releases(first: str, row: dict[str, Any]) -> Iterator[str]:
-    """Yield a row's release, and the patches that are built as it is: 2.7.0 to 2.7.4."""
-    minor, _, patch = first.rpartition(".")
-    yield first
-    yield from (f"{minor}.{each}" for each in range(int(patch) + 1, row.get("last_patch", 0) + 1))
 
 
 def _wheel(framework: Framework, row: dict[str, Any]) -> Wheel:

@@ -65,12 +65,6 @@ def test_build_for_a_machine(
     assert warns is None or (warns in " ".join(found.warnings) and bool(warns) == bool(found.warnings))
 
 
-@pytest.mark.parametrize(("specifier", "found"), [("==2.7.2", "2.7.2"), ("==2.3.*", "2.3.4"), ("==2.10.1", "2.10.1")])
-def test_a_patch_release_is_judged_as_its_minor_release(specifier: str, found: str) -> None:
-    [broken, *_] = conflict(requested("tensorflow", specifier), "h100").broken
-    assert broken.rule == "architecture" and found in broken.needs
-
-
 def test_a_release_for_older_pythons_alone_gives_way_to_the_next_one() -> None:
     assert next(way for way, found in conflict(requested(specifier="<1.4"), "h100").nearest) == "the next version"
 

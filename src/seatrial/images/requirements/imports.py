@@ -120,10 +120,10 @@ def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
     tensorboard for ``torch.utils.tensorboard``, ray[tune] for ``ray.tune.schedulers``.
     """
     implied = _names().implied
-    return tuple(sorted({implied[each] for module in modules for each in around(module) if each in implied}))
+    return tuple(sorted({implied[each] for module in modules for each in _around(module) if each in implied}))
 
 
-def around(module: str) -> Iterator[str]:
+def _around(module: str) -> Iterator[str]:
     """Yield the module, and the packages that it is in: ``a.b.c``, ``a.b``, ``a``."""
     while module:
         yield module

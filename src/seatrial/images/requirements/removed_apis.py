@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.imports import around
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.facts import Framework, cuda_images, table, wheels
+from seatrial.stack.facts import Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import Candidate, Constraints, code_for_every_gpu
 
@@ -25,14 +23,11 @@ _FIRST_WITH_KERAS = {"3.0": "2.16"}
 _FIRST_WITH_OWN_KERAS = "2.6"
 
 
-def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[str, ...]:
-    """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError.
-
-    Returns warnings of such code where it is not certain that it runs.
-    """
-    for name, row, where in _removed(script):
+def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
+    """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError."""
+    for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
-        if " " not in where and not _still_has(name, since, package, resolved):  # an import, which runs in any case
+        if (where := imported(name, script)) and not _still_has(name, since, package, resolved):
             tensorflow = _tensorflow_with_keras(name, resolved) if package == "keras" else None
             had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
             older = f"{package}<{since}" if row.get("has_wheels", True) else None  # for a Python that a plan takes
@@ -50,43 +45,6 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             if old.problem:
                 message = f"{old.shown} does not run with {wheel.framework} {wheel.version}: {old.problem}"
             raise ConfigError(message, cause=needs.reason if old.problem else None, run=old.fix)
-    return _of_older_keras(script, resolved)
-
-
-def _of_older_keras(script: ScriptFacts, resolved: Resolved) -> tuple[str, ...]:
-    warnings: dict[str, str] = {}
-    for name, row, where in _removed(script):
-        tensorflow = _tensorflow_with_keras(name, resolved) if row["package"] == "keras" and " " in where else None
-        if tensorflow is None or _still_has(name, row["since"], "keras", resolved) or where in warnings:
-            continue
-        until = row.get("until")
-        if until is None or not _reaches(tensorflow, _FIRST_WITH_KERAS[until]):
-            lacks = f"Keras {row['since']} and later lack" if until is None else f"Keras {row['since']} to 2.15 refuse"
-            older = _older_tensorflow(row["since"], resolved) if until is None else None
-            way = row["instead"] + (f", or pin {older}" if older else "")
-            warnings[where] = f"{where}, which {lacks}; the plan has tensorflow {tensorflow}: {way}"
-    return tuple(warnings.values())
-
-
-@lru_cache(maxsize=1)
-def _removed_names() -> dict[str, dict[str, Any]]:
-    """Return the names that packages removed, with their rows: those with advice of their own first."""
-    of_keras = {"package": "keras", "since": "3.0", "instead": "use what keras.io/api has in its place"}
-    listed = table("keras")["removed_in_3"].items()
-    generated = {f"{parent}.{name}": of_keras for parent, names in listed for name in names.split()}
-    own: dict[str, dict[str, Any]] = table("import_names")["removed_from_packages"]
-    return {**own, **{name: row for name, row in generated.items() if name not in own}}
-
-
-def _removed(script: ScriptFacts) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield (name, its row, where) of what the target imports or uses and a package removed."""
-    rows = _removed_names()
-    found: dict[str, str] = {}
-    for module, where in script.modules.items():
-        for each in around(module):
-            if each in rows and " " in found.get(each, " "):  # an import is surer than a name in the code
-                found[each] = where
-    yield from ((name, rows[name], found[name]) for name in rows if name in found)
 
 
 class _OldCode(NamedTuple):
@@ -109,7 +67,7 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
             pinned = _pinned(line)
             if "before" not in row or (pinned and not _reaches(pinned, row["before"])):
-                yield _OldCode(row.get("framework", "torch"), row["since"], line, row["why"], row["fix"])
+                yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 
 
 def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
@@ -118,10 +76,7 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
     Only a release that the project leaves open is chosen here.
     """
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
-    keras = (
-        (name, first, where if " " in where else f"{where} imports {module}")
-        for name, first, where, module in _old_keras(script)
-    )
+    keras = ((name, first, f"{where} imports {module}") for name, first, where, module in _old_keras(script))
     for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
             held = needs.requirements.plus(constraints=(f"{name}<{since}",))
@@ -135,15 +90,14 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
 
 def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:
     """Yield (TensorFlow, its first release whose Keras lacks a name, where that is imported, the name)."""
-    for name, row, where in _removed(script):
-        if row["package"] == "keras" and "until" not in row:
+    for name, row in table("import_names")["removed_from_packages"].items():
+        if row["package"] == "keras" and (where := imported(name, script)):
             yield "tensorflow", _FIRST_WITH_KERAS.get(row["since"], row["since"]), where, name
 
 
 def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) -> str | None:
     """Return the place of an import that every Keras for this machine's TensorFlow 2 lacks; None if there is none."""
-    of_images = {each.cuda.rpartition(".")[0] for each in cuda_images()}
-    builds = (Candidate(wheel, wheel.python[1]) for wheel in wheels("tensorflow") if wheel.cuda in of_images)
+    builds = (Candidate(wheel, wheel.python[1]) for wheel in wheels("tensorflow"))
     fits = (
         each for each in builds if not code_for_every_gpu(each, Constraints("tensorflow"), machine or TargetMachine())
     )
