@@ -31,7 +31,8 @@ from seatrial.job.startable import (
 )
 from seatrial.system.text import as_typed
 
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+#: runpy finds a module by its file, whatever characters that has.
+_MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 
 #: Scripts for a shell, or for a batch system that starts one.
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
