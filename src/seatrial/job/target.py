@@ -31,7 +31,7 @@ from seatrial.job.startable import (
 )
 from seatrial.system.text import as_typed
 
-#: runpy finds a module by its file, whatever characters that has.
+#: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 
 #: Scripts for a shell, or for a batch system that starts one.
