@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import io
 import json
 import threading
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +31,7 @@ class Index:
     def __init__(self) -> None:
         self.projects: dict[str, list[File]] = {}
         self.needs: dict[str, tuple[str, ...]] = {}
+        self.bodies: dict[str, bytes] = {}
         self.html = False
         self.login: str | None = None
         self.delay_s = 0.0
@@ -56,6 +59,22 @@ class Index:
     def has(self, name: str, *files: str, requires: str = "", size: int = 1000) -> None:
         self.projects.setdefault(name, []).extend((file, requires, size) for file in files)
 
+    def holds(self, name: str, file: str, paths: Mapping[str, str]) -> None:
+        """Have a wheel that can be fetched, with these files."""
+        info, body = f"{'-'.join(file.split('-')[:2])}.dist-info", io.BytesIO()
+        wheel = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        with zipfile.ZipFile(body, "w") as archive:
+            for path, text in {
+                **paths,
+                f"{info}/METADATA": self.metadata(file).decode(),
+                f"{info}/WHEEL": wheel,
+            }.items():
+                archive.writestr(path, text)
+            archive.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{name}ctl = {name}:main\n")
+            archive.writestr(f"{info}/RECORD", "".join(f"{each},,\n" for each in archive.namelist()))
+        self.bodies[file] = body.getvalue()
+        self.has(name, file)
+
     def wheels(self, name: str, version: str, pythons: str, platform: str = "manylinux1_x86_64") -> None:
         """``pythons``: ``38 39``."""
         self.has(name, *(f"{name}-{version}-cp{each}-cp{each}-{platform}.whl" for each in pythons.split()))
@@ -75,7 +94,7 @@ class Index:
                 "requires-python": r or None,
                 "size": s,
                 "core-metadata": True,
-                "hashes": {"sha256": _hash(file)},
+                "hashes": {"sha256": hashlib.sha256(self.bodies.get(file, file.encode())).hexdigest()},
             }
             for file, r, s in files
         ]
@@ -102,7 +121,11 @@ def serving() -> Iterator[Index]:
             time.sleep(index.delay_s)
             name = self.path.rstrip("/").rpartition("/")[2]
             wanted = index.login and "Basic " + base64.b64encode(index.login.encode()).decode()
-            if wanted and self.headers.get("Authorization") != wanted:
+            if name in index.bodies:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(index.bodies[name])
+            elif wanted and self.headers.get("Authorization") != wanted:
                 self.send_error(401)
             elif name not in index.projects:
                 self.send_error(404)

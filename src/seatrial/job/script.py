@@ -16,6 +16,7 @@ from seatrial.errors import TargetError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
+from seatrial.job.reading.lost_names import lost
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
@@ -289,7 +290,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules={**reading.needed, **_named(seen, {**optional, **imports}), **_of_lightning_1(seen)},
+        modules={**reading.needed, **_named(seen, certain, {**optional, **imports}), **_of_lightning_1(seen)},
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         tensorflow_1_perhaps=None if of_2 else seen.get("tensorflow-1"),
@@ -374,9 +375,10 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _named(seen: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
+def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
     """Map the names of imported packages that have a row in the tables to the place in the code that uses them."""
-    names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
+    kept = (sign for sign in seen if sign.startswith(NAMED) and (sign in certain or not lost(sign.removeprefix(NAMED))))
+    names = {sign.removeprefix(NAMED): seen[sign] for sign in kept}
     return {name: where for name, where in names.items() if name.partition(".")[0] in imports}
 
 

@@ -23,6 +23,7 @@ from seatrial.job.startable import (
     console_script,
     converted,
     is_python,
+    likely_scripts,
     module_name,
     read_command,
     scripts,
@@ -31,13 +32,16 @@ from seatrial.job.startable import (
 )
 from seatrial.system.text import as_typed
 
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+#: runpy finds a module by the name of its file, which may have hyphens.
+_MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 
 #: Scripts for a shell, or for a batch system that starts one.
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
 _SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 
 _MOST_OF_YAML = 20_000
+#: Scripts that are named where none is similar.
+_MOST_NAMED = 5
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
 _MAX_NAME = 255
 
@@ -336,8 +340,10 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
     )
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
+    here = likely_scripts(project)[:_MOST_NAMED] if kind == "script" and not similar else []
     return TargetError(
         f"{kind.capitalize()} {word} not found in {project}{hint}",
+        cause=f"scripts here: {', '.join(here)}" if here else None,
         run=f"seatrial run {shlex.quote(similar[0])}" if similar else f"ls {as_typed(project)}",
         instead=(word, similar[:1]) if similar else None,
     )

@@ -53,7 +53,10 @@ class Constraints:
 
 
 #: Framework → packages that have a release of their own for each of its releases.
-PARTNERS: dict[Framework, tuple[str, ...]] = {"torch": ("torchvision", "torchaudio"), "tensorflow": ("keras",)}
+PARTNERS: dict[Framework, tuple[str, ...]] = {
+    "torch": ("torchvision", "torchaudio"),
+    "tensorflow": ("keras", "tensorflow-estimator"),
+}
 
 #: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
 _FIRST_OWN_KERAS, _FIRST_KERAS_3 = 6, 16
@@ -221,7 +224,7 @@ def partner_release(wheel: Wheel, package: str) -> str | None:
     """Return the release of a partner for a build; None if any will do.
 
     torchaudio before 2.9 has torch's own minor number, 0.13 for 1.13. TensorFlow 2.6 to 2.15 each need the Keras of
-    their own number, later ones Keras 3. Sources: https://docs.pytorch.org/audio/stable/installation.html,
+    their own number, later ones Keras 3; those before 2.16 the estimator of their number. Sources: https://docs.pytorch.org/audio/stable/installation.html,
     "Compatibility Matrix"; install_requires in tensorflow/tools/pip_package/setup.py of these releases.
     """
     major, minor = Version(wheel.version).release[:2]
@@ -229,6 +232,8 @@ def partner_release(wheel: Wheel, package: str) -> str | None:
         return wheel.torchvision
     if package == "torchaudio" and (major, minor) < (2, 9):
         return f"{major}.{minor}" if major >= 2 else f"0.{minor}"
+    if package == "tensorflow-estimator" and (major, minor) < (2, _FIRST_KERAS_3):
+        return f"{major}.{minor}"
     if package == "keras" and minor >= _FIRST_OWN_KERAS:
         return f"2.{minor}" if minor < _FIRST_KERAS_3 else "3"
     return None

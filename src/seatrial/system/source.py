@@ -6,6 +6,9 @@ import ast
 import re
 import string
 import warnings
+from contextlib import suppress
+
+from seatrial.system.newer_syntax import in_old_syntax
 
 #: A tree takes about 10 µs and 300 bytes for each mark outside of words, such as ``(`` or a line break (3.11).
 #: Code has one in seven bytes, so this is 280,000 bytes of it; of base64 one byte in thirty counts.
@@ -78,9 +81,7 @@ def parse_source(source: bytes, name: str) -> ast.Module:
         line = source.count(b"\n", 0, chain.start()) + 1
         raise UnreadableSourceError(f"{name}:{line}: an expression is nested too deep")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # e.g. of invalid escapes: the script's own affair
-            tree = ast.parse(source, filename=name)
+        tree = _parsed(source, name)
     except SyntaxError as error:
         place = f"{name}:{error.lineno or 1}"
         text = error.text or ""
@@ -100,6 +101,21 @@ def parse_source(source: bytes, name: str) -> ast.Module:
         shown = _short(source.splitlines()[number - 1].decode("utf-8", "replace"))
         raise UnreadableSourceError(f"{place}: {message}", grammar=True, python_2=f"{place} {shown}")
     return tree
+
+
+def _parsed(source: bytes, name: str) -> ast.Module:
+    """Parse source; what is too new for this Python in older syntax. Raises SyntaxError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # e.g. of invalid escapes: the script's own affair
+        try:
+            return ast.parse(source, filename=name)
+        except SyntaxError:
+            older, newest = in_old_syntax(source.decode("utf-8-sig", "replace"))
+            if newest is None:
+                raise
+            with suppress(SyntaxError):
+                return ast.parse(older, filename=name)
+            raise
 
 
 def _old_except(tree: ast.Module) -> int | None:

@@ -415,11 +415,32 @@ def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
         assert script_facts(Target(kind="script", value="train.py"), tmp_path, any_python=True).imports == ()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python cannot parse it")
-@pytest.mark.parametrize("line", ["try:\n    pass\nexcept OSError, ValueError:\n    pass\n", "x = t'{2}'\n"])
-def test_syntax_of_3_14(tmp_path: Path, line: str) -> None:
-    newest = facts_of(tmp_path, line).least_python
-    assert newest is not None and newest[0] == (3, 14)
+@pytest.mark.parametrize(
+    ("lines", "python"),
+    [
+        ("class Net[T: int = str](object):\n    import torch", (3, 12)),
+        ("def f[\n    K,\n](x): ...\nimport torch", (3, 12)),
+        ("type Rows[T] = dict[str, T]\nimport torch", (3, 12)),
+        ("""print(f"{d["loss"]:.3f} {' '.join(\n    names,  # all\n)}")\nimport torch""", (3, 12)),
+        ("""x = rf'{f'{d['a']}'}' "tail" f"{a}"\nimport torch""", (3, 12)),
+        ("try:\n    import torch\nexcept OSError, ValueError:\n    raise", (3, 14)),
+        ("x = t'{2}'\nimport torch", (3, 14)),
+        ("""x = f"{d['loss']:>{width}} {{n}} {n!r}" f'{n:#x}'\nimport torch""", None),
+    ],
+)
+def test_syntax_newer_than_the_hosts_python_is_read(tmp_path: Path, lines: str, python: tuple[int, int] | None) -> None:
+    found = facts_of(tmp_path, f"{lines}\n")
+    line = 1 + f"{lines}\n".partition("import torch")[0].count("\n")
+    assert found.where["torch"] == f"train.py:{line}"
+    assert found.least_python and found.least_python[0] == python if python else found.least_python is None
+
+
+@pytest.mark.parametrize(
+    "line", ["x = f'{d['", "def f[T(x): ...", "x = f'{d[\"a\"]}' +", 'f"{a["b"]}" = (', "x = f'{a:{b'"]
+)
+def test_what_no_python_reads_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(TargetError, match=r"^train\.py:2: "):
+        facts_of(tmp_path, f"import torch\n{line}\n")
 
 
 SETS = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n'

@@ -39,6 +39,7 @@ def project(tmp_path: Path) -> Path:
         (["./tools/../tools/eval.py"], None, None, Target(kind="script", value="tools/eval.py")),
         (["mnist"], None, None, Target(kind="recipe", value="mnist")),  # though a folder is called so
         (["--lr", "1"], "pkg.net", None, Target(kind="module", value="pkg.net", args=("--lr", "1"))),
+        ([], "pre-train.train", None, Target(kind="module", value="pre-train.train")),
         ([], "torch.distributed.run", None, Target(kind="module", value="torch.distributed.run")),
         ([], None, "trainer:1", Target(kind="image", value="")),
         (["bash", "-c", "ls"], None, "trainer:1", Target(kind="image", value="", args=("bash", "-c", "ls"))),

@@ -177,6 +177,8 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         lines.append("transformers[torch]")  # whose bound on torch is the only one: a newer release switches torch off
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
+    if "datasets.Audio" in script.modules and not _has_an_upper_bound(found, "datasets") and "torchcodec" not in have:
+        lines.append("torchcodec")  # datasets 4 and later decode with it alone
     if "numpy.int" in script.modules and not _has_an_upper_bound(found, "numpy"):
         lines.append("numpy<1.24")  # 1.24 removed np.int, np.float and np.object
         why.append(f"numpy<1.24, as later ones lack {script.modules['numpy.int']}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -35,6 +37,9 @@ _SHOWN = re.compile(r"(?:^|[`$>(]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mam
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib")
 
 
+#: A list as ``pip install -r docker/requirements.txt`` names it.
+_SHOWN_LIST = re.compile(r"pip3? install [^\n]*?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
+
 #: Words in the names of further lists for pip, the likeliest first, and words in lists for other uses.
 _LIKELY = ("", "train", "training", "base", "main", "core", "runtime", "default", "install", "all", "full", "gpu")
 _OF_OTHERS = (
@@ -51,7 +56,8 @@ _REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
 def further_lists(folder: Path, script_dir: Path) -> list[str]:
     """List ``requirements/runtime.txt``, ``requirements-train.txt`` and the like, the likeliest first.
 
-    A list with the name of the script's folder, ``requirements/client.txt`` for ``client/main.py``, comes first.
+    A list that README or Dockerfile installs comes first, wherever it lies; then one with the name of the script's
+    folder, ``requirements/client.txt`` for ``client/main.py``.
     """
     found: dict[str, tuple[int, str]] = {}
     for path in (
@@ -65,7 +71,10 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
             rank = _LIKELY.index(first) if first in _LIKELY else len(_LIKELY)
             rank = -1 if script_dir != folder and first and first == script_dir.name.lower() else rank
             found[path.relative_to(folder).as_posix()] = (rank, path.name)
-    return sorted(found, key=lambda name: found[name])
+    shown = (posixpath.normpath(each) for _, text in _read(folder, _PAGES) for each in _SHOWN_LIST.findall(text))
+    inside = (each for each in shown if each[0] not in "./" and is_there(folder / each))
+    first = [each for each in inside if {*re.split(r"[\W\d_]+", each.lower())}.isdisjoint(_OF_OTHERS)]
+    return list(dict.fromkeys([*first, *sorted(found, key=lambda name: found[name])]))
 
 
 def further_environments(folder: Path) -> list[str]:
@@ -83,18 +92,19 @@ def further_environments(folder: Path) -> list[str]:
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
     """Yield (requirement, ``README.md:12``) of each package, Dockerfiles first."""
-    for name in (*_DOCKERFILES, *_PAGES):
-        if not is_there(project / name):
-            continue
-        try:
-            text = read_text(project / name, inside=project, limit_bytes=_MAX_BYTES)
-        except ConfigError:  # a folder, a picture: nothing that people read
-            continue
+    for name, text in _read(project, (*_DOCKERFILES, *_PAGES)):
         steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)
         commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
         for each in installs_of(tuple(commands)):
             if each.action == "install":
                 yield from ((line, f"{name}:{each.line}") for line in _lines(each.packages, each.tool))
+
+
+def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        if is_there(project / name):
+            with suppress(ConfigError):  # a folder, a picture: nothing that people read
+                yield name, read_text(project / name, inside=project, limit_bytes=_MAX_BYTES)
 
 
 def _of_page(text: str) -> Iterator[Instruction]:

@@ -104,18 +104,17 @@ def read_list(file: Path, project: Path) -> Requirements:
     Raises ConfigError naming ``file:line``.
     """
     lines = [_EXPLICIT.sub(r"\1=\2=\3", line.strip()) for line in text_of(file, project).splitlines()]
-    lines = [line for line in lines if line != "@EXPLICIT"]
-    matches = [_EXPORTED.fullmatch(line) for line in lines if line and not line.startswith("#")]
-    found = [match for match in matches if match is not None]
-    if not found or len(found) < len(matches):
+    exported = [_EXPORTED.fullmatch(line) for line in lines]
+    if not any(exported):
         return read_requirements(file, project)
-    pinned = [match[2] for match in found if match[1] == "python"]
+    pinned = [match[2] for match in exported if match and match[1] == "python"]
     python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
-    listed = (
-        f"{name}=={version}" if build == "pypi_0" else as_pip_has_it(f"{name}={version}")
-        for name, version, build in (match.groups() for match in found if match[1] != "python")
-    )
-    return Requirements(tuple(checked_requirement(line, file.name) for line in listed if line), python=python)
+    for at, match in enumerate(exported):
+        if match:
+            name, version, build = match.groups()
+            lines[at] = f"{name}=={version}" if build == "pypi_0" else as_pip_has_it(f"{name}={version}") or ""
+    written = ((at, line.partition(" #")[0]) for at, line in enumerate(lines, 1) if line and line[0] not in "#@")
+    return replace(listed_requirements(written, file), python=python)
 
 
 def as_pip_has_it(item: str) -> str | None:

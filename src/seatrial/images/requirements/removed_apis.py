@@ -11,6 +11,7 @@ from packaging.version import InvalidVersion, Version
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved
+from seatrial.job.reading.lost_names import lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -25,6 +26,13 @@ _FIRST_WITH_OWN_KERAS = "2.6"
 
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
     """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError."""
+    for name, place in script.modules.items():
+        found = lost(name)
+        if found and found.package != "torch" and not _held_below(found.since, found.package, resolved):
+            raise ConfigError(
+                f"{_shown(place, name)}, which {found.package} {found.since} and later lack",
+                run=f"write {found.package}<{found.before} in {needs.source}",
+            )
     for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
         if (where := imported(name, script)) and not _still_has(name, since, package, resolved):
@@ -61,13 +69,16 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
     conflicts = table("import_names")
     for module, row in conflicts["removed"].items():
         if where := imported(module, script):
-            shown = where if " " in where else f"{where} imports {module}"  # a line, or an import
-            yield _OldCode(row["framework"], row["since"], shown, "", row["fix"])
+            yield _OldCode(row["framework"], row["since"], _shown(where, module), "", row["fix"])
     for line in found.lines:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
             pinned = _pinned(line)
             if "before" not in row or (pinned and not _reaches(pinned, row["before"])):
                 yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
+
+
+def _shown(where: str, name: str) -> str:
+    return where if " " in where else f"{where} imports {name}"  # a line, or an import
 
 
 def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
@@ -82,6 +93,12 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
             held = needs.requirements.plus(constraints=(f"{name}<{since}",))
             needs = needs.changed(held, why=f"{name}<{since}, as {why}")
             names.add(name)
+    gone = [(found, _shown(place, name)) for name, place in script.modules.items() if (found := lost(name))]
+    for found, why in sorted(gone, key=lambda each: Version(each[0].before)):
+        if found.package not in names:
+            line = f"{found.package}<{found.before}"
+            needs = needs.changed(needs.requirements.plus(constraints=(line,)), why=f"{line}, as {why}")
+            names.add(found.package)
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
         held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last release that builds on newer Pythons
         needs = needs.changed(held, why=f"pyyaml<5.4, as {where} names no Loader")

@@ -18,6 +18,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
 from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.images.resolve.wheel_files import refuse_unstartable, wrong_package
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -141,9 +142,13 @@ class _PackageChoice:
         for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT + 2):
             request = self._request(resolved)
             answer = self._answer(request) if request is not None else None
-            if request is None or not isinstance(answer, Unsatisfiable):
+            if request is None or answer is None or isinstance(answer, Unreachable):
                 break
-            if (wrong := _wrong_guess(answer, self.needs)) is not None:
+            if isinstance(answer, Lock):
+                if (wrong := wrong_package(self.resolver, request, answer, self.needs)) is None:
+                    break
+                changed = self.needs.without_guess(wrong, "the package of this name is another's")
+            elif (wrong := _wrong_guess(answer, self.needs)) is not None:
                 why = "the package index lacks it" if answer.no_package else "the package of this name is another's"
                 changed = self.needs.without_guess(wrong, why)
             elif (left_out := self._left_out(answer)) is not None:
@@ -359,6 +364,7 @@ class _PackageChoice:
         request = self._request(resolved)
         if request is None or not isinstance(answer, Lock):
             return Checked()
+        refuse_unstartable(self.resolver, request, answer, self.job)
         base = self.needs.image.image if self.needs.image else self.job.image.base
         locked = lock_packages(self.resolver, request, resolved, answer, base)
         choices = []

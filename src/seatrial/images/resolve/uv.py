@@ -15,6 +15,7 @@ import re
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,8 +41,12 @@ import contextlib, os, resource, sys
 _, most, *argv = sys.argv
 with contextlib.suppress(ValueError, OSError):  # macOS bounds no address space
     resource.setrlimit(resource.RLIMIT_AS, (int(most), int(most)))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 28, 1 << 28))
 os.execv(argv[0], argv)
 """
+
+#: A larger wheel is not fetched for a list of its files.
+_MOST_LISTED_BYTES = 8_000_000
 
 #: Packages without a wheel in one list.
 _MOST_EXCLUDED = 20
@@ -140,6 +145,9 @@ class PackageResolver(Protocol):
     def resolve(self, request: ResolveRequest) -> Answer:
         """Resolve the request, which is for one Python."""
 
+    def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
+        """Return the paths of the files in a package's wheel; none if it is large, or cannot be had."""
+
 
 class UvResolver:
     """Resolve with the uv of this environment; locks are remembered by all that they follow from."""
@@ -160,6 +168,32 @@ class UvResolver:
         elif isinstance(answer, Unreachable):
             return _remembered(memory, float("inf")) or answer
         return answer
+
+    def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
+        """Return a remembered list, or let uv unpack the wheel, of which nothing runs."""
+        if not package.sha256 or not 0 < (package.size_bytes or 0) < _MOST_LISTED_BYTES:
+            return frozenset()
+        memory = self._folder / "wheels" / f"{package.sha256[0][:32]}.json"
+        with suppress(OSError, ValueError):
+            return frozenset(json.loads(memory.read_bytes()))
+        with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
+            folder = Path(scratch)
+            argv = ["install", f"{package.name}=={package.version}", "--target", "wheel", "--no-deps"]
+            argv += ["--only-binary", ":all:", "--link-mode", "symlink"]
+            with suppress(SeatrialError, OSError):
+                if self._uv_pip(argv, request, folder).exit_code == 0:
+                    wheel = folder / "wheel"
+                    found = sorted(str(each.relative_to(wheel)) for each in wheel.rglob("*"))
+                    make_folder(memory.parent)
+                    write_atomically(memory, json.dumps(found).encode(), 0o600)
+                    return frozenset(found)
+        return frozenset()
+
+    def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
+        bounded = [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), _uv(), "pip"]
+        python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
+        argv = [*bounded, *argv, *python, "--python-platform", _PLATFORM, "--no-config", "--quiet"]
+        return command.run(argv, timeout_s=self._limit_s, env=self._environment(request, folder), cwd=folder)
 
     def _resolve(self, request: ResolveRequest) -> Answer:
         from_source: list[str] = []
@@ -189,18 +223,15 @@ class UvResolver:
             if request.preferred:
                 rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
                 (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
-            argv = [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), _uv(), "pip", "compile"]
-            argv += ["requirements.in", "--constraints", "constraints.txt", "--excludes", "excludes.txt"]
-            argv += ["--python", sys.executable, "--python-version", f"{request.python}.99"]
-            argv += ["--python-platform", _PLATFORM, "--no-build", "--no-config", "--no-header", "--quiet"]
-            argv += ["--format", "pylock.toml", "-o", _LOCK]
+            argv = ["compile", "requirements.in", "--constraints", "constraints.txt", "--excludes", "excludes.txt"]
+            argv += ["--no-build", "--no-header", "--format", "pylock.toml", "-o", _LOCK]
             if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
                 argv += ["--index-strategy", "unsafe-best-match"]
             argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
             argv += ["--find-links", "links"] if request.links else []
-            ended = command.run(argv, timeout_s=self._limit_s, env=self._environment(request, folder), cwd=folder)
+            ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
                 lock = _read_lock(folder / _LOCK, from_source, digests)
                 return lock or Unreachable("uv wrote a lock that cannot be read")

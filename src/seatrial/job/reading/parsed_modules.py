@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow
 from seatrial.job.reading.modules import is_file
+from seatrial.system.newer_syntax import in_old_syntax
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed
@@ -110,7 +110,8 @@ class ParsedModules:
                 return None
             self._marks_left -= count
             tree = parse_source(source, self.shown(path))
-            if (least := least_python(tree, source)) is not None:
+            least = in_old_syntax(source.decode("utf-8-sig", "replace"))[1] if _HINTS.search(source) else None
+            if least is not None:
                 self.syntax[path] = (least[0], f"{self.shown(path)}:{least[1]}")
             return tree
         except TargetError:
@@ -123,32 +124,13 @@ class ParsedModules:
         return None
 
 
-#: Words without which nothing of it can be there: most modules are not walked for it.
+#: Words without which nothing of it can be there: most modules are not searched for it.
 _HINTS = re.compile(
-    rb"^[ \t]*(?:match[ \t(]|except[ \t]*\*|type[ \t]+\w|(?:async[ \t]+)?def[ \t]+\w+\[|class[ \t]+\w+\["
-    rb"|except[ \t]+[^(:\n]+,)|\b(?:[tT][rR]?|[rR][tT])[\"']",
+    rb"^[ \t]*(?:match[ \t(]|except[ \t]*\*|type[ \t]+\w|(?:async[ \t]+)?def[ \t]+\w+[ \t]*\[|class[ \t]+\w+[ \t]*\["
+    rb"|except[ \t]+[^(:\n]+,)|\b(?:[tT][rR]?|[rR][tT])[\"']"
+    rb"|\b[rR]?[fF][rR]?(?P<quote>[\"'])[^\"'\n]*\{(?:[^}\n]*?(?:(?P=quote)|\\)|[^}\"'\n]*$)",
     re.MULTILINE,
 )
-
-#: Node → the Python that brought it; named, since an older host has not all of them.
-_BROUGHT = {"Match": (3, 10), "TryStar": (3, 11), "TypeAlias": (3, 12), "TemplateStr": (3, 14)}
-
-
-def least_python(tree: ast.Module, source: bytes) -> tuple[tuple[int, int], int] | None:
-    """Return ((3, 12), line) of the newest syntax; None where Python 3.8 reads it all, as far as this looks."""
-    if not _HINTS.search(source):
-        return None
-    found: list[tuple[tuple[int, int], int]] = []
-    for node in ast.walk(tree):
-        brought = _BROUGHT.get(type(node).__name__)
-        if getattr(node, "type_params", None):
-            brought = (3, 12)
-        if isinstance(node, ast.ExceptHandler) and isinstance(several := node.type, ast.Tuple):
-            # An unparenthesised tuple begins where its first class does.
-            brought = (3, 14) if several.elts and several.col_offset == several.elts[0].col_offset else brought
-        if brought is not None:
-            found.append((brought, getattr(node, "lineno", 1)))
-    return max(found, key=lambda each: (each[0], -each[1]), default=None)
 
 
 def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
@@ -161,10 +143,9 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
         )
     if error.magic:
         return notebook_error(f"{error.magic} works only in a notebook", path, "/^[[:space:]]*[%!]/d")
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
     cause = "it is only parsed, for its imports and GPU use; it is never run here"
     if error.grammar:
-        cause = f"parsed as Python {python}, which seatrial runs on; newer syntax needs a newer Python"
+        cause = "it is not Python of 3.8 to 3.14, and is only parsed, never run here"
     return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {as_typed(path)}")
 
 

@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from seatrial.job.reading.lost_names import lost
+
 #: Signs of one process per GPU under torchrun; docs.pytorch.org/docs/stable/elastic/run.html. A Lightning Trainer
 #: is none: it starts its own ranks.
 _TORCHRUN_NAMES = {
@@ -154,6 +156,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield "horovod-elastic", name
         elif name in _ONCE:
             yield f"{NAMED}{_ONCE[name]}", name
+        elif lost(name):
+            yield f"{NAMED}{name}", name
         elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
         elif library in ("tf", "tensorflow") and inner.partition(".")[0] in _TENSORFLOW_2:

@@ -91,6 +91,34 @@ def test_code_and_versions(
 
 
 @pytest.mark.parametrize(
+    ("source", "listed", "held"),
+    [
+        ("from transformers.optimization import AdamW", "", "transformers<4.47"),
+        (
+            "from transformers import TFBertModel\nfrom transformers.modeling_bert import BertModel",
+            "",
+            "transformers<4",
+        ),
+        ("import datasets, torch\ndatasets.load_metric('bleu')", "datasets>=1.18\n", "datasets<3"),
+        ("import datasets, torch\nif old: datasets.load_metric('bleu')", "datasets>=1.18\n", None),
+        ("from transformers import AdamW", "transformers==4.30.0\n", None),
+        ("try:\n    from transformers import AdamW\nexcept ImportError:\n    from torch.optim import AdamW", "", None),
+    ],
+)
+def test_a_package_that_is_left_open_still_has_the_names_that_the_code_imports(
+    tmp_path: Path, source: str, listed: str, held: str | None
+) -> None:
+    texts = plan(tmp_path, f"import transformers\n{source}\n", listed).context_texts
+    written = "".join(texts.values())
+    assert (f"{held}\n" in written) if held else "<" not in written
+
+
+def test_torch_is_as_old_as_the_code_for_torchaudio(tmp_path: Path) -> None:
+    image = plan(tmp_path, "import torchaudio\ntorchaudio.set_audio_backend('sox_io')\n", "torch\ntorchaudio\n")
+    assert "torch==2.8.0\n" in image.context_texts["framework/requirements.txt"]
+
+
+@pytest.mark.parametrize(
     ("source", "requirements", "torch"),
     [
         ("from torch._six import inf", "torch>=1.7\n", "torch==1.12.1"),

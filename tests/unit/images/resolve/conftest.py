@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from image_plans import planned
+from image_plans import SCRIPT, planned
 from package_indexes import Index
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.resolve.uv import UvResolver
@@ -26,12 +26,13 @@ class Planner:
         self.project, self.index, self.mirror = project, index, "http://127.0.0.1:9"
         self.environ = {"PIP_INDEX_URL": index.url, "PIP_CONFIG_FILE": os.devnull}
         self.limit_s = 30.0
+        self.target = SCRIPT
 
     def __call__(self, requirements: str, script: ScriptFacts = NOTHING, **image: Any) -> ImagePlan:
         files = {"requirements.txt": requirements} if requirements else {}
         options = {"torch_index": self.mirror, **image}
         resolver = UvResolver(self.project / "cache", Host(self.environ), limit_s=self.limit_s)
-        self.made = planned(self.project, files, script, resolver=resolver, **options)
+        self.made = planned(self.project, files, script, resolver=resolver, runs=self.target, **options)
         return self.made.image
 
     def chosen(self, what: str) -> list[str]:

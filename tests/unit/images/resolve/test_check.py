@@ -14,6 +14,7 @@ import pytest
 from package_indexes import Index, serving
 from seatrial.errors import ConfigError
 from seatrial.images.resolve import check
+from seatrial.job.model import Target
 from seatrial.job.script import ScriptFacts
 from tables import cases
 
@@ -334,3 +335,27 @@ def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(pl
         plan("scipy==1.2.1\nplain\n")
     assert refusal.value.cause == "compiling it needs Fortran and BLAS"
     assert refusal.value.run == "write scipy>=1.2.1 in requirements.txt"
+
+
+def test_a_guess_whose_wheel_has_another_module_is_not_installed(plan: Any, index: Index) -> None:
+    index.holds("fizzcrf", "fizzcrf-1.0-py3-none-any.whl", {"FizzCRF/__init__.py": ""})
+    index.holds("buzzcrf", "buzzcrf-1.0-py3-none-any.whl", {"buzzcrf.py": ""})
+    script = ScriptFacts(imports=("fizzcrf", "buzzcrf"), where={"fizzcrf": "train.py:1", "buzzcrf": "train.py:2"})
+    for _ in ("fetched", "remembered"):
+        made = plan("", script)
+        assert plan.chosen("packages") == ["buzzcrf"]
+        assert "fizzcrf is not installed" in "\n".join(made.warnings)
+    assert index.requested.count("/f/fizzcrf-1.0-py3-none-any.whl") == 1
+
+
+@pytest.mark.parametrize("module", ["tool", "tool.train"])
+def test_a_module_that_the_release_cannot_start_is_refused(plan: Any, index: Index, module: str) -> None:
+    index.holds("tool", "tool-1.0-py3-none-any.whl", {"tool/__init__.py": "", "tool/cli.py": ""})
+    index.holds(
+        "tool", "tool-2.0-py3-none-any.whl", {f"{module.replace('.', '/')}/__main__.py": "", "tool/__init__.py": ""}
+    )
+    plan.target = Target(kind="module", value=module, args=("fit", "a b"))
+    refused = plan.refused("tool==1.0")
+    assert f"-m {module}: tool 1.0 has no" in refused and "its commands are toolctl" in refused
+    assert refused.endswith("> run_toolctl.py && seatrial run run_toolctl.py fit 'a b'")
+    plan("tool==2.0")

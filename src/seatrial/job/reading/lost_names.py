@@ -1,0 +1,42 @@
+"""Names that packages had once, and the release to keep away for them."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+#: Module → the package that decides about its names, where their names differ; torchaudio's releases are torch's.
+_PACKAGES = {"sklearn": "scikit-learn", "torchaudio": "torch"}
+
+
+class Lost(NamedTuple):
+    """A name's package, the release that a bound must keep away, and a release that surely lacks the name."""
+
+    package: str
+    before: str
+    since: str
+
+
+def lost(name: str) -> Lost | None:
+    """Return what became of a dotted name, or of one that it lies in; None if its package has it, or is not known."""
+    module, _, inside = name.partition(".")
+    return next((row for pattern, row in _rows().get(module, ()) if pattern.match(inside)), None) if inside else None
+
+
+@lru_cache(maxsize=1)
+def _rows() -> dict[str, list[tuple[re.Pattern[str], Lost]]]:
+    table = json.loads(Path(__file__).with_suffix(".json").read_text())
+    return {
+        module: [
+            (
+                re.compile(rf"(?:{'|'.join(names.split())})(?:\.|$)"),
+                Lost(_PACKAGES.get(module, module.replace("_", "-")), *key.split()),
+            )
+            for key, names in rows.items()
+        ]
+        for module, rows in table.items()
+        if module != "source"
+    }
