@@ -88,7 +88,7 @@ def plan_image(
     wheels = wheels_of(job)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
-    check_code(script, needs, resolved)
+    old_calls = check_code(script, needs, resolved)
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
@@ -113,7 +113,7 @@ def plan_image(
         ),
         *slimming.choices,
     )
-    warnings = (*idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
+    warnings = (*old_calls, *idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)

@@ -16,6 +16,7 @@ from seatrial.errors import TargetError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
+from seatrial.job.reading.keras_names import keras_names
 from seatrial.job.reading.lost_names import lost
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
@@ -290,7 +291,13 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
-        modules={**reading.needed, **_named(seen, certain, {**optional, **imports}), **_of_lightning_1(seen)},
+        modules={
+            **reading.needed,
+            **keras_names(seen, modules),
+            **reading.needed,  # imports first
+            **_named(seen, certain, {**optional, **imports}),
+            **_of_lightning_1(seen),
+        },
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         tensorflow_1_perhaps=None if of_2 else seen.get("tensorflow-1"),

@@ -94,8 +94,7 @@ def project_needs(
     roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
     extensions = compiled_by_setups(project, script)
     built = {name for each in extensions for name in each.modules}
-    missing = {name: where for name, where in script.missing.items() if name.rpartition(".")[2] not in built}
-    script = replace(script, missing=missing)
+    script = replace(script, missing={k: v for k, v in script.missing.items() if k.rpartition(".")[2] not in built})
     packages = packages_of_imports(script.imports, roots).without(built)
     found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
     own = {name: place for name, place in found.items() if not is_package(project / place)}

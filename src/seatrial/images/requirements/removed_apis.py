@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.lost_names import lost
+from seatrial.job.reading.lost_names import Lost, lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -24,18 +24,16 @@ _FIRST_WITH_KERAS = {"3.0": "2.16"}
 _FIRST_WITH_OWN_KERAS = "2.6"
 
 
-def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
-    """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError."""
-    for name, place in script.modules.items():
-        found = lost(name)
-        if found and found.package != "torch" and not _held_below(found.since, found.package, resolved):
-            raise ConfigError(
-                f"{_shown(place, name)}, which {found.package} {found.since} and later lack",
-                run=f"write {found.package}<{found.before} in {needs.source}",
-            )
+def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[str, ...]:
+    """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError.
+
+    Returns warnings of uses of Keras, which may never run.
+    """
+    warnings = _of_keras_2_11(script, resolved)
     for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
-        if (where := imported(name, script)) and not _still_has(name, since, package, resolved):
+        where = imported(name, script)
+        if where and " " not in where and not _still_has(name, since, package, resolved):
             tensorflow = _tensorflow_with_keras(name, resolved) if package == "keras" else None
             had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
             older = f"{package}<{since}" if row.get("has_wheels", True) else None  # for a Python that a plan takes
@@ -44,6 +42,17 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
                 f"{where} imports {name}, which {package} {since} and later lack; {had}",
                 run=row["instead"] + (f", or pin {pin}" if pin else ""),
             )
+    for name, place in script.modules.items():
+        found = lost(name)
+        if not found or found.package == "torch" or _has_lost(name, found, resolved):
+            continue
+        error = ConfigError(
+            f"{_shown(place, name)}, which {found.package} {found.since} and later lack",
+            run=f"write {found.package}<{found.before} in {needs.source}",
+        )
+        if found.package != "tensorflow" or " " not in place:
+            raise error
+        warnings.append(f"{error}: {error.run}")
     _check_tensorflow(script, needs, resolved)
     wheel = resolved.stack.wheel
     for old in _old_code(script, resolved.requirements):
@@ -53,6 +62,23 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
             if old.problem:
                 message = f"{old.shown} does not run with {wheel.framework} {wheel.version}: {old.problem}"
             raise ConfigError(message, cause=needs.reason if old.problem else None, run=old.fix)
+    return tuple(dict.fromkeys(warnings))
+
+
+def _has_lost(name: str, found: Lost, resolved: Resolved) -> bool:
+    """Return True if the plan's release of the package is known to be older than the one that lost the name."""
+    if found.package == "tensorflow":
+        return _still_has(name, "3.0", "keras", resolved)
+    return _held_below(found.since, found.package, resolved)
+
+
+def _of_keras_2_11(script: ScriptFacts, resolved: Resolved) -> list[str]:
+    """Return a warning of ``SGD(decay=…)``, which Keras 2.11 to 2.15 refuse, and 3 ignores."""
+    place = next((script.modules[each] for each in script.modules if each.endswith("keras.optimizers.decay")), None)
+    version = _tensorflow(resolved)
+    if place is None or version is None or not _reaches(version, "2.11") or _reaches(version, "2.16"):
+        return []
+    return [f"{place} ends in an error with tensorflow {version}: take the optimizer from tf.keras.optimizers.legacy"]
 
 
 class _OldCode(NamedTuple):

@@ -8,8 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-#: Module → the package that decides about its names, where their names differ; torchaudio's releases are torch's.
-_PACKAGES = {"sklearn": "scikit-learn", "torchaudio": "torch"}
+#: Module → the package that decides about its names, where their names differ; torchaudio's releases are torch's, and
+#: TensorFlow decides about Keras.
+_PACKAGES = {"sklearn": "scikit-learn", "torchaudio": "torch", "keras": "tensorflow"}
 
 
 class Lost(NamedTuple):
