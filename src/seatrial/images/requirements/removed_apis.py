@@ -117,7 +117,17 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
         held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last release that builds on newer Pythons
         needs = needs.changed(held, why=f"pyyaml<5.4, as {where} names no Loader")
-    return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
+    bounded = any("<" in line for line in needs.requirements.constraints)
+    return (*_transformers_for_torch(needs), *((needs,) if bounded else ()))
+
+
+def _transformers_for_torch(needs: Needs) -> Iterator[Needs]:
+    """Yield the needs with the extra by which transformers names its torch: a release that is too new ignores torch."""
+    operators = {part.operator for each in needs.requirements.of("torch") for part in each.specifier}
+    for place, line in enumerate(needs.requirements.lines):
+        if re.fullmatch(r"transformers(?:\s*>=[\s\d.]+)?", line) and operators & {"==", "<", "<=", "~="}:
+            extra = line.replace("transformers", "transformers[torch]")
+            yield needs.changed(needs.requirements.replaced(place, extra), why=f"{extra}, to fit the torch of the list")
 
 
 def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:

@@ -114,6 +114,20 @@ def test_a_package_that_is_left_open_still_has_the_names_that_the_code_imports(
     assert (f"{held}\n" in written) if held else "<" not in written
 
 
+@pytest.mark.parametrize(
+    ("listed", "chosen"),
+    [
+        ("torch==2.0.1\ntransformers>=4.30\n", "transformers[torch]>=4.30"),
+        ("torch<2.5\ntransformers\n", "transformers[torch]"),
+        ("torch>=2\ntransformers\n", "transformers"),
+        ("torch==2.0.1\ntransformers==4.30.0\n", "transformers==4.30.0"),
+    ],
+)
+def test_transformers_fits_the_torch_of_the_list(tmp_path: Path, listed: str, chosen: str) -> None:
+    made = planned(tmp_path, {"train.py": "import torch, transformers\n", "requirements.txt": listed})
+    assert chosen in made.chosen("packages")[0].split(", ")
+
+
 def test_torch_is_as_old_as_the_code_for_torchaudio(tmp_path: Path) -> None:
     image = plan(tmp_path, "import torchaudio\ntorchaudio.set_audio_backend('sox_io')\n", "torch\ntorchaudio\n")
     assert "torch==2.8.0\n" in image.context_texts["framework/requirements.txt"]
