@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -46,9 +47,12 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         found = lost(name)
         if not found or found.package == "torch" or _has_lost(name, found, resolved):
             continue
+        address = _address_of(found.package, needs.requirements)
+        if address and _REVISION.search(address):
+            continue
         error = ConfigError(
             f"{_shown(place, name)}, which {found.package} {found.since} and later lack",
-            run=f"write {found.package}<{found.before} in {needs.source}",
+            run=f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.source}",
         )
         if found.package != "tensorflow" or " " not in place:
             raise error
@@ -103,6 +107,16 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
                 yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 
 
+#: A tag or a commit: that release may have what the newest lacks.
+_REVISION = re.compile(r"(?:\.git|/[\w.-]+)@[\w./-]+")
+
+
+def _address_of(package: str, found: Requirements) -> str | None:
+    """Return the line that takes a package from an address, or None."""
+    lines = (line for line in found.lines if (each := parsed(line)) is None or each.url)
+    return next((line for line in lines if re.search(rf"\b{package}\b", line)), None)
+
+
 def _shown(where: str, name: str) -> str:
     return where if " " in where else f"{where} imports {name}"  # a line, or an import
 
@@ -121,14 +135,25 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
             names.add(name)
     gone = [(found, _shown(place, name)) for name, place in script.modules.items() if (found := lost(name))]
     for found, why in sorted(gone, key=lambda each: Version(each[0].before)):
-        if found.package not in names:
+        of_it = [each.specifier for each in needs.requirements.of(found.package)]
+        fixed = any(is_below(each, found.since) or "==" in {part.operator for part in each} for each in of_it)
+        if not fixed and not _address_of(found.package, needs.requirements):
             line = f"{found.package}<{found.before}"
             needs = needs.changed(needs.requirements.plus(constraints=(line,)), why=f"{line}, as {why}")
-            names.add(found.package)
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
         held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last release that builds on newer Pythons
         needs = needs.changed(held, why=f"pyyaml<5.4, as {where} names no Loader")
-    return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
+    bounded = any("<" in line for line in needs.requirements.constraints)
+    return (*_transformers_for_torch(needs), *((needs,) if bounded else ()))
+
+
+def _transformers_for_torch(needs: Needs) -> Iterator[Needs]:
+    """Yield the needs with the extra by which transformers names its torch: a release that is too new ignores torch."""
+    operators = {part.operator for each in needs.requirements.of("torch") for part in each.specifier}
+    for place, line in enumerate(needs.requirements.lines):
+        if re.fullmatch(r"transformers(?:\s*>=[\s\d.]+)?", line) and operators & {"==", "<", "<=", "~="}:
+            extra = line.replace("transformers", "transformers[torch]")
+            yield needs.changed(needs.requirements.replaced(place, extra), why=f"{extra}, to fit the torch of the list")
 
 
 def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:

@@ -102,6 +102,8 @@ def test_code_and_versions(
         ("import datasets, torch\ndatasets.load_metric('bleu')", "datasets>=1.18\n", "datasets<3"),
         ("import datasets, torch\nif old: datasets.load_metric('bleu')", "datasets>=1.18\n", None),
         ("from transformers import AdamW", "transformers==4.30.0\n", None),
+        ("from transformers import AdamW", "transformers~=4.36\n", "transformers<4.47"),
+        ("from transformers import AdamW", "git+https://e.org/h/transformers.git@v4.30\n", None),
         ("try:\n    from transformers import AdamW\nexcept ImportError:\n    from torch.optim import AdamW", "", None),
     ],
 )
@@ -111,6 +113,20 @@ def test_a_package_that_is_left_open_still_has_the_names_that_the_code_imports(
     texts = plan(tmp_path, f"import transformers\n{source}\n", listed).context_texts
     written = "".join(texts.values())
     assert (f"{held}\n" in written) if held else "<" not in written
+
+
+@pytest.mark.parametrize(
+    ("listed", "chosen"),
+    [
+        ("torch==2.0.1\ntransformers>=4.30\n", "transformers[torch]>=4.30"),
+        ("torch<2.5\ntransformers\n", "transformers[torch]"),
+        ("torch>=2\ntransformers\n", "transformers"),
+        ("torch==2.0.1\ntransformers==4.30.0\n", "transformers==4.30.0"),
+    ],
+)
+def test_transformers_fits_the_torch_of_the_list(tmp_path: Path, listed: str, chosen: str) -> None:
+    made = planned(tmp_path, {"train.py": "import torch, transformers\n", "requirements.txt": listed})
+    assert chosen in made.chosen("packages")[0].split(", ")
 
 
 def test_torch_is_as_old_as_the_code_for_torchaudio(tmp_path: Path) -> None:
