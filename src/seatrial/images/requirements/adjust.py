@@ -193,6 +193,8 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         loaded = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
+        if "gym" in gym and "stable-baselines3" in have and not _has_an_upper_bound(found, "stable-baselines3"):
+            lines.append("shimmy[gym-v26]")  # stable-baselines3 2 takes Gym's environments through it
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return lines, why

@@ -33,6 +33,7 @@ _LOCAL_BOUND = re.compile(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
+_INDEX_OF_A_LINE = re.compile(r"(\S.*?)\s+(?:-i|--(?:extra-)?index-url)[ =]\s*(\S+)")
 #: A folder of the project's.
 _INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
 #: Build folders of conda's packages in the output of pip freeze. Such a line has no version.
@@ -139,6 +140,9 @@ class _Reader:
             self._option(line, place, path, into)
         elif (extras := self._extras_of_itself(line, path)) is not None:
             self.itself += ["", *extras]
+        elif index := _INDEX_OF_A_LINE.fullmatch(line):  # which pip takes on a command line alone
+            self._option(f"--extra-index-url {index[2]}", place, path, into)
+            self.take(index[1], number, path, into)
         elif not self._is_of_the_project(line, path):
             into.append(checked_requirement(line, place))
 
@@ -155,7 +159,8 @@ class _Reader:
                 raise ConfigError(f"{place}: {value} does not exist", run=f"ls {as_typed(included.parent)}")
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
-            if (extras := self._extras_of_itself(value, path)) is not None:
+            elsewhere = value.startswith("file:///") and Path(value).name == self.root.name  # where the author has it
+            if (extras := [] if elsewhere else self._extras_of_itself(value, path)) is not None:
                 self.itself += ["", *extras]
             elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
                 into.append(checked_requirement(value, place))
