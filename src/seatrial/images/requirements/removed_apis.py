@@ -45,7 +45,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             )
     for name, place in script.modules.items():
         found = lost(name)
-        if not found or found.package == "torch" or _has_lost(name, found, resolved):
+        if not found or found.package == "torch" or _still_has_lost(name, found, resolved):
             continue
         address = _address_of(found.package, needs.requirements)
         if address and _REVISION.search(address):
@@ -69,8 +69,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
     return tuple(dict.fromkeys(warnings))
 
 
-def _has_lost(name: str, found: Lost, resolved: Resolved) -> bool:
-    """Return True if the plan's release of the package is known to be older than the one that lost the name."""
+def _still_has_lost(name: str, found: Lost, resolved: Resolved) -> bool:
     if found.package == "tensorflow":
         return _still_has(name, "3.0", "keras", resolved)
     return _held_below(found.since, found.package, resolved)
@@ -78,11 +77,11 @@ def _has_lost(name: str, found: Lost, resolved: Resolved) -> bool:
 
 def _of_keras_2_11(script: ScriptFacts, resolved: Resolved) -> list[str]:
     """Return a warning of ``SGD(decay=…)``, which Keras 2.11 to 2.15 refuse, and 3 ignores."""
-    place = next((script.modules[each] for each in script.modules if each.endswith("keras.optimizers.decay")), None)
+    places = [where for name, where in script.modules.items() if name.endswith("keras.optimizers.decay")]
     version = _tensorflow(resolved)
-    if place is None or version is None or not _reaches(version, "2.11") or _reaches(version, "2.16"):
-        return []
-    return [f"{place} ends in an error with tensorflow {version}: take the optimizer from tf.keras.optimizers.legacy"]
+    refuses = version is not None and _reaches(version, "2.11") and not _reaches(version, "2.16")
+    way = f"ends in an error with tensorflow {version}: take the optimizer from tf.keras.optimizers.legacy"
+    return [f"{place} {way}" for place in places if refuses]
 
 
 class _OldCode(NamedTuple):
@@ -127,7 +126,7 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
     Only a release that the project leaves open is chosen here.
     """
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
-    keras = ((name, first, f"{where} imports {module}") for name, first, where, module in _old_keras(script))
+    keras = ((name, first, _shown(where, module)) for name, first, where, module in _old_keras(script))
     for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
             held = needs.requirements.plus(constraints=(f"{name}<{since}",))
@@ -171,7 +170,7 @@ def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) ->
     )
     known = [each.wheel.version for each in fits]
     for _, first, where, name in _old_keras(script):
-        if name.startswith("keras.") and all(_reaches(version, first) for version in known):
+        if " " not in where and name.startswith("keras.") and all(_reaches(version, first) for version in known):
             return f"{where} {name}, which no TensorFlow 2 for this machine has,"
     return None
 
