@@ -98,6 +98,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    if not name and not script.is_file():  # which is what has to be reported
+        similar.clear()
     texts = [text]
     if ours or similar:
         texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
@@ -105,8 +107,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name, begun=True) for each in everywhere)}
-    missing = script.suffix == ".py" and not text and not script.exists()  # which is what has to be reported
-    declared = missing or all(any(_declares(each, name) for each in texts) for name in ours | similar)
+    declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
     is_theirs = (theirs or odd) and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
