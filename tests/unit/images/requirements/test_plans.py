@@ -97,8 +97,9 @@ def test_code_and_versions(
         ("import timm, torch\nassert timm.__version__ == '0.3.2'", "", "torch==1.8.1"),
         ("import torch, tensorflow", "torch\ntensorflow==2.4.0\n", "torch==2.4.1"),
         ("from torchtext.data import Field", "torch\ntorchtext\n", "torch==1.7.1"),
-        ("from keras.layers.advanced_activations import LeakyReLU", "", "tensorflow-cpu==2.8.0"),
-        ("from keras.engine.topology import Layer", "", "tensorflow-cpu==2.12.0"),
+        ("from keras.layers.advanced_activations import LeakyReLU", "", "tensorflow-cpu==2.8.4"),
+        ("from keras.engine.topology import Layer", "", "tensorflow-cpu==2.12.1"),
+        ("import tensorflow, tensorflow_addons", "", "tensorflow-cpu==2.15.1"),
         ("from keras.preprocessing.text import Tokenizer", "keras\n", "tensorflow-cpu==2.15.1"),
     ],
 )
