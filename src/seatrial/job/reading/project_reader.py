@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from seatrial.job.reading.argparse_words import ParserWords
 from seatrial.job.reading.flow import RunNode
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
@@ -60,6 +61,7 @@ class Readings:
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
+        misfits: sentences about words of the command line that the script's parser ends at.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
     """
 
@@ -71,6 +73,7 @@ class Readings:
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    misfits: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
 
 
@@ -118,7 +121,7 @@ class ProjectReader:
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
         self.roots = ImportRoots(project, start, roots, folder or project)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
-        self.writes = Writes(self.modules.at, arguments)
+        self.writes, self.parsers = Writes(self.modules.at, arguments), ParserWords(arguments)
         self.reading = ProjectReading()
         self.least_python: tuple[tuple[int, int], str] | None = None
         self.relative: tuple[str, str] | None = None
@@ -156,6 +159,7 @@ class ProjectReader:
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
             writes=self.writes.found((self.start, "")),
             files=self.modules.files(),
+            misfits=tuple(self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
             least_python=self.least_python,
             relative=self.relative,
         )
@@ -226,6 +230,8 @@ class ProjectReader:
         if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
             return
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            self.parsers.note_change(node)
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
             if isinstance(node.ctx, ast.Store):
@@ -267,6 +273,13 @@ class ProjectReader:
             if called.rpartition(".")[2] in ("import_module", "__import__") and certain and node.args:
                 self.imported_by_text.append(((module.path, unit), node))
             run = list(named(module, unit, called, self.modules.at)) if called else []
+            receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+            made = module.types.get(receiver.id, "") if isinstance(receiver, ast.Name) else ""
+            self.parsers.note(
+                *(node, f"{module.shown}:{node.lineno}", made),
+                certain=certain and seen.certain,
+                own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
+            )
             self.writes.note((module.path, unit), node, run, always=seen.always)
             if certain and seen.certain:
                 self.certain += called_by(module, unit, node, self.modules.at)
