@@ -298,6 +298,10 @@ class ProjectReader:
             found = self.roots.located(parts, roots)
             if found is None:
                 return
+            other = self.modules.at(found[-1][0]) if found[-1] is not None else None
+            lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
+            if lacking and found[0] is not None and self.roots.is_guess(parts, roots, found[0][1]):
+                found, lacking = [None], []  # an installed package: datasets, and not src/datasets
             if roots is absolute and any(found):
                 self.own.add(parts[0])
             for each in found:
@@ -309,12 +313,15 @@ class ProjectReader:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
             cython = found[-1] is None and _is_cython(".".join(parts), roots)
-            inside = is_module and (any(found[:-1]) or roots is not absolute)
+            folder = any(is_folder(root.joinpath(*parts[:-1])) for root in roots if len(parts) > 1)
+            inside = is_module and (any(found[:-1]) or roots is not absolute or folder)
             if needed and found[-1] is None and (inside or cython):
                 self._note_missing(module, node, parts, roots)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[local] = (found[-1][0], inner)
+            for each in lacking if needed else ():
+                self._note_missing(module, node, [*parts, each] if name != "__init__" else [each], roots)
             modules = self.reading.needed if needed else self.reading.optional
             own = cython or roots is not absolute or any(found) or self.roots.holds(module.path, parts[0])
             if name in modules or own:
@@ -365,8 +372,9 @@ def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str
             yield submodule, roots, {alias.asname or alias.name: None}
         else:
             inner[alias.asname or alias.name] = alias.name
+    if prefix or locate_module("__init__", roots):  # of from . import x
+        yield prefix or "__init__", roots, inner
     if prefix:
-        yield prefix, roots, inner
         yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values() if _is_foreign(prefix, roots))
 
 
