@@ -73,8 +73,8 @@ class ParserWords:
         for word in (each for each in self._words if _LONG.fullmatch(each.partition("=")[0])):
             flag = word.partition("=")[0]
             if not any(each.startswith(flag) for each in (*own, "--help", "--version")):
-                near = difflib.get_close_matches(flag, own, 2) or own[:_MOST_NAMED]
-                have = f"it has {', '.join(near)}" if near else "it has none"
+                closest = difflib.get_close_matches(flag, own, 2) or own[:_MOST_NAMED]
+                have = f"it has {', '.join(closest)}" if closest else "it has none"
                 yield f"{self._parsed} ends the script at {flag}, which is none of its options; {have}"
         if self._parsers > 1:  # which of them is used is not known
             return

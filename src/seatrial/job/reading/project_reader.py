@@ -313,15 +313,15 @@ class ProjectReader:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
             cython = found[-1] is None and _is_cython(".".join(parts), roots)
-            folder = any(is_folder(root.joinpath(*parts[:-1])) for root in roots if len(parts) > 1)
-            inside = is_module and (any(found[:-1]) or roots is not absolute or folder)
+            folders = (root.joinpath(*parts[:-1]) for root in roots if len(parts) > 1)
+            inside = is_module and (any(found[:-1]) or roots is not absolute or any(map(is_folder, folders)))
             if needed and found[-1] is None and (inside or cython):
                 self._note_missing(module, node, parts, roots)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[local] = (found[-1][0], inner)
-            for each in lacking if needed else ():
-                self._note_missing(module, node, [*parts, each] if name != "__init__" else [each], roots)
+            for lost in lacking if needed else ():
+                self._note_missing(module, node, [*parts, lost] if name != "__init__" else [lost], roots)
             modules = self.reading.needed if needed else self.reading.optional
             own = cython or roots is not absolute or any(found) or self.roots.holds(module.path, parts[0])
             if name in modules or own:
