@@ -101,10 +101,12 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     texts = [text]
     if ours or similar:
         texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
-    if similar:
+    absent = not name and not script.is_file()
+    if similar or absent:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name, begun=True) for each in everywhere)}
+        texts = everywhere if absent else texts  # those of the right script may lie in another folder
     declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
     is_theirs = (theirs or odd) and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv

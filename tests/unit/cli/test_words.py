@@ -134,6 +134,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run train.py -- --model m",
         "run train.py -- --nodes_ m",
         "run gone.py -- --epochs 5",
+        "run base.py -- --run 1 --name x",  # opts/base.py is the script
         "run split.py -- --name x --epochs 5",
         "run -m flags -- --workdir d --config c",
         "run agent.py -- --env Ant-v2",
@@ -154,6 +155,7 @@ def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: st
         "run train.py --gpus 2",
         "run train.py --gpu 2",
         "run train.py --epochs 5 --name x",
+        "run gone.py --epochs 5 --gpus 2",
         "run train.py --help",
         "run agent.py --env A=b",
         "run train.py --env a-b",

@@ -230,7 +230,7 @@ def _missing(job: Job, path: str, where: str) -> str | None:
     target = _in_container(job, path)
     source = Path(os.path.normpath(job.folder / path))  # resolve() would change the names
     neighbour = _next_to_its_script(job, path, where)
-    if source.is_relative_to(job.project) or not inside(job.folder_inside, CONTAINER_PROJECT):
+    if source.is_relative_to(job.project) or not inside(job.folder_inside, CONTAINER_PROJECT) or target == "/":
         return None
     if neighbour.is_relative_to(job.project) and os.path.exists(neighbour):  # noqa: PTH110
         return None
