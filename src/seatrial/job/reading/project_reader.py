@@ -26,6 +26,8 @@ from seatrial.job.reading.signs import (
     dotted,
     host_path,
     memory_note,
+    of_a_machine,
+    replaced_defaults,
     signs,
     started_files,
 )
@@ -55,6 +57,7 @@ class Readings:
         missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
         asserted: module → (version, where), where the script ends unless a module has just that version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
+        machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         data_roots: absolute path of a data set that is read and not downloaded → where.
         writes: files and folders that it makes outside of the working directory.
         memory: variable that memory_settings knows → (value, where it is set).
@@ -68,6 +71,7 @@ class Readings:
     missing: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    machine_paths: dict[str, str] = field(default_factory=dict)
     data_roots: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -131,7 +135,9 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: set[Unit] = set()
         self.mentioned: set[str] = set()
+        self.replaced: set[int] = set()  # constants in whose place the run has others
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
+        self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
     def read(self) -> ProjectReading:
@@ -248,6 +254,10 @@ class ProjectReader:
             self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
+        self.replaced |= {id(each) for each in replaced_defaults(node, self.typed)}
+        runs = certain and seen.certain and id(node) not in self.replaced
+        if isinstance(node, ast.Constant) and runs and of_a_machine(node.value):
+            self.reading.machine_paths.setdefault(str(node.value), f"{module.shown}:{node.lineno}")
         for name in started_files(node):
             if is_file(started := self.roots.folder / name) and (file := started.resolve()).is_relative_to(
                 self.project

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 #: Signs of one process per GPU under torchrun; docs.pytorch.org/docs/stable/elastic/run.html. A Lightning Trainer
 #: is none: it starts its own ranks.
@@ -214,6 +214,26 @@ def host_path(node: ast.AST) -> str | None:
         text.startswith("/") and text.count("/") > 1 and text.strip("/") != "" and not text.startswith(("/../", "/./"))
     )
     return text if text.startswith("../") or absolute else None
+
+
+#: Folders in which machines, and notebooks' hosts, keep data; drives of Windows.
+_OF_MACHINES = re.compile(
+    r"/(?:content|data\d*|datasets?|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|scratch|share|ssd\w*|"
+    r"storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[A-Za-z]:[\\/].+"
+)
+
+
+def of_a_machine(text: object) -> bool:
+    """Return whether a text is the path of a folder that other machines lack: ``/home/me/data``, ``D:\\data``."""
+    return isinstance(text, str) and text.isprintable() and _OF_MACHINES.fullmatch(text[:_LONGEST_PATH]) is not None
+
+
+def replaced_defaults(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
+    """Yield defaults that other values take the place of: those of functions, and of the options that were typed."""
+    if isinstance(node, ast.FunctionDef):
+        yield from node.args.defaults
+    elif isinstance(node, ast.Call) and any(str(flag).lstrip("-") in typed for flag in _constants(node.args)):
+        yield from (each.value for each in node.keywords if each.arg == "default")
 
 
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:

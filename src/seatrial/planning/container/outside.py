@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
 from seatrial.job.reading.constants import ANY
+from seatrial.job.reading.signs import of_a_machine
 from seatrial.job.reading.writes import Write
 from seatrial.job.script import ScriptFacts
 
@@ -83,7 +85,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
                 run=f"seatrial run … --mount {shlex.quote(mount)}",
             )
         if not path.is_there:
-            if build and path.typed:
+            if build and (path.typed or of_a_machine(path.text)):
                 warnings.append(f"{path}: this machine has no such file or folder")
             continue
         read_only = not own
@@ -217,8 +219,16 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """Yield a sentence for each data set whose folder neither this machine nor a mount has."""
-    kept = [*_IN_IMAGES, CONTAINER_PROJECT, *_mounted(job)]
+    """Yield a sentence for each data set whose folder neither this machine nor a mount has; for others' paths, too."""
+    kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job)]
+    folders: dict[str, tuple[str, str]] = {}
+    for path, where in script.machine_paths.items():
+        there = os.path.exists(path) or any(inside(path, each.path) for each in script.writes)  # noqa: PTH110
+        if not there and path not in script.data_roots and not any(inside(path, each) for each in kept):
+            folders.setdefault(re.split(r"[\\/](?=[^\\/]*$)", path)[0], (path, where))
+    for path, where in [*folders.values()][:_MOST_SHOWN]:
+        option = f"; to have it in the container: --mount {shlex.quote(f'DIR:{path}')}" if path.startswith("/") else ""
+        yield f"{where} names {path}, which this machine does not have{option}"
     for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
         if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
             option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
