@@ -68,7 +68,7 @@ OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root
     ("source", "words", "end"),
     [
         (
-            "ROOT = '/home/nobody/data'\nLIST = '/home/nobody/list.txt'\n",
+            "ROOT = '/home/nobody/data'\nLIST = '/home/nobody/data/list.txt'\n",
             (),
             "container: --mount DIR:/home/nobody/data",
         ),
@@ -76,6 +76,7 @@ OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root
         (OPTION, (), "container: --mount DIR:/home/nobody/data"),
         (OPTION, ("--root", "data"), ""),
         ("def load(root='/home/nobody/data'):\n    pass\n", (), ""),
+        ("import os\nA = f'{os.getcwd()}/data/cats'\nB = os.getcwd() + '/data/cats'\n", (), ""),
         ("if debug:\n    ROOT = '/home/nobody/data'\n", (), ""),
         ("import sys\nsys.path.append('/home/nobody/lib/dist-packages')\n", (), ""),
     ],

@@ -27,9 +27,9 @@ from seatrial.job.reading.signs import (
     host_path,
     memory_note,
     of_a_machine,
-    replaced_defaults,
     signs,
     started_files,
+    unlike_the_run,
 )
 from seatrial.job.reading.writes import Write, Writes
 from seatrial.system.project_files import read_sources
@@ -135,7 +135,7 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: set[Unit] = set()
         self.mentioned: set[str] = set()
-        self.replaced: set[int] = set()  # constants in whose place the run has others
+        self.replaced: set[int] = set()  # nodes for whose text the run has another
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
@@ -254,7 +254,7 @@ class ProjectReader:
             self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
-        self.replaced |= {id(each) for each in replaced_defaults(node, self.typed)}
+        self.replaced |= {id(each) for each in unlike_the_run(node, self.typed)}
         runs = certain and seen.certain and id(node) not in self.replaced
         if isinstance(node, ast.Constant) and runs and of_a_machine(node.value):
             self.reading.machine_paths.setdefault(str(node.value), f"{module.shown}:{node.lineno}")

@@ -228,10 +228,14 @@ def of_a_machine(text: object) -> bool:
     return isinstance(text, str) and text.isprintable() and _OF_MACHINES.fullmatch(text[:_LONGEST_PATH]) is not None
 
 
-def replaced_defaults(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
-    """Yield defaults that other values take the place of: those of functions, and of the options that were typed."""
+def unlike_the_run(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
+    """Yield texts that a run has other ones for: defaults of functions and of typed options, and ends of a text."""
     if isinstance(node, ast.FunctionDef):
         yield from node.args.defaults
+    elif isinstance(node, ast.JoinedStr):
+        yield from node.values[1:]
+    elif isinstance(node, ast.BinOp):
+        yield node.right
     elif isinstance(node, ast.Call) and any(str(flag).lstrip("-") in typed for flag in _constants(node.args)):
         yield from (each.value for each in node.keywords if each.arg == "default")
 

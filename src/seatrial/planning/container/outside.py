@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,12 +220,13 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
     """Yield a sentence for each data set whose folder neither this machine nor a mount has; for others' paths, too."""
     kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job)]
-    folders: dict[str, tuple[str, str]] = {}
+    absent: list[tuple[str, str]] = []
     for path, where in script.machine_paths.items():
-        there = os.path.exists(path) or any(inside(path, each.path) for each in script.writes)  # noqa: PTH110
-        if not there and path not in script.data_roots and not any(inside(path, each) for each in kept):
-            folders.setdefault(re.split(r"[\\/](?=[^\\/]*$)", path)[0], (path, where))
-    for path, where in [*folders.values()][:_MOST_SHOWN]:
+        there = os.path.exists(path) or any(inside(path, each) for each in kept)  # noqa: PTH110
+        known = there or path in script.data_roots or any(path.startswith(each) for each, _ in absent)
+        if not known and not any(inside(path, each.path) for each in script.writes):
+            absent.append((path, where))
+    for path, where in absent[:_MOST_SHOWN]:
         option = f"; to have it in the container: --mount {shlex.quote(f'DIR:{path}')}" if path.startswith("/") else ""
         yield f"{where} names {path}, which this machine does not have{option}"
     for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
