@@ -137,11 +137,12 @@ def _reads_arguments(script: Path, text: str) -> bool:
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:
-    """Yield the project's files that a script imports, with their packages."""
+    """Yield the project's files that a script imports, with their packages; from a folder that it adds, too."""
+    from seatrial.job.reading.modules import folder_of
     from seatrial.job.startable import scripts
 
     for root in dict.fromkeys(name.partition(".")[0] for name in _IMPORTED.findall(text)):
-        for folder in script.parents:
+        for folder in {*script.parents, folder_of(root, Path.cwd()) or Path()}:
             yield folder / f"{root}.py"
             yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
 

@@ -112,6 +112,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "plain.py": "import math\nprint(math.pi)\n",  # reads no argument
         "options.py": 'add("--nodes_")',
         "elsewhere.py": "from inner import train\n",
+        "added.py": "import _paths\nfrom base import options\n",
         "lib/inner/__init__.py": "",
         "split.py": "from opts.train import Options\n",
         "opts/base.py": 'parser.add_argument("--name")\n',
@@ -134,6 +135,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run train.py -- --model m",
         "run train.py -- --nodes_ m",
         "run gone.py -- --epochs 5",
+        "run added.py -- --epochs 5 --name x",  # opts/base.py has it
         "run base.py -- --run 1 --name x",  # opts/base.py is the script
         "run split.py -- --name x --epochs 5",
         "run -m flags -- --workdir d --config c",

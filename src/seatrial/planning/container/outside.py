@@ -84,7 +84,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
                 run=f"seatrial run … --mount {shlex.quote(mount)}",
             )
         if not path.is_there:
-            if build and (path.typed or of_a_machine(path.text)):
+            if build and (path.typed or (of_a_machine(path.text) and len(warnings) < _MOST_SHOWN)):
                 warnings.append(f"{path}: this machine has no such file or folder")
             continue
         read_only = not own
