@@ -222,6 +222,8 @@ def elsewhere_in_the_project(
             remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, for "
             remedy += "example by a function of torchvision.ops"
         yield f"{where} imports {name}, which is not in the project: {remedy}"
+    if image := script.modules.get("scipy.misc.…"):
+        yield f"{image}: scipy 1.3 and later lack it; replace it by imageio.v2.imread or imwrite, or PIL.Image.resize"
     if loss := script.modules.get("torch.Tensor.data[0]"):
         yield f"{loss}: since torch 1.0 this fails for a loss, which has no dimension; replace it by loss.item()"
 

@@ -106,6 +106,7 @@ _ONCE = {
         for data in ("data", "torchtext.data")
         for name in ("Field", "BucketIterator")
     },
+    **{f"scipy.misc.{name}": "scipy.misc.…" for name in ("imread", "imresize", "imsave", "toimage")},
 }
 #: Prefix of a sign for a name that has a row in the tables.
 NAMED = "named:"
