@@ -103,10 +103,12 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     texts = [text]
     if ours or similar:
         texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
-    if similar:
+    absent = not name and not script.is_file()
+    if similar or absent:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name, begun=True) for each in everywhere)}
+        texts = everywhere if absent else texts  # those of the right script may lie in another folder
     declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
     is_theirs = (theirs or odd) and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
@@ -137,11 +139,12 @@ def _reads_arguments(script: Path, text: str) -> bool:
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:
-    """Yield the project's files that a script imports, with their packages."""
+    """Yield the project's files that a script imports, with their packages; from a folder that it adds, too."""
+    from seatrial.job.reading.modules import folder_of
     from seatrial.job.startable import scripts
 
     for root in dict.fromkeys(name.partition(".")[0] for name in _IMPORTED.findall(text)):
-        for folder in script.parents:
+        for folder in {*script.parents, folder_of(root, Path.cwd()) or Path()}:
             yield folder / f"{root}.py"
             yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
 

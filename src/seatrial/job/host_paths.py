@@ -12,6 +12,7 @@ from pathlib import Path
 from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import Job
+from seatrial.job.reading.signs import of_a_machine
 from seatrial.system.project_files import read_bytes
 
 #: Words of an option's name, or of a key, whose folder is written to.
@@ -20,6 +21,8 @@ _WRITTEN = {
     *("save", "savedir", "tensorboard", "work", "workdir"),
 }
 
+#: Words of an option whose file is read.
+_READ = re.compile("weight|pretrain|resume|load|annot|csv|data")
 _CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
@@ -77,9 +80,12 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if not value or not file.is_relative_to(job.project):
         return
     if not _exists(file):
-        if (
-            "/" in value and file.suffix in _CONFIGURATION and re.search("conf|cfg", where)
-        ):  # not yolov3.yaml, found by name
+        named = (
+            re.search("conf|cfg", where)
+            if file.suffix in _CONFIGURATION
+            else file.suffix and file.parent.is_dir() and _READ.search(where)
+        )
+        if "/" in value and named and not written:  # not yolov3.yaml, found by name
             yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))
@@ -99,7 +105,7 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
         for match in _IN_TEXT.finditer(line.partition(" #")[0]):
             written = _is_written(line[: match.start()])
             path = _path(match[0], f"{shown}:{number}", job, written=written, typed=False)
-            if path is not None and path.text.count("/") > 1 and path.is_there:
+            if path is not None and path.text.count("/") > 1 and (path.is_there or of_a_machine(path.text)):
                 yield path
 
 

@@ -350,8 +350,9 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
 
 
 def _similar(word: str, names: Sequence[str]) -> list[str]:
-    """Return names like the word: the same file elsewhere first, then similar spelling."""
+    """Return names like the word: the same file elsewhere first, in the word's folder before others; then spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
+    same_file.sort(key=lambda name: name.partition("/")[0] != word.partition("/")[0])
     spelled = [name for name in names if _is_spelled_alike(Path(word).stem, Path(name).stem)]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]
 

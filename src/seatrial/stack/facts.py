@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -36,6 +37,7 @@ class Wheel(BaseModel):
         jit_from: it compiles for the GPU at run time with a compiler of its own, from this capability on.
         extra: the package's extra that brings its CUDA libraries, e.g. ``and-cuda``; None: they are dependencies.
         system_cuda: it brings no CUDA and needs the image's.
+        only_pinned: too old for seatrial to choose; a project may pin it.
         sure: the row was read in its source, not inferred.
     """
 
@@ -55,6 +57,7 @@ class Wheel(BaseModel):
     torchvision: str | None = None
     extra: str | None = None
     system_cuda: bool = False
+    only_pinned: bool = False
     sure: bool = True
 
     @property
@@ -128,11 +131,19 @@ def table(name: str) -> dict[str, Any]:
 
 
 @lru_cache
-def wheels(framework: Framework) -> tuple[Wheel, ...]:
-    """Return every known build of a framework that has CUDA, newest version first."""
+def wheels(framework: Framework, *, pinned: bool = False) -> tuple[Wheel, ...]:
+    """Return the known builds of a framework that have CUDA, newest version first; ``pinned``: the oldest, too."""
     rows = table(framework)["releases" if framework == "tensorflow" else "wheels"]
-    made = (_wheel(framework, row) for row in rows)
-    return tuple(sorted(made, key=lambda each: (Version(each.version), Version(each.cuda)), reverse=True))
+    made = (_wheel(framework, {**row, framework: release}) for row in rows for release in _with_patches(row, framework))
+    known = (each for each in made if pinned or not each.only_pinned)
+    return tuple(sorted(known, key=lambda each: (Version(each.version), Version(each.cuda)), reverse=True))
+
+
+def _with_patches(row: dict[str, Any], framework: Framework) -> Iterator[str]:
+    """Yield the row's release and its ``patches``, which are built as it is: 2.4.0, 2.4.1."""
+    yield row[framework]
+    for patch in row.get("patches", ()):
+        yield f"{row[framework].rpartition('.')[0]}.{patch}"
 
 
 def _wheel(framework: Framework, row: dict[str, Any]) -> Wheel:

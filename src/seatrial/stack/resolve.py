@@ -107,7 +107,7 @@ def candidates(constraints: Constraints) -> Iterator[Candidate]:
     """Yield each build that might do: on each Python, with and without cuda-compat, and as a CPU build."""
     assert constraints.framework is not None
     pythons = (constraints.python,) if constraints.python else PYTHONS
-    for wheel in wheels(constraints.framework):
+    for wheel in wheels(constraints.framework, pinned=constraints.pinned):
         for python in pythons:
             yield Candidate(wheel, python)
             yield Candidate(wheel, python, forward_compat=True)
@@ -272,7 +272,7 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
 def _next_release(constraints: Constraints, another: Constraints, machine: TargetMachine) -> Stack | None:
     """Return the first stack after the requested release: the closest to the other versions of the project."""
     assert constraints.framework is not None
-    releases = sorted({wheel.version for wheel in wheels(constraints.framework)}, key=Version)
+    releases = sorted({wheel.version for wheel in wheels(constraints.framework, pinned=True)}, key=Version)
     admitted = [each for each in releases if constraints.specifier.contains(each)]
     later = releases[releases.index(admitted[-1]) + 1 :] if admitted else []
     stacks = (resolve_once(replace(another, specifier=SpecifierSet(f"=={each}")), machine) for each in later)

@@ -51,6 +51,11 @@ class Constraints:
     prefer: str | None = None
     source: str = "the project"
 
+    @property
+    def pinned(self) -> bool:
+        """Return whether the project names one release."""
+        return any(each.operator == "==" for each in self.specifier)
+
 
 #: Framework → packages that have a release of their own for each of its releases.
 PARTNERS: dict[Framework, tuple[str, ...]] = {

@@ -112,6 +112,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "plain.py": "import math\nprint(math.pi)\n",  # reads no argument
         "options.py": 'add("--nodes_")',
         "elsewhere.py": "from inner import train\n",
+        "added.py": "import _paths\nfrom base import options\n",
         "lib/inner/__init__.py": "",
         "split.py": "from opts.train import Options\n",
         "opts/base.py": 'parser.add_argument("--name")\n',
@@ -135,6 +136,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run train.py -- --nodes_ m",
         "run gone.py -- --model m",
         "run gone.py -- --epochs 5",
+        "run added.py -- --epochs 5 --name x",  # opts/base.py has it
+        "run base.py -- --run 1 --name x",  # opts/base.py is the script
         "run split.py -- --name x --epochs 5",
         "run -m flags -- --workdir d --config c",
         "run agent.py -- --env Ant-v2",
@@ -155,6 +158,7 @@ def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: st
         "run train.py --gpus 2",
         "run train.py --gpu 2",
         "run train.py --epochs 5 --name x",
+        "run gone.py --epochs 5 --gpus 2",
         "run train.py --help",
         "run agent.py --env A=b",
         "run train.py --env a-b",

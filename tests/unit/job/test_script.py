@@ -310,11 +310,20 @@ def test_a_folder_without_init_is_the_projects_where_something_in_it_is_imported
     assert facts_of(tmp_path, "from datasets import load_dataset\n").imports == ("datasets",)
 
 
+def test_a_folder_of_src_that_lacks_a_name_is_an_installed_package(tmp_path: Path) -> None:
+    found = facts_of(tmp_path, "from src.net import Net\n", src__net="from datasets import load_dataset\nNet = 1\n")
+    assert found.imports == ("datasets",)
+    source = "from datasets import load_dataset\nNet = 1\n"
+    found = facts_of(tmp_path, "from src.net import Net\n", src__net=source, src__datasets____init__="")
+    assert (found.imports, found.missing, found.import_roots) == (("datasets",), {}, ())
+
+
 @cases("source", "missing")
 def test_a_module_of_a_package_of_the_project_that_is_not_there(
     tmp_path: Path, source: str, missing: dict[str, str]
 ) -> None:
     (tmp_path / "esr" / "folder").mkdir(parents=True)
+    (tmp_path / "bare").mkdir()
     (tmp_path / "esr" / "compiled.cpython-311-x86_64-linux-gnu.so").touch()
     found = facts_of(tmp_path, "import esr\n", esr____init__=source, esr__ops____init__="")
     assert found.missing == missing

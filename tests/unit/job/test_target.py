@@ -143,6 +143,14 @@ def test_a_shell_script_with_the_name_of_a_missing_script_is_suggested(tmp_path:
         resolve_target(["run_experiment.py", "config.json"], None, None, tmp_path, RECIPES)
 
 
+def test_a_script_in_the_folder_that_was_named_goes_before_those_of_others(tmp_path: Path) -> None:
+    for name in ("a/train.py", "star/atari/train.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    with pytest.raises(TargetError, match=r"did you mean star/atari/train\.py or a/train\.py\?"):
+        resolve_target(["star/train.py"], None, None, tmp_path, RECIPES)
+
+
 def test_the_folder_of_a_shell_script_is_relative() -> None:
     text = 'cd "$(pwd)"\nHERE=$(cd -- "$(dirname -- "$0")/.." > /dev/null 2>&1 && pwd -P)\npython $HERE/t.py $PWD/x\n'
     [command] = read_shell(text, [], "tools/go.sh", Path())

@@ -61,6 +61,33 @@ def test_data_set_in_no_mount_is_named(project: Path) -> None:
     assert not [*warn_of_missing_data(*read(project, source, mounts=mounts))]
 
 
+OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root', default='/home/nobody/data')\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "end"),
+    [
+        (
+            "ROOT = '/home/nobody/data'\nLIST = '/home/nobody/data/list.txt'\n",
+            (),
+            "container: --mount DIR:/home/nobody/data",
+        ),
+        ("ROOT = 'D:\\\\data\\\\a'\n", (), "names D:\\data\\a, which this machine does not have"),
+        (OPTION, (), "container: --mount DIR:/home/nobody/data"),
+        (OPTION, ("--root", "data"), ""),
+        ("def load(root='/home/nobody/data'):\n    pass\n", (), ""),
+        ("import os\nA = f'{os.getcwd()}/data/cats'\nB = os.getcwd() + '/data/cats'\n", (), ""),
+        ("if debug:\n    ROOT = '/home/nobody/data'\n", (), ""),
+        ("import sys\nsys.path.append('/home/nobody/lib/dist-packages')\n", (), ""),
+    ],
+)
+def test_path_of_the_authors_machine_is_named(project: Path, source: str, words: tuple[str, ...], end: str) -> None:
+    (project / "code" / "train.py").write_text(source)
+    target = Target(kind="script", value=TARGET.value, args=words)
+    found = [*warn_of_missing_data(Job(project=project, target=target), script_facts(target, project))]
+    assert [each.endswith(end) for each in found] == [True] * bool(end)
+
+
 def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
     """The refusal's advice, or the warnings."""
     made, script = read(project, source, **job)

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
-from seatrial.job.reading.modules import STANDARD_MODULES, is_file, is_folder, is_package
+from seatrial.job.reading.modules import STANDARD_MODULES, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there, read_text
@@ -194,9 +194,12 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
 
 
 def elsewhere_in_the_project(
-    script: ScriptFacts, own: dict[str, Path], absent: list[str], project: Path
+    script: ScriptFacts, own: dict[str, Path], absent: list[str], project: Path, found: Requirements
 ) -> Iterator[str]:
-    """Yield warnings about the project's own modules that the target cannot import, and about a line that fails."""
+    """Yield warnings about the project's own modules that the target cannot import, and about a line that fails.
+
+    Raises ConfigError: one is in a submodule that git has not fetched.
+    """
     if own:
         lies = [
             f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"
@@ -208,16 +211,29 @@ def elsewhere_in_the_project(
             f"-e PYTHONPATH={':'.join([*script.python_path, *folders])}"
         )
     for name, where in script.missing.items():
+        if _is_installed(name, project, found):
+            continue
         folder = next((each for each in absent if f"/{each}/" in f"/{name.lstrip('.').replace('.', '/')}/"), None)
-        remedy = "if installing the project writes or compiles it, do that first with pip install -e ."
         if folder:
-            remedy = f"the git submodule {folder} is empty: git submodule update --init --recursive"
-        elif builder := _built_by_ffi(project / where.rpartition(":")[0]):
+            message = f"{where} imports {name}, which is in the git submodule {folder}, and that is empty"
+            raise ConfigError(message, run="git submodule update --init --recursive")
+        remedy = "if installing the project writes or compiles it, do that first with pip install -e ."
+        if builder := _built_by_ffi(project / where.rpartition(":")[0]):
             remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, for "
             remedy += "example by a function of torchvision.ops"
         yield f"{where} imports {name}, which is not in the project: {remedy}"
+    if image := script.modules.get("scipy.misc.…"):
+        yield f"{image}: scipy 1.3 and later lack it; replace it by imageio.v2.imread or imwrite, or PIL.Image.resize"
     if loss := script.modules.get("torch.Tensor.data[0]"):
         yield f"{loss}: since torch 1.0 this fails for a loss, which has no dimension; replace it by loss.item()"
+
+
+def _is_installed(name: str, project: Path, found: Requirements) -> bool:
+    """Return whether a module of a folder without ``__init__.py`` may be a package's, which goes before the folder."""
+    top = name.partition(".")[0]
+    if not top or folder_of(top, project) is not None:
+        return False
+    return _is_known(top, _names()) or is_listed(found, top, top) or folder_of(name, project) is not None
 
 
 def _built_by_ffi(module: Path) -> str | None:

@@ -119,7 +119,7 @@ def project_needs(
     with_also = needs.changed(needs.requirements.plus(*also))
     missing_packages = dict(not_installed(with_also, packages, script))
     warnings = (
-        *(*needs.warnings, *elsewhere_in_the_project(script, own, absent, project)),
+        *(*needs.warnings, *elsewhere_in_the_project(script, own, absent, project, needs.requirements)),
         *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking, absent)),
         *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
     )

@@ -253,7 +253,8 @@ def _pinned_cudnn(lines: Iterable[str]) -> str | None:
 def _known(constraints: Constraints) -> bool:
     """Return True if the tables have some release that the specifier admits."""
     assert constraints.framework is not None
-    return any(constraints.specifier.contains(wheel.version) for wheel in wheels(constraints.framework))
+    known = wheels(constraints.framework, pinned=constraints.pinned)
+    return any(constraints.specifier.contains(wheel.version) for wheel in known)
 
 
 def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:

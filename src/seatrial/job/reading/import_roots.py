@@ -62,6 +62,10 @@ class ImportRoots:
             return True
         return is_file(path.parent / f"{top}.py")
 
+    def is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
+        """Return whether only a folder that is taken for one of Python's, ``src/``, has a top-level module."""
+        return len(parts) == 1 and roots is self.absolute and root not in (self.start.parent, self.project, *self.added)
+
     def provided(self, path: Path, node: Import) -> bool:
         """Return whether Python itself or the project has all that an import in ``path`` names."""
         if isinstance(node, ast.ImportFrom) and node.level:

@@ -39,8 +39,13 @@ class Module:
     path: Path
     shown: str
     flow: Flow
+    source: bytes
     bound: dict[str, tuple[Path, str | None]] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+
+    def lacks(self, name: str) -> bool:
+        """Return whether the module cannot have a name: it is nowhere in its text, and nothing binds names by text."""
+        return not re.search(rb"\b%s\b|import[ (]*\*|__getattr__|globals|exec|modules" % name.encode(), self.source)
 
 
 class ParsedModules:
@@ -75,11 +80,11 @@ class ParsedModules:
         if path not in self._modules:
             if len(self._modules) >= _MAX_FILES:
                 return None
-            tree = self._parse(path, required=path == self.start)
+            parsed = self._parse(path, required=path == self.start)
             self._modules[path] = None
-            if tree is not None:
-                flow = Flow(tree, main=path == self.start, provided=lambda node: self._provided(path, node))
-                self._modules[path] = Module(path, self.shown(path), flow)
+            if parsed is not None:
+                flow = Flow(parsed[0], main=path == self.start, provided=lambda node: self._provided(path, node))
+                self._modules[path] = Module(path, self.shown(path), flow, parsed[1])
         return self._modules[path]
 
     def known(self) -> list[Module]:
@@ -99,8 +104,8 @@ class ParsedModules:
         if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
             raise unreadable(error, path)
 
-    def _parse(self, path: Path, *, required: bool) -> ast.Module | None:
-        """Parse a file; None if it is too long, or, where it is not required, unreadable."""
+    def _parse(self, path: Path, *, required: bool) -> tuple[ast.Module, bytes] | None:
+        """Return (a file's tree, its source); None if it is too long, or, where it is not required, unreadable."""
         try:
             if is_file(path) and path.stat().st_size > min(MAX_BYTES, self._bytes_left):
                 return None
@@ -113,7 +118,7 @@ class ParsedModules:
             least = in_old_syntax(source.decode("utf-8-sig", "replace"))[1] if _HINTS.search(source) else None
             if least is not None:
                 self.syntax[path] = (least[0], f"{self.shown(path)}:{least[1]}")
-            return tree
+            return tree, source
         except TargetError:
             if required:
                 raise

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from seatrial.job.reading.argparse_words import ParserWords
 from seatrial.job.reading.flow import RunNode
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.keras_names import keras_signs
@@ -26,8 +27,10 @@ from seatrial.job.reading.signs import (
     dotted,
     host_path,
     memory_note,
+    of_a_machine,
     signs,
     started_files,
+    unlike_the_run,
 )
 from seatrial.job.reading.writes import Write, Writes
 from seatrial.system.project_files import read_sources
@@ -55,23 +58,27 @@ class Readings:
         missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
         asserted: module → (version, where), where the script ends unless a module has just that version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
+        machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         data_roots: absolute path of a data set that is read and not downloaded → where.
         writes: files and folders that it makes outside of the working directory.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
+        misfits: sentences about words of the command line that the script's parser ends at.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
     """
 
     missing: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    machine_paths: dict[str, str] = field(default_factory=dict)
     data_roots: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    misfits: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
 
 
@@ -119,7 +126,7 @@ class ProjectReader:
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
         self.roots = ImportRoots(project, start, roots, folder or project)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
-        self.writes = Writes(self.modules.at, arguments)
+        self.writes, self.parsers = Writes(self.modules.at, arguments), ParserWords(arguments)
         self.reading = ProjectReading()
         self.least_python: tuple[tuple[int, int], str] | None = None
         self.relative: tuple[str, str] | None = None
@@ -129,7 +136,9 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: set[Unit] = set()
         self.mentioned: set[str] = set()
+        self.replaced: set[int] = set()  # nodes for whose text the run has another
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
+        self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
     def read(self) -> ProjectReading:
@@ -157,6 +166,7 @@ class ProjectReader:
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
             writes=self.writes.found((self.start, "")),
             files=self.modules.files(),
+            misfits=tuple(self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
             least_python=self.least_python,
             relative=self.relative,
         )
@@ -227,6 +237,8 @@ class ProjectReader:
         if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
             return
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            self.parsers.note_change(node)
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
             if isinstance(node.ctx, ast.Store):
@@ -243,6 +255,10 @@ class ProjectReader:
             self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
+        self.replaced |= {id(each) for each in unlike_the_run(node, self.typed)}
+        runs = certain and seen.certain and id(node) not in self.replaced
+        if isinstance(node, ast.Constant) and runs and of_a_machine(node.value):
+            self.reading.machine_paths.setdefault(str(node.value), f"{module.shown}:{node.lineno}")
         for name in started_files(node):
             if is_file(started := self.roots.folder / name) and (file := started.resolve()).is_relative_to(
                 self.project
@@ -268,6 +284,13 @@ class ProjectReader:
             if called.rpartition(".")[2] in ("import_module", "__import__") and certain and node.args:
                 self.imported_by_text.append(((module.path, unit), node))
             run = list(named(module, unit, called, self.modules.at)) if called else []
+            receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+            made = module.types.get(receiver.id, "") if isinstance(receiver, ast.Name) else ""
+            self.parsers.note(
+                *(node, f"{module.shown}:{node.lineno}", made),
+                certain=certain and seen.certain,
+                own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
+            )
             self.writes.note((module.path, unit), node, run, always=seen.always)
             if certain and seen.certain:
                 self.certain += called_by(module, unit, node, self.modules.at)
@@ -286,6 +309,10 @@ class ProjectReader:
             found = self.roots.located(parts, roots)
             if found is None:
                 return
+            other = self.modules.at(found[-1][0]) if found[-1] is not None else None
+            lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
+            if lacking and found[0] is not None and self.roots.is_guess(parts, roots, found[0][1]):
+                found, lacking = [None], []  # an installed package: datasets, and not src/datasets
             if roots is absolute and any(found):
                 self.own.add(parts[0])
             for each in found:
@@ -297,12 +324,15 @@ class ProjectReader:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
             cython = found[-1] is None and _is_cython(".".join(parts), roots)
-            inside = is_module and (any(found[:-1]) or roots is not absolute)
+            folders = (root.joinpath(*parts[:-1]) for root in roots if len(parts) > 1)
+            inside = is_module and (any(found[:-1]) or roots is not absolute or any(map(is_folder, folders)))
             if needed and found[-1] is None and (inside or cython):
                 self._note_missing(module, node, parts, roots)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[local] = (found[-1][0], inner)
+            for lost in lacking if needed else ():
+                self._note_missing(module, node, [*parts, lost] if name != "__init__" else [lost], roots)
             modules = self.reading.needed if needed else self.reading.optional
             own = cython or roots is not absolute or any(found) or self.roots.holds(module.path, parts[0])
             if name in modules or own:
@@ -353,8 +383,9 @@ def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str
             yield submodule, roots, {alias.asname or alias.name: None}
         else:
             inner[alias.asname or alias.name] = alias.name
+    if prefix or locate_module("__init__", roots):  # of from . import x
+        yield prefix or "__init__", roots, inner
     if prefix:
-        yield prefix, roots, inner
         yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values() if _is_foreign(prefix, roots))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from seatrial.job.reading.lost_names import lost
 
@@ -108,6 +108,7 @@ _ONCE = {
         for data in ("data", "torchtext.data")
         for name in ("Field", "BucketIterator")
     },
+    **{f"scipy.misc.{name}": "scipy.misc.…" for name in ("imread", "imresize", "imsave", "toimage")},
 }
 #: Prefix of a sign for a name that has a row in the tables.
 NAMED = "named:"
@@ -218,6 +219,30 @@ def host_path(node: ast.AST) -> str | None:
         text.startswith("/") and text.count("/") > 1 and text.strip("/") != "" and not text.startswith(("/../", "/./"))
     )
     return text if text.startswith("../") or absolute else None
+
+
+#: Folders in which machines, and notebooks' hosts, keep data; drives of Windows.
+_OF_MACHINES = re.compile(
+    r"/(?:content|data\d*|datasets?|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|scratch|share|ssd\w*|"
+    r"storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[A-Za-z]:[\\/].+"
+)
+
+
+def of_a_machine(text: object) -> bool:
+    """Return whether a text is the path of a folder that other machines lack: ``/home/me/data``, ``D:\\data``."""
+    return isinstance(text, str) and text.isprintable() and _OF_MACHINES.fullmatch(text[:_LONGEST_PATH]) is not None
+
+
+def unlike_the_run(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
+    """Yield texts that a run has other ones for: defaults of functions and of typed options, and ends of a text."""
+    if isinstance(node, ast.FunctionDef):
+        yield from node.args.defaults
+    elif isinstance(node, ast.JoinedStr):
+        yield from node.values[1:]
+    elif isinstance(node, ast.BinOp):
+        yield node.right
+    elif isinstance(node, ast.Call) and any(str(flag).lstrip("-") in typed for flag in _constants(node.args)):
+        yield from (each.value for each in node.keywords if each.arg == "default")
 
 
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
 from seatrial.job.reading.constants import ANY
+from seatrial.job.reading.signs import of_a_machine
 from seatrial.job.reading.writes import Write
 from seatrial.job.script import ScriptFacts
 
@@ -83,7 +84,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
                 run=f"seatrial run … --mount {shlex.quote(mount)}",
             )
         if not path.is_there:
-            if build and path.typed:
+            if build and (path.typed or (of_a_machine(path.text) and len(warnings) < _MOST_SHOWN)):
                 warnings.append(f"{path}: this machine has no such file or folder")
             continue
         read_only = not own
@@ -217,8 +218,17 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """Yield a sentence for each data set whose folder neither this machine nor a mount has."""
-    kept = [*_IN_IMAGES, CONTAINER_PROJECT, *_mounted(job)]
+    """Yield a sentence for each data set whose folder neither this machine nor a mount has; for others' paths, too."""
+    kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job)]
+    absent: list[tuple[str, str]] = []
+    for path, where in script.machine_paths.items():
+        there = os.path.exists(path) or any(inside(path, each) for each in kept)  # noqa: PTH110
+        known = there or path in script.data_roots or any(path.startswith(each) for each, _ in absent)
+        if not known and not any(inside(path, each.path) for each in script.writes):
+            absent.append((path, where))
+    for path, where in absent[:_MOST_SHOWN]:
+        option = f"; to have it in the container: --mount {shlex.quote(f'DIR:{path}')}" if path.startswith("/") else ""
+        yield f"{where} names {path}, which this machine does not have{option}"
     for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
         if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
             option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
@@ -230,7 +240,7 @@ def _missing(job: Job, path: str, where: str) -> str | None:
     target = _in_container(job, path)
     source = Path(os.path.normpath(job.folder / path))  # resolve() would change the names
     neighbour = _next_to_its_script(job, path, where)
-    if source.is_relative_to(job.project) or not inside(job.folder_inside, CONTAINER_PROJECT):
+    if source.is_relative_to(job.project) or not inside(job.folder_inside, CONTAINER_PROJECT) or target == "/":
         return None
     if neighbour.is_relative_to(job.project) and os.path.exists(neighbour):  # noqa: PTH110
         return None

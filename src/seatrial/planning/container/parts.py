@@ -89,7 +89,15 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
-    warnings = (*injected.warnings, *made.warnings, *path_warnings, *warn_of_outside(job, script), *missing, *lost)
+    warnings = (
+        *injected.warnings,
+        *made.warnings,
+        *path_warnings,
+        *script.misfits,
+        *warn_of_outside(job, script),
+        *missing,
+        *lost,
+    )
     all_env = {**image.env, **made.container.env, **made.target_env}
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
     env = {**tracker_env, **made.target_env}
