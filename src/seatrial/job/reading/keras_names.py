@@ -44,9 +44,10 @@ def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
             yield "optimizers.decay", f"{last}(decay=…)"
     if last == "ModelCheckpoint" and "period" in given:
         yield "callbacks.ModelCheckpoint.period", "ModelCheckpoint(period=…)"
-    if last == "save_weights" or (last == "ModelCheckpoint" and "save_weights_only" in given):
+    if last in ("save_weights", "ModelCheckpoint"):
         path = "".join(texts_of(node.args[0])[-1:]) if node.args else ""
-        if "save_format" in given or (path.endswith(_OF_WEIGHTS) and not path.endswith(".weights.h5")):
+        takes = ".weights.h5" if last == "save_weights" or "save_weights_only" in given else (".h5", ".keras")
+        if "save_format" in given or (path.endswith(_OF_WEIGHTS) and not path.endswith(takes)):
             yield "Model.save_weights", f"{last}({path!r})" if path else f"{last}(save_format=…)"
 
 

@@ -188,6 +188,12 @@ def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: 
         ("from keras.optimizers import SGD\nSGD(0.1, decay=0)", "tensorflow==2.16.1", ""),
         ("import keras\nkeras.Model().save_weights(d + f'{e}.h5')", "tensorflow==2.17.1", "save_weights('.h5'), which"),
         ("import keras\nkeras.Model().save_weights(path)", "tensorflow==2.17.1", ""),
+        (
+            "from keras.callbacks import *\nModelCheckpoint('w.{epoch}.hdf5')",
+            "tensorflow==2.17.1",
+            "Checkpoint('w.{epoch",
+        ),
+        ("from keras.callbacks import *\nModelCheckpoint('w.h5')", "tensorflow==2.17.1", ""),
     ],
 )
 def test_a_call_of_an_older_keras_is_warned_of_where_the_release_is_pinned(
