@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.lost_names import Lost, lost
+from seatrial.job.reading.lost_names import lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -44,8 +44,11 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
                 run=row["instead"] + (f", or pin {pin}" if pin else ""),
             )
     for name, place in script.modules.items():
-        found = lost(name)
-        if not found or found.package == "torch" or _still_has_lost(name, found, resolved):
+        if not (found := lost(name)) or found.package == "torch":
+            continue
+        if found.package == "tensorflow" and _still_has(name, "3.0", "keras", resolved):
+            continue
+        if _held_below(found.since, found.package, resolved):
             continue
         address = _address_of(found.package, needs.requirements)
         if address and _REVISION.search(address):
@@ -67,12 +70,6 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
                 message = f"{old.shown} does not run with {wheel.framework} {wheel.version}: {old.problem}"
             raise ConfigError(message, cause=needs.reason if old.problem else None, run=old.fix)
     return tuple(dict.fromkeys(warnings))
-
-
-def _still_has_lost(name: str, found: Lost, resolved: Resolved) -> bool:
-    if found.package == "tensorflow":
-        return _still_has(name, "3.0", "keras", resolved)
-    return _held_below(found.since, found.package, resolved)
 
 
 def _of_keras_2_11(script: ScriptFacts, resolved: Resolved) -> list[str]:
