@@ -12,7 +12,7 @@ _PREFIX = r"(?<!\w)(?P<prefix>[rRbBuUfFtT]{0,2})(?P<quote>'''|\"\"\"|'|\")"
 _START = re.compile(
     rf"#[^\n]*|{_PREFIX}"
     r"|^(?P<indent>[ \t]*)(?P<kind>class|(?:async[ \t]+)?def|type)[ \t]+(?P<name>\w+)[ \t]*(?P<open>\[|(?==[^=]))"
-    r"|^(?P<except>[ \t]*except)(?:(?P<star>[ \t]*\*)|[ \t]+(?P<several>[^(:\n#]+,[^:\n#]*[A-Z][\w. \t]*)(?=:))"
+    r"|^(?P<except>[ \t]*except)(?:(?P<star>[ \t]*\*)|[ \t]+(?P<several>[^(:\n#]{1,500})(?=:))"
     r"|^[ \t]*(?P<match>match)[ \t(][^\n]*:[ \t]*(?:\#[^\n]*)?\n\s*case\b",
     re.MULTILINE,
 )
@@ -26,15 +26,15 @@ def in_old_syntax(text: str) -> tuple[str, tuple[Version, int] | None]:
     Strings in a replacement field are lost where an older parser could not read the field.
     """
     written: list[str] = []
-    found: list[tuple[Version, int]] = []
+    newest: tuple[Version, int] | None = None
     at = 0
     while match := _START.search(text, at):
         written.append(text[at : match.start()])
         new, at, since = _rewritten(text, match)
         written.append(new)
-        if since is not None:
-            found.append((since, text.count("\n", 0, match.start()) + 1))
-    return "".join([*written, text[at:]]), max(found, key=lambda each: (each[0], -each[1]), default=None)
+        if since and (newest is None or since > newest[0]):
+            newest = since, text.count("\n", 0, match.start()) + 1
+    return "".join([*written, text[at:]]), newest
 
 
 def _rewritten(text: str, match: re.Match[str]) -> tuple[str, int, Version | None]:
@@ -46,7 +46,7 @@ def _rewritten(text: str, match: re.Match[str]) -> tuple[str, int, Version | Non
         kind = "" if match["kind"] == "type" else f"{match['kind']} "
         lines = "\\\n" * text.count("\n", match.start(), closed)
         return f"{match['indent']}{kind}{match['name']} {lines}", closed, (3, 12)
-    if match["several"]:
+    if match["several"] and re.search(r",[^,]*[A-Z]\w*\s*$", match["several"]):  # not ``IOError, e``
         return f"{match['except']} ({match['several']})", match.end(), (3, 14)
     if match["star"]:
         return f"{match['except']} ", match.end(), (3, 11)

@@ -38,7 +38,7 @@ _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib")
 
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.
-_SHOWN_LIST = re.compile(r"pip3? install [^\n]*?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
+_SHOWN_LIST = re.compile(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
 
 #: Words in the names of further lists for pip, the likeliest first, and words in lists for other uses.
 _LIKELY = ("", "train", "training", "base", "main", "core", "runtime", "default", "install", "all", "full", "gpu")

@@ -74,7 +74,7 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
     for line in found.lines:
         name, requirement = _name(line), parsed(line)
         has = _releases(name, image)
-        if requirement is None or has is None:
+        if requirement is None or has is None or (requirement.url and name in image.bounds):  # a fork of theirs
             lines.append(line)
             continue
         fits = not (requirement.specifier or requirement.url) or _overlap(requirement, has)
@@ -86,7 +86,7 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
         elif name in PARTNERS.get(image.framework, ()):
             lines.append(name)
     constraints = [line for line in found.constraints if _releases(_name(line), image) is None]
-    constraints += [f"{name}{bound}" for name, bound in image.bounds.items()]
+    constraints += [f"{name}{bound}" for name, bound in image.bounds.items() if f"{name} @" not in " ".join(lines)]
     if image.python and not found.python.contains(f"{image.python}.99"):
         notes.append(f"the project requires Python {found.python}, and the image's Python stays")
     requirements = replace(found, lines=tuple(lines), constraints=tuple(constraints), python=SpecifierSet())

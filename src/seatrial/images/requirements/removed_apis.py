@@ -34,7 +34,8 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
     for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
         where = imported(name, script)
-        if where and " " not in where and not _still_has(name, since, package, resolved):
+        address = _address_of("keras", resolved.requirements) if package == "keras" else None  # a fork
+        if where and " " not in where and not address and not _still_has(name, since, package, resolved):
             tensorflow = _tensorflow_with_keras(name, resolved) if package == "keras" else None
             had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
             older = f"{package}<{since}" if row.get("has_wheels", True) else None  # for a Python that a plan takes

@@ -133,7 +133,7 @@ class ParsedModules:
 _HINTS = re.compile(
     rb"^[ \t]*(?:match[ \t(]|except[ \t]*\*|type[ \t]+\w|(?:async[ \t]+)?def[ \t]+\w+[ \t]*\[|class[ \t]+\w+[ \t]*\["
     rb"|except[ \t]+[^(:\n]+,)|\b(?:[tT][rR]?|[rR][tT])[\"']"
-    rb"|\b[rR]?[fF][rR]?(?P<quote>[\"'])[^\"'\n]*\{(?:[^}\n]*?(?:(?P=quote)|\\)|[^}\"'\n]*$)",
+    rb"|\b[rR]?[fF][rR]?(?P<quote>[\"'])[^\"'\n]{0,400}\{(?:[^}\n]{0,400}?(?:(?P=quote)|\\)|[^}\"'\n]{0,400}$)",
     re.MULTILINE,
 )
 

@@ -104,6 +104,13 @@ def test_the_images_packages_stay_and_each_change_is_named(tmp_path: Path) -> No
     assert "protobuf" not in made.reason("tensorflow")
 
 
+def test_a_fork_from_an_address_is_not_replaced_by_a_release_for_the_image(tmp_path: Path) -> None:
+    fork = "keras @ https://e.org/theirs/keras/archive/master.zip"
+    made = plan(tmp_path, "import tensorflow\nfrom keras.utils import multi_gpu_model\n", f"tensorflow<2\n{fork}\n")
+    assert made.image.base == TENSORFLOW_1 and " ".join(lines(made)) == fork
+    assert "keras" not in made.image.context_texts["packages/constraints.txt"]
+
+
 def test_a_python_before_the_images_does_not_bind(tmp_path: Path) -> None:
     setup = "from setuptools import setup\nsetup(install_requires=['tensorflow<2'], python_requires='<3.8')\n"
     made = planned(tmp_path, {"setup.py": setup, "train.py": ""})
