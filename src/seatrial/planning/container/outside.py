@@ -218,7 +218,7 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """Yield a sentence for each path of another machine, as of its data, that neither this one nor a mount has."""
+    """Yield a sentence for each path of another machine that neither this one nor a mount has."""
     kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job), *(each.path for each in script.writes)]
     absent: list[tuple[str, str]] = []
     for path, where in script.machine_paths.items():
