@@ -53,7 +53,7 @@ def test_an_absolute_path(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_data_set_in_no_mount_is_named(project: Path) -> None:
     source = "import torchvision\ntorchvision.datasets.MNIST(root='/input/MNIST', train=True)\n"
     [reported] = warn_of_missing_data(*read(project, source))
-    assert reported.startswith("code/train.py:2 names /input/MNIST, which this machine does not have; ")
+    assert reported.startswith("code/train.py:2 reads a data set in /input/MNIST")
     assert reported.endswith("--mount DIR:/input/MNIST")
     [reported] = warn_of_missing_data(*read(project, "from torchvision import datasets\ndatasets.CIFAR10('/data')\n"))
     assert reported.endswith("--data DIR")
@@ -75,6 +75,7 @@ OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root
         ("ROOT = 'D:\\\\data\\\\a'\n", (), "names D:\\data\\a, which this machine does not have"),
         (OPTION, (), "container: --mount DIR:/home/nobody/data"),
         (OPTION, ("--root", "data"), ""),
+        ("import os\nROOT = os.environ.get('DATA', '/data/raw')\n", (), ""),
         ("def load(root='/home/nobody/data'):\n    pass\n", (), ""),
         ("import os\nA = f'{os.getcwd()}/data/cats'\nB = os.getcwd() + '/data/cats'\n", (), ""),
         ("if debug:\n    ROOT = '/home/nobody/data'\n", (), ""),

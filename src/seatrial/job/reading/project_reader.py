@@ -22,6 +22,7 @@ from seatrial.job.reading.signs import (
     TELLING,
     asserted_version,
     assigned_variables,
+    data_root,
     dotted,
     host_path,
     memory_note,
@@ -57,6 +58,7 @@ class Readings:
         asserted: module → (version, where), where the script ends unless a module has just that version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
+        data_roots: absolute path of a data set that is read and not downloaded → where.
         writes: files and folders that it makes outside of the working directory.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
@@ -70,6 +72,7 @@ class Readings:
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     machine_paths: dict[str, str] = field(default_factory=dict)
+    data_roots: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -274,6 +277,8 @@ class ProjectReader:
             self._follow(module, node, needed=certain and seen.needed, always=always)
         elif isinstance(node, ast.Call):
             self.roots.extend_by_call(module, node)
+            if root := data_root(node):
+                self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
             if called.rpartition(".")[2] in ("import_module", "__import__") and certain and node.args:
                 self.imported_by_text.append(((module.path, unit), node))

@@ -219,8 +219,8 @@ def host_path(node: ast.AST) -> str | None:
 
 #: Folders in which machines, and notebooks' hosts, keep data; drives of Windows.
 _OF_MACHINES = re.compile(
-    r"/(?:data|inputs?)/?|/(?:content|data\d*|datasets?|disk\w*|gpfs|hdd\w*|home|inputs?|kaggle|lustre|media|mnt|nfs\w*|"
-    r"raid|scratch|share|ssd\w*|storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[A-Za-z]:[\\/].+"
+    r"/(?:content|data\d*|datasets?|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|scratch|share|ssd\w*|"
+    r"storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[A-Za-z]:[\\/].+"
 )
 
 
@@ -237,6 +237,8 @@ def unlike_the_run(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
         yield from node.values[1:]
     elif isinstance(node, ast.BinOp):
         yield node.right
+    elif isinstance(node, ast.Call) and dotted(node.func).endswith(("environ.get", "getenv")):
+        yield from node.args
     elif isinstance(node, ast.Call) and any(str(flag).lstrip("-") in typed for flag in _constants(node.args)):
         yield from (each.value for each in node.keywords if each.arg == "default")
 
@@ -336,6 +338,21 @@ def started_files(node: ast.AST) -> list[str]:
         else None
     )
     return [found[1]] if found else []
+
+
+def data_root(call: ast.Call) -> str | None:
+    """Return the absolute path of ``datasets.MNIST("/input", train=True)``, or None where it is downloaded.
+
+    Source: docs.pytorch.org/vision/stable/datasets.html, "root" and "download".
+    """
+    name = dotted(call.func)
+    if "datasets" not in name.split(".")[:-1] and name not in ("ImageFolder", "DatasetFolder"):
+        return None
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    root = given.get("root", call.args[0] if call.args else None)
+    is_read = isinstance(root, ast.Constant) and _is(given.get("download", ast.Constant(False)), False)
+    path = root.value if is_read and isinstance(root, ast.Constant) else None
+    return path if isinstance(path, str) and path.startswith("/") else None
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -218,17 +218,21 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """Yield a sentence for each path of another machine that neither this one nor a mount has."""
-    kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job), *(each.path for each in script.writes)]
+    """Yield a sentence for each data set whose folder neither this machine nor a mount has; for others' paths, too."""
+    kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job)]
     absent: list[tuple[str, str]] = []
     for path, where in script.machine_paths.items():
-        there = os.path.exists(path) or any(inside(path, each) for each in kept)  # noqa: PTH110  # never raises
-        if not there and not any(path.startswith(each) for each, _ in absent):
+        there = os.path.exists(path) or any(inside(path, each) for each in kept)  # noqa: PTH110
+        known = there or path in script.data_roots or any(path.startswith(each) for each, _ in absent)
+        if not known and not any(inside(path, each.path) for each in script.writes):
             absent.append((path, where))
     for path, where in absent[:_MOST_SHOWN]:
-        option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
-        way = f"; to have it in the container: {option}" if path.startswith("/") else ""
-        yield f"{where} names {path}, which this machine does not have{way}"
+        option = f"; to have it in the container: --mount {shlex.quote(f'DIR:{path}')}" if path.startswith("/") else ""
+        yield f"{where} names {path}, which this machine does not have{option}"
+    for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
+        if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
+            option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
+            yield f"{where} reads a data set in {path}, which is not in the container; to have it there: {option}"
 
 
 def _missing(job: Job, path: str, where: str) -> str | None:
