@@ -75,6 +75,7 @@ OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root
         ("ROOT = 'D:\\\\data\\\\a'\n", (), "names D:\\data\\a, which this machine does not have"),
         (OPTION, (), "container: --mount DIR:/home/nobody/data"),
         (OPTION, ("--root", "data"), ""),
+        ("import os\nROOT = os.environ.get('DATA', '/data/raw')\n", (), ""),
         ("def load(root='/home/nobody/data'):\n    pass\n", (), ""),
         ("import os\nA = f'{os.getcwd()}/data/cats'\nB = os.getcwd() + '/data/cats'\n", (), ""),
         ("if debug:\n    ROOT = '/home/nobody/data'\n", (), ""),

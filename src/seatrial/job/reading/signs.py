@@ -241,6 +241,8 @@ def unlike_the_run(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
         yield from node.values[1:]
     elif isinstance(node, ast.BinOp):
         yield node.right
+    elif isinstance(node, ast.Call) and dotted(node.func).endswith(("environ.get", "getenv")):
+        yield from node.args
     elif isinstance(node, ast.Call) and any(str(flag).lstrip("-") in typed for flag in _constants(node.args)):
         yield from (each.value for each in node.keywords if each.arg == "default")
 
