@@ -215,7 +215,8 @@ def write(chain: ServiceChain, project: Path) -> Path:
 
 def terminal(chain: ServiceChain) -> Iterator[str]:
     """Yield lines of about 100 characters at most."""
-    yield f"{'[✓]' if chain.passed else '[✗]'} {chain.headline}: {chain.summary}"
+    head = "[-]" if chain.state == "running" else "[✓]" if chain.passed else "[✗]"
+    yield f"{head} {chain.headline}: {chain.summary}"
     width = max((len(link.name) for link in chain.links), default=0)
     for link in chain.links:
         level = {"bad": "[✗]", "warning": "[!]"}.get(link.level or "") if link.state == "done" else None
