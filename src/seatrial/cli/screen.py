@@ -38,7 +38,7 @@ ELAPSED_FROM_S = 2
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
 #: A command, up to what separates it from the sentence: it stays on one line, so that users can copy it.
-_COMMAND = re.compile(r"(?:\bcd \S+ && )?\bseatrial [a-z][^,;#]*")
+_COMMAND = re.compile(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
 
 #: Beginnings of choices that nearly every run has.
 _USUAL = (

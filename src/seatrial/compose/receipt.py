@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -223,7 +225,9 @@ def terminal(chain: ServiceChain) -> Iterator[str]:
         took = _gpu_seconds(link)
         served = link.role == "service" and link.state == "stopped"  # as every service ends
         mark = level or ("[-]" if served else _MARKS.get(link.state, "[-]"))
-        yield f"{mark} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
+        head, said = f"{mark} {link.name:<{width}}  ", f"{link.verdict}{f' ({took})' if took else ''}"
+        columns = shutil.get_terminal_size((10_000, 0)).columns
+        yield head + f"\n{' ' * len(head)}".join(textwrap.wrap(said, max(20, columns - len(head))) or [""])
 
 
 def markdown(chain: ServiceChain) -> str:
