@@ -148,14 +148,8 @@ def up(
         run = f"seatrial up --plan --target {request['target']}"
         raise UsageError("--target needs --plan: nothing starts on another machine", run=run)
     folder = real_project(check_folder(project or Path.cwd()))
-    wanted = UpRequest(
-        project=folder if project else project_root(folder),
-        folder=folder,
-        files=tuple(Path(file) for file in files),
-        as_json=as_json,
-        whole=verbose,
-        **request,
-    )
+    request |= {"project": folder if project else project_root(folder), "folder": folder}
+    wanted = UpRequest(files=tuple(Path(file) for file in files), as_json=as_json, whole=verbose, **request)
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
     return commands.up(wanted, person, this_host())
 

@@ -225,9 +225,9 @@ def terminal(chain: ServiceChain) -> Iterator[str]:
         took = _gpu_seconds(link)
         served = link.role == "service" and link.state == "stopped"  # as every service ends
         mark = level or ("[-]" if served else _MARKS.get(link.state, "[-]"))
-        head, said = f"{mark} {link.name:<{width}}  ", f"{link.verdict}{f' ({took})' if took else ''}"
+        head, words = f"{mark} {link.name:<{width}}  ", f"{link.verdict}{f' ({took})' if took else ''}"
         columns = shutil.get_terminal_size((10_000, 0)).columns
-        yield head + f"\n{' ' * len(head)}".join(textwrap.wrap(said, max(20, columns - len(head))) or [""])
+        yield head + f"\n{' ' * len(head)}".join(textwrap.wrap(words, max(20, columns - len(head))) or [""])
 
 
 def markdown(chain: ServiceChain) -> str:

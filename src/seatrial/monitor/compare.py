@@ -189,10 +189,8 @@ def _unranked(runs: Sequence[Receipt]) -> dict[str, str]:
 
 def _equal_work(one: Receipt, other: Receipt) -> bool:
     """Return whether two runs did as much; of two scripts, only if it is known of both."""
-    works, scripts = (
-        {_work(one), _work(other)},
-        {_BEFORE_ARGUMENTS.split(run.header.target, 1)[0] for run in (one, other)},
-    )
+    works = {_work(one), _work(other)}
+    scripts = {_BEFORE_ARGUMENTS.split(run.header.target, 1)[0] for run in (one, other)}
     a, b = ({name: value for name, value in _arguments(run).items() if _OF_WORK.search(name)} for run in (one, other))
     known = None not in works
     given = (a.keys() & b.keys()) if known else (a.keys() | b.keys())  # a default may be typed

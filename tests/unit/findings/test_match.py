@@ -166,7 +166,7 @@ def test_sixteen_bits_a_letter() -> None:
     assert one_byte_letters(b"a\x00b", b"ab") == b"a\x00b"
 
 
-def test_the_source_line_in_a_traceback_is_no_evidence_beside_the_exception() -> None:
+def test_the_source_line_in_a_traceback_is_left_out_of_the_evidence() -> None:
     text = """Traceback (most recent call last):
   File "train.py", line 5, in <module>
     raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
