@@ -160,7 +160,7 @@ _ARGUMENT = re.compile(
 )
 
 #: Between a target and its arguments, with a Compose service's command: ``python train.py --lr 0.1``.
-_BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=-))")
+_BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
 
 
 def _arguments(receipt: Receipt) -> dict[str, str]:
