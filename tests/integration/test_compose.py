@@ -273,6 +273,17 @@ def test_the_plan_is_printed_and_nothing_is_made(project: Project) -> None:
 
 
 @pytest.mark.slow
+def test_in_a_folder_of_a_repository_the_file_is_found_and_the_runs_are_the_repositorys(project: Project) -> None:
+    project.write("compose.yaml", "services: {a: {image: 'python:3.11-slim-bookworm', command: python -V}}")
+    for folder in (project.folder / ".git", inner := project.folder / "deploy"):
+        folder.mkdir()
+    argv = project.argv("up", "--trust", "--gpus", "none")
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=inner, env=project.environ, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert group(project)["members"][0]["state"] == "done"
+
+
+@pytest.mark.slow
 def test_a_task_that_fails(project: Project) -> None:
     project.write("prep.py", "import sys; print('no data'); sys.exit(7)\n")
     ended = up(project, exit_code=1)

@@ -40,7 +40,7 @@ class Stream:
         folder: gets the log file and output.idx, or None.
 
     Attributes:
-        lines: line ends that were passed on.
+        lines: line ends that were passed on. within_line: what it wrote last was no end of a line.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Stream:
         self._activity = activity
         self._lost_bytes = 0
         self.lines = 0
+        self.within_line = False
 
     def pump(self) -> bool:
         """Move one chunk; False when nothing is there now, or the stream has ended."""
@@ -76,6 +77,7 @@ class Stream:
             data = b""  # a terminal that nobody has open any more
         if data:
             self._activity.happened()
+            self.within_line = data[-1:] != b"\n"
             self._keep(self._redactor.feed(data))
             return True
         self.close()

@@ -247,7 +247,9 @@ class TargetRun:
         """Wait for one round of events, at most ``pause_s``, and serve them all."""
         if any(stream.engine.waiting for stream in self._streams):
             pause_s = _TICK_S if pause_s is None else min(pause_s, _TICK_S)
-        for key, _ in self._selector.select(pause_s):
+        ready = self._selector.select(pause_s)
+        # Of two streams that are ready, a progress bar ends its line before the other stream begins one.
+        for key, _ in sorted(ready, key=lambda each: not getattr(each[0].data, "within_line", False)):
             if key.fd == wakeup:
                 self._serve_signals(os.read(wakeup, 4096))
             elif isinstance(key.data, Input):
@@ -352,7 +354,7 @@ class TargetRun:
             self._turn(wakeup, _TICK_S)
             left = self._leftovers()
         self._kill_leftovers([])  # one that forks faster than /proc is read was not seen
-        for stream in self._streams:
+        for stream in sorted(self._streams, key=lambda each: not each.within_line):
             while stream.open and stream.pump():
                 pass
             stream.close()

@@ -137,6 +137,7 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     from seatrial.job.flags import replaced_command
 
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
+    close += [verb for verb in VERBS if len(word) > 2 and verb.startswith(word)]
     close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]
     run = shlex.join(["seatrial", "run", word, *rest])
     if replacement := replaced_command([word, *rest]):

@@ -163,12 +163,12 @@ def remove(references: tuple[str, ...], force: bool, project: Path | None) -> in
 @option("everything", "--all", is_flag=True, help="Also delete all unused images and build cache of seatrial.")
 @option("--yes", "-y", is_flag=True, help="Do not ask.")
 @AS_JSON
-@project_option("The project folder.", default=Path())
-def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, project: Path) -> int:
+@PROJECT
+def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, project: Path | None) -> int:
     """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
     import dataclasses
 
-    folder = project.absolute()
+    folder = store_at(project).project
     asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or dry_run or as_json)
     if asks:
         if not _print_pruned("would remove", *_prune(folder, keep, everything=everything, dry_run=True)):

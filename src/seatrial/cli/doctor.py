@@ -273,7 +273,8 @@ def _run_of(word: str) -> Run | None:
     with suppress(RunNotFoundError):
         run = find_run(store_of(None), word)
         if receipt := finalise(run, this_host()):
-            print(f"{run.id}: {receipt.outcome.sentence}", file=sys.stderr)
+            console = terminal.console(stderr=True, soft_wrap=True)
+            console.print(terminal.at_words(f"{run.id}: {receipt.outcome.sentence}", console))
             return run
     return None
 

@@ -31,8 +31,10 @@ _INTERVAL = option(
 @_INTERVAL
 @option("--sort", metavar="COLUMN", default="gpu", help="Sort containers by gpu, cpu, memory or name.")
 @option("name", "--filter", metavar="TEXT", default="", help="Filter by name.")
-@project_option("Project with the runs.", default=Path())
-def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: str, name: str, project: Path) -> int:
+@project_option("Project with the runs.")
+def top(
+    once: bool, as_json: bool, log: Path | None, interval_s: float, sort: str, name: str, project: Path | None
+) -> int:
     """GPUs, containers and runs on this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
     with importing():
         from seatrial.monitor import top as view
@@ -101,9 +103,11 @@ def dashboard(
             from seatrial.monitor.prometheus import Exposition
             from seatrial.web import server
     except ImportError as error:
+        from seatrial.system.command import install_extra
+
         raise UsageError(
             f"The dashboard needs the extra seatrial[dashboard]: {error.name} is not installed",
-            run="pip install 'seatrial[dashboard]'",
+            run=install_extra("dashboard"),
         ) from error
     from seatrial.monitor.reading import ContainerNames, MachineReader
     from seatrial.receipt.model import FIXED

@@ -126,7 +126,7 @@ def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
 @option("--verbose", "-v", is_flag=True, help="Print every line of a build; with --plan, the override file.")
 @option("--quiet", "-q", is_flag=True, help="Print outputs, warnings, failures and the receipt alone.")
 @option("--trust", is_flag=True, help="Allow what the project's file requests without asking.")
-@project_option("The project folder; default: here.")
+@project_option("The project folder; default: the repository.")
 def up(
     files: tuple[str, ...], as_json: bool, verbose: bool, quiet: bool, trust: bool, project: Path | None, **request: Any
 ) -> int:
@@ -142,15 +142,14 @@ def up(
         from seatrial.cli.screen import front
         from seatrial.compose import commands
         from seatrial.compose.console import UpRequest
-        from seatrial.system.project_files import real_project
+        from seatrial.system.project_files import project_root, real_project
 
     if request["target"] and not request["plan_only"]:
         run = f"seatrial up --plan --target {request['target']}"
         raise UsageError("--target needs --plan: nothing starts on another machine", run=run)
     folder = real_project(check_folder(project or Path.cwd()))
-    wanted = UpRequest(
-        project=folder, files=tuple(Path(file) for file in files), as_json=as_json, whole=verbose, **request
-    )
+    request |= {"project": folder if project else project_root(folder), "folder": folder}
+    wanted = UpRequest(files=tuple(Path(file) for file in files), as_json=as_json, whole=verbose, **request)
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
     return commands.up(wanted, person, this_host())
 

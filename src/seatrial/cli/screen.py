@@ -37,8 +37,8 @@ ELAPSED_FROM_S = 2
 #: Lines that are printed even with ``quiet``; those of a service follow its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
-#: A line with a command is not wrapped, so that users can copy it.
-_COMMAND = re.compile(r"\bseatrial [a-z]|fix: ")
+#: A command, up to what separates it from the sentence: it stays on one line, so that users can copy it.
+_COMMAND = re.compile(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
 
 #: Beginnings of choices that nearly every run has.
 _USUAL = (
@@ -76,7 +76,7 @@ class Screen:
             if self._live is not None:
                 self._live.clear()
             words = f"seatrial {one_line(line)}"
-            text = Text(words if _COMMAND.search(line) else terminal.at_words(words, self._err))
+            text = Text(terminal.at_words(words, self._err, whole=_COMMAND))
             text.stylize("bold cyan", 0, len("seatrial"))
             self._err.print(text)
 
@@ -164,7 +164,7 @@ class Screen:
         if self._quiet:
             self._no_gpu(plan)
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
-        self.note(f"{plan.run_id}: {plan.target_line} on {plan.devices} ({where})")
+        self.note(f"{plan.run_id}: {plan.shown_target} on {plan.devices} ({where})")
         for choice in plan.choices:
             if choice.what == "packages" and "imports" in choice.reason and choice.value != "none":
                 self.note(f"packages: {choice.value} ({choice.reason})")
@@ -242,7 +242,7 @@ class Screen:
             return
         out, public = self._out, Names().text
         gpus = plan.devices.replace("CPU", "the CPU")
-        head = f"Would run {one_line(plan.target_line)} on {plan.backend}, on {gpus}"
+        head = f"Would run {one_line(plan.shown_target)} on {plan.backend}, on {gpus}"
         out.print(Text(public(head), style="bold"))
         if image := _image_of(plan, built=built):
             out.print(Text(f"  image {image}"), soft_wrap=True)
@@ -265,9 +265,8 @@ class Screen:
         out.print(table)
         if request and self._whole:
             out.print(Text("\n" + public(_wrapped(request)), style="dim"), soft_wrap=True)
-        elif request:
-            portable = "" if plan.container is None else "; the same without seatrial: --as docker"
-            out.print(Text(f"\nthe engine's command: --verbose{portable}", style="dim"))
+        elif request and plan.container is not None:
+            out.print(Text("\nthe engine's command: --verbose; the same without seatrial: --as docker", style="dim"))
 
     def asks(self, wishes: Sequence[str]) -> None:
         """Print the permissions that the project's file requests, before a question."""

@@ -98,12 +98,13 @@ def sweep(
         from seatrial.job.loading import read_notify, read_sweep
         from seatrial.search.request import define, parse_parallel
         from seatrial.search.search import open_search, resume_search
+        from seatrial.system.command import install_extra
         from seatrial.system.project_files import project_root
 
     if engine not in RUNNERS:
         raise UsageError(f"Unknown engine {engine!r}; available: {', '.join(RUNNERS)}", run="seatrial sweep --help")
     if engine == "ray" and find_spec("ray") is None:
-        raise UsageError("--engine ray needs Ray, which is not installed", run="pip install 'seatrial[ray]'")
+        raise UsageError("--engine ray needs Ray, which is not installed", run=install_extra("ray"))
     if address is not None and engine != "ray":
         run = f"seatrial sweep … --engine ray --address {address}"
         raise UsageError("--address requires --engine ray", run=run)
@@ -212,7 +213,7 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
 
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
-        screen.note(f"best: {search.objective.metric} {best.value:.6g} with {best.label} (run {best.run_id})")
+        screen.note(f"best: {best.reported(search.objective.metric)} with {best.label} (run {best.run_id})")
     elif best is not None:
         screen.note(f"best in every metric: {best.label} (run {best.run_id})")
     elif search.objective is None and len(trials) > 1:

@@ -125,8 +125,7 @@ def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
     old = "" if started is None else age(now - started)
     run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
     backend = f"{line.backend} {line.engine}" if engine and line.engine else line.backend
-    target = line.target.partition(" -- ")[2] if listed.member and line.target.startswith("--image ") else line.target
-    cells = run_id, name, target or line.target, backend, gpus, old, seconds, status
+    cells = run_id, name, line.target, backend, gpus, old, seconds, status
     return tuple(one_line(cell[:_MOST_LETTERS]) for cell in cells)
 
 

@@ -87,14 +87,15 @@ def uncleaned(*, stderr: bool = False) -> TextIO:
     return stream.uncleaned if isinstance(stream, Door) else stream
 
 
-def at_words(text: str, console: Console, indent: str = "    ") -> str:
-    """Break lines between words on a terminal, which would break them anywhere; indent the lines that follow."""
+def at_words(text: str, console: Console, indent: str = "    ", whole: re.Pattern[str] | None = None) -> str:
+    """Break lines between words on a terminal, which would break them anywhere; indent what follows; keep ``whole``."""
     if not console.is_terminal:
         return text
     from textwrap import TextWrapper  # only a terminal needs it
 
     wrap = TextWrapper(console.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False).fill
-    return "\n".join(map(wrap, text.split("\n")))
+    joined = whole.sub(lambda found: found[0].replace(" ", "\0"), text) if whole else text
+    return "\n".join(map(wrap, joined.split("\n"))).replace("\0", " ")
 
 
 def at_comment(command: str, console: Console) -> str:

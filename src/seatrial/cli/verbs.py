@@ -30,5 +30,5 @@ OTHER_WORDS = {
     "start": "run", "create": "init", "check": "doctor", "diagnose": "doctor", "why": "explain", "clean": "runs prune",
     "gpus": "top", "gpu": "top", "nvidia-smi": "top", "monitor": "top", "diff": "runs compare", "history": "runs ls",
     "ui": "dashboard", "web": "dashboard", "metrics": "dashboard", "tensorboard": "dashboard", "validate": "plan",
-    "dry-run": "plan", "bash": "shell", "ssh": "shell", "compose": "up", "delete": "runs rm",
+    "dry-run": "plan", "receipt": "open", "bash": "shell", "ssh": "shell", "compose": "up", "delete": "runs rm",
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +16,7 @@ from seatrial.compose.client import Compose, compose_of, containers, docker_comp
 from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import ENDED, Group, GroupStore, ended, identity
 from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
-from seatrial.compose.read import ComposeFile, find_files, read_compose, with_profiles
+from seatrial.compose.read import COMPOSE_FILES, ComposeFile, find_files, read_compose, with_profiles
 from seatrial.compose.receipt import request_notify, show_receipt
 from seatrial.compose.review import ComposeWarning, check_compose, compose_asks, short_form
 from seatrial.compose.watch import Watch, exit_code
@@ -84,24 +84,20 @@ def _plan_text(
     for name, service in file.services.items():
         plan, kind = planned.plans.get(name), "service" if service.why_service else "task"
         gpus = plan.devices if plan else "Compose alone"
-        rows.append((name, kind, gpus, _one_line(plan.agent.argv) if plan else service.image))
+        rows.append((name, kind, gpus, plan.shown_target if plan else service.image))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{file.path.name}, project {file.name}", ""]
     if asks:
         lines += ["This project asks for", *(f"  {ask.words}" for ask in asks), ""]
-    lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    width = shutil.get_terminal_size((10_000, 0)).columns if not whole else 10_000  # a file has no width
+    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines += [line if len(line) <= width else f"{line[: width - 1]}…" for line in table]
     lines += [f"{name}: warning: {text}" for name, plan in planned.plans.items() for text in plan.warnings]
     short = short_form(file)
     lines += [str(warning) for warning in (*warnings, *([short] if short else []))]
     if whole:
         return "".join(f"# {line}".rstrip() + "\n" for line in lines) + planned.text
     return "\n".join([*lines, "", "--verbose shows the override file"]) + "\n"
-
-
-def _one_line(argv: Sequence[str]) -> str:
-    """Return a command as typed, in one line: it is shown as a comment in YAML."""
-    words = [shlex.quote(word) for word in argv] if len(argv) > 1 else argv  # a single word may be a sentence
-    return " ".join(words).replace("\n", "\\n")
 
 
 def down(runs: RunStore, reference: str | None, console: Console, host: Host) -> None:
@@ -153,7 +149,9 @@ def refresh(store: GroupStore, group: Group, host: Host) -> Group:
 
 def _context(request: UpRequest, host: Host) -> ComposeContext:
     """Read everything before anything is decided. Raises SeatrialError."""
-    files = request.files or find_files(request.project, host)
+    folders = (request.folder, *request.folder.parents)
+    ends = folders.index(request.project) + 1
+    files = request.files or next(filter(None, (find_files(folder, host) for folder in folders[:ends])), ())
     if not files:
         raise _no_file(request)
     backend, facts = _available(request.backend or "auto", host)
@@ -185,11 +183,12 @@ def _no_file(request: UpRequest) -> UsageError:
     file = next((Path(name) for name in request.names if name.endswith((".yaml", ".yml"))), None)
     if file is not None and file.is_file():
         return UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
-    one_run = bool({"target", "module"} & set(read_file(request.project)))
+    below = next((file for name in COMPOSE_FILES for file in sorted(request.folder.glob(f"*/{name}"))), None)
+    one_run = below is None and bool({"target", "module"} & set(read_file(request.project)))
     return UsageError(
-        f"No Compose file in {from_here(request.project)}",
+        f"No Compose file in {from_here(request.folder)}",
         cause="Its seatrial.toml describes one run" if one_run else None,
-        run="seatrial run" if one_run else "seatrial up -f FILE",
+        run="seatrial run" if one_run else f"seatrial up -f {as_typed(below) if below else 'FILE'}",
     )
 
 
@@ -272,7 +271,7 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     """Start a process that follows the group, so that receipts are made without this one."""
     backend = str(group.details.get("backend", "docker"))
     argv = own_program("up", "-C", str(request.project), "--on", backend)
-    argv += [word for file in request.files for word in ("-f", str(file))]
+    argv += [word for file in group.details["files"] for word in ("-f", file)]
     argv += [word for name in request.profiles for word in ("--profile", name)]
     pid = spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
     if (follower := Process.of(pid)) is not None:  # until it has loaded and writes itself down

@@ -22,6 +22,7 @@ class UpRequest:
     """Holds the command line of ``seatrial up``.
 
     Attributes:
+        project: keeps the runs. folder: where the project's own file is looked for, then in those around it.
         names: services; () for all.
         files: named by ``-f``; () if the project's own is looked for.
         profiles: of the Compose file, added to those in COMPOSE_PROFILES.
@@ -31,6 +32,7 @@ class UpRequest:
     """
 
     project: Path
+    folder: Path
     names: tuple[str, ...] = ()
     name: str | None = None
     plan_only: bool = False

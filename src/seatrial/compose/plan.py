@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,7 +155,9 @@ def plan_service(
     watch, argv = context.job.watch, site.service.argv
     job = context.job.without_notify.changed(
         name=service.name,
-        target=Target(kind="image", value="", args=argv if argv and argv[0][:1] != "(" else ()),
+        target=Target(
+            kind="image", value="", args=argv if argv and argv[0][:1] != "(" else (), command=one_command(argv)
+        ),
         gpus=ask.request if ask else GpuRequest("none"),
         grace_s=grace_s,
         image=context.job.image.changed(ready=service.image, python=python),
@@ -197,6 +200,12 @@ def _site(context: ComposeContext, service: Service, run: Run) -> Site:
         read_only_root=bool(service.config.get("read_only")),
     )
     return replace(run_site(run, project, context.backend, context.engine, context.host), service=own)
+
+
+def one_command(argv: Sequence[str]) -> str:
+    """Return a command as typed, in one line: it is also shown as a comment in YAML."""
+    words = [f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word) for word in argv]
+    return " ".join(words if len(argv) > 1 else argv).replace("\n", "\\n")  # a single word may be a sentence
 
 
 def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:

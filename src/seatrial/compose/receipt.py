@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -215,14 +217,17 @@ def write(chain: ServiceChain, project: Path) -> Path:
 
 def terminal(chain: ServiceChain) -> Iterator[str]:
     """Yield lines of about 100 characters at most."""
-    yield f"{'[✓]' if chain.passed else '[✗]'} {chain.headline}: {chain.summary}"
+    head = "[-]" if chain.state == "running" else "[✓]" if chain.passed else "[✗]"
+    yield f"{head} {chain.headline}: {chain.summary}"
     width = max((len(link.name) for link in chain.links), default=0)
     for link in chain.links:
         level = {"bad": "[✗]", "warning": "[!]"}.get(link.level or "") if link.state == "done" else None
         took = _gpu_seconds(link)
         served = link.role == "service" and link.state == "stopped"  # as every service ends
         mark = level or ("[-]" if served else _MARKS.get(link.state, "[-]"))
-        yield f"{mark} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
+        head, words = f"{mark} {link.name:<{width}}  ", f"{link.verdict}{f' ({took})' if took else ''}"
+        columns = shutil.get_terminal_size((10_000, 0)).columns
+        yield head + f"\n{' ' * len(head)}".join(textwrap.wrap(words, max(20, columns - len(head))) or [""])
 
 
 def markdown(chain: ServiceChain) -> str:

@@ -187,7 +187,8 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
         for line in _wrapped(problem, "First failed check: ", console.width, "bold red"):
             _print(console, line)
         if broken.verdict.findings and (fix := broken.verdict.findings[0].fix):
-            _print(console, Text(f"  {FIX}: ", style="bold").append(fix, style="not bold"))
+            for line in _command(fix, Text(f"  {FIX}: ", style="bold"), console, "not bold"):
+                _print(console, line)
         _print(console, Text(f"  {words} ({seconds:.1f} s)", style="dim"))
     _print(console, Text())
 
@@ -219,9 +220,19 @@ def _print_finding_lines(finding: Finding, console: Console, *, shown: str, inde
     if fix := finding.fix:
         if len(fix) > MAX_COMMAND:  # a shell goes on behind &&, so the lines can be copied
             fix = fix.replace(" && ", f" &&\n{' ' * len(indent)}      ")
-        lines.append(Text(f"{indent}{FIX}   ", style="bold").append(fix, style="not bold cyan"))
+        lines += _command(fix, Text(f"{indent}{FIX}   ", style="bold"), console, "not bold cyan")
     for line in (*lines, Text(f"{indent}id    {finding.id}", style="dim")):
         _print(console, line)
+
+
+def _command(fix: str, head: Text, console: Console, style: str) -> Iterator[Text]:
+    """Yield a command behind its head; below it the comment, where a terminal would break it."""
+    command, _, comment = fix.partition("   # ")
+    if not console.is_terminal or len(head) + len(fix) <= console.width:
+        command, comment = fix, ""
+    yield head.copy().append(command, style=style)
+    if comment:
+        yield from _wrapped(comment, f"{' ' * len(head)}# ", console.width, "dim")
 
 
 def _wrapped(text: str, head: str, width: int, style: str = "", head_style: str = "") -> Iterator[Text]:

@@ -164,6 +164,7 @@ class Matches:
         self._added = 0
         self._findings: Dict[str, Finding] = {}
         self._writes = False
+        self._is_source = False
 
     @property
     def findings(self) -> List[Finding]:
@@ -175,6 +176,9 @@ class Matches:
         raw = without_steering(raw)
         if (self._writes or b"    " in raw) and self._is_failed_write(number, raw):
             return True
+        is_source, self._is_source = self._is_source and raw[:4] == b"    ", raw.startswith(b'  File "')
+        if is_source:  # of a traceback: the exception's own line follows
+            return False
         plain_text = _plain_bytes(raw)
         self._added += len(plain_text)
         if self._added > _FEW_BYTES:

@@ -45,16 +45,18 @@ class Target(KeyTable):
         value: the path relative to the project, module name, recipe name, or "" for an image's own command.
         args: the target's own arguments, everything after ``--``.
         typed: the words after ``seatrial`` that made it, where a verb of its own did: ``export digits --to onnx``.
+        command: of a service of a Compose file, as it is shown.
     """
 
     kind: TargetKind
     value: str
     args: tuple[str, ...] = ()
     typed: str = ""
+    command: str = ""
 
     def with_args(self, *args: str) -> Target:
         """Return the same target with these arguments."""
-        return Target(kind=self.kind, value=self.value, args=args, typed=self.typed)
+        return Target(kind=self.kind, value=self.value, args=args, typed=self.typed, command=self.command)
 
 
 class ImageOptions(KeyTable):

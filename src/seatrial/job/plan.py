@@ -261,6 +261,11 @@ class Plan(Value):
         return data
 
     @property
+    def shown_target(self) -> str:
+        """Return the target for reading: of a service of a Compose file its command."""
+        return self.job.target.command or self.target_line
+
+    @property
     def target_line(self) -> str:
         """Return the target as typed behind ``seatrial run``: ``train.py -- --epochs 5``; or ``serve digits``."""
         target = self.job.target

@@ -159,11 +159,14 @@ _ARGUMENT = re.compile(
     r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:(?:=| (?![\w.]+=))([^\s-]\S*|-[\d.]\S*))?"
 )
 
+#: Between a target and its arguments, with a Compose service's command: ``python train.py --lr 0.1``.
+_BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
+
 
 def _arguments(receipt: Receipt) -> dict[str, str]:
     """Return the target's arguments by name; one without a value is ``yes``."""
-    typed = receipt.header.target.partition(" -- ")[2]
-    return {one[1] or one[2]: one[3] or "yes" for one in _ARGUMENT.finditer(typed)}
+    typed = _BEFORE_ARGUMENTS.split(receipt.header.target, 1)[1:]
+    return {one[1] or one[2]: one[3] or "yes" for one in _ARGUMENT.finditer("".join(typed))}
 
 
 def _labelled(name: str) -> str:
@@ -186,7 +189,8 @@ def _unranked(runs: Sequence[Receipt]) -> dict[str, str]:
 
 def _equal_work(one: Receipt, other: Receipt) -> bool:
     """Return whether two runs did as much; of two scripts, only if it is known of both."""
-    works, scripts = {_work(one), _work(other)}, {run.header.target.partition(" -- ")[0] for run in (one, other)}
+    works = {_work(one), _work(other)}
+    scripts = {_BEFORE_ARGUMENTS.split(run.header.target, 1)[0] for run in (one, other)}
     a, b = ({name: value for name, value in _arguments(run).items() if _OF_WORK.search(name)} for run in (one, other))
     known = None not in works
     given = (a.keys() & b.keys()) if known else (a.keys() | b.keys())  # a default may be typed

@@ -276,7 +276,7 @@ def _line_of(run: Run) -> Line:
     now, begun = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics), started_at(run.id)
     so_far = Summary(
         exit_code=0,
-        target=plan.job.target.value or plan.job.image.ready or "",
+        target=plan.shown_target,
         backend=plan.backend,
         gpus=plan.gpus_asked,
         outcome=now.progress,

@@ -204,7 +204,7 @@ def is_metric(words: Sequence[str], figure: str) -> bool:
     names, exact = {*parts, *(part.rstrip("0123456789") for part in parts)}, _RE.exact.search(figure) is not None
     if names & _WORDS["otherwise"]:
         return False
-    if names & _WORDS["metric"] or any(name.endswith(("loss", "accuracy")) for name in names):
+    if names & _WORDS["metric"] or any(name.endswith(("loss", "accuracy", "acc")) for name in names):
         return exact or not names & _WORDS["position"]
     return exact and bool(names & _WORDS["exact"])
 
@@ -227,7 +227,7 @@ def _named(text: str, numbers: Sequence[re.Match[str]]) -> Iterator[tuple[int, s
         if row is not None:
             words = row[1].split() if row.start(2) == match.start() else None
         elif (model := _RE.model.search(before)) is not None:
-            words = [*_RE.named.findall(model[2])[:1], model[1]]
+            words = [*(_RE.named.findall(model[2])[:1] or _RE.part_of.findall(model[2])), model[1]]
         else:
             words = _words(_RE.glued.sub("", before[begin - match.start() :]) if begin else before)
         kind = ["loss"] if losses is not None and losses.end() <= match.start() else []

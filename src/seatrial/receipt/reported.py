@@ -27,8 +27,8 @@ PHASES = ("", "test_", "val_", "valid_", "validation_", "eval_", "train_")
 
 #: The same for the one loss and the one accuracy that are shown first.
 _HEADLINE_PHASES = ("val_", "valid_", "test_", "eval_", "", "end_", "train_")
-_LOSSES = ("loss", "step_loss")
-_ACCURACIES = ("accuracy", "acc", "f1", "auc", "score", "reward")
+_LOSSES = ("loss", "step_loss", "nll", "rmse", "mse", "mae", "perplexity", "ppl", "error")
+_ACCURACIES = ("accuracy", "acc", "f1", "auc", "map", "miou", "iou", "bleu", "psnr", "r2", "score", "reward")
 
 
 Axis = Literal["step", "epoch", "line"]

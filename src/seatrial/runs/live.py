@@ -113,7 +113,7 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
             {
                 "id": run.id,
                 "name": run_name(run),
-                "target": plan.job.target.value or plan.job.image.ready or "",
+                "target": plan.shown_target,
                 "progress": now.progress if now else "",
                 "numbers": dict(now.numbers) if now else {},
                 "bound_by": diagnosis.cause if diagnosis else None,

@@ -126,7 +126,7 @@ def _live(run: Run, status: Status, outcome: str) -> RunLine:
     return RunLine(
         run.id,
         run_name(run),
-        plan.target_line,
+        plan.shown_target,
         plan.backend,
         plan.gpus_asked,
         status,

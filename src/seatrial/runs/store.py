@@ -344,7 +344,7 @@ def store_of(project: Path | None, host: Host | None = None) -> RunStore:
 
     Raises UsageError: there is no such folder, and no runs are known of one that was there.
     """
-    if project is None or project == Path():
+    if project is None:
         return nearest_store(Path(), host)
     store = RunStore(project.absolute(), host)
     store.adopt()

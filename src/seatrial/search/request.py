@@ -12,6 +12,7 @@ from seatrial.errors import UsageError
 from seatrial.job.keys import NAME, read_pattern
 from seatrial.job.tables import SweepTable
 from seatrial.search.space import Space, from_table, parse_space
+from seatrial.system.command import install_extra
 from seatrial.system.text import shown
 
 #: A grid of more is a search, which has better tools; --trials allows more.
@@ -179,4 +180,4 @@ def _check_size(space: Space, search: str, trials: int | None, budget_s: float |
 def require_optuna() -> None:
     """Check that the extra ``search`` is installed. Raises UsageError."""
     if find_spec("optuna") is None:
-        raise UsageError("seatrial sweep needs Optuna, which is not installed", run="pip install 'seatrial[search]'")
+        raise UsageError("seatrial sweep needs Optuna, which is not installed", run=install_extra("search"))

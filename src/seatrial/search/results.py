@@ -114,6 +114,8 @@ def close_second(trials: Sequence[Trial], objective: Objective | None) -> str | 
     off = mean(differences)
     if off.low > 0 or off.high < 0:
         return None
+    if off.low == off.high == 0:
+        return f"trial {other.number} ({other.label}) has the same {objective.metric}"
     found = f"{objective.metric} differs by {off.low:.2g} to {off.high:.2g}; more seeds of both would decide"
     return f"trial {other.number} ({other.label}) is not distinguishable from the best: {found}"
 
@@ -126,7 +128,7 @@ def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int
     parts = [f"{ended}{of} trial{'s' * ((most or ended) != 1)}"]
     best = best_of(trials, objective)
     if best is not None and objective is not None:
-        parts.append(f"best {objective.metric} {best.value:.4g} ({best.label})")
+        parts.append(f"best {best.reported(objective.metric)} ({best.label})")
     elif best is not None:
         parts.append(f"best in every metric: trial {best.number} ({best.label})")
     listed: tuple[State, ...] = ("running", "not followed", "pruned", "failed", "stopped")
@@ -362,7 +364,7 @@ def _end_line(search: Search, trials: Sequence[Trial]) -> str:
     parts = [f"{ended}{of} trial{'s' * ((search.expected if of else ended) != 1)}"]
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
-        parts.append(f"best {search.objective.metric} {best.value:.4g} (trial {best.number})")
+        parts.append(f"best {best.reported(search.objective.metric)} (trial {best.number})")
     parts += [f"{counted[state]} {state}" for state in ("failed", "pruned") if counted[state]]
     line = ", ".join(parts)
     if search.problem is not None:

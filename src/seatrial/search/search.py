@@ -160,7 +160,7 @@ class Search:
         self.study.tell(trial.number, ending)
         trials = self.study.trials()
         now = self.study.trial(trial.number)
-        value = f"{objective.metric} {now.value:.4g}, " if objective is not None and now.value is not None else ""
+        value = f"{now.reported(objective.metric)}, " if objective is not None and now.value is not None else ""
         self.note(f"trial {now.number} ({now.label}): {value}{ending.outcome}")
         if objective is None:
             return

@@ -11,6 +11,7 @@ from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.script import source_facts
 from seatrial.planning.options import PRECISIONS, RECIPE_FLAGS
+from seatrial.receipt.reported import PHASES
 from seatrial.search.space import Settings
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ class Trial:
     ended_at: float | None = None
     reports: tuple[TrialReport, ...] = ()
     ending: Ending | None = None
+
+    def reported(self, metric: str) -> str:
+        """Return its value of the objective with name and unit: ``accuracy 98.12 %``."""
+        percent = self.ending is not None and any(phase + metric in self.ending.percent for phase in PHASES)
+        return f"{metric} {self.value or 0.0:.5g}{' %' * percent}"
 
     @property
     def value(self) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from urllib.parse import unquote
 
 from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
 
@@ -186,6 +188,18 @@ def call_interactive(
 def own_program(*words: str) -> list[str]:
     """Return a command line of seatrial itself, for any working directory."""
     return [sys.executable, "-c", _OWN, *words]
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that installs an extra of ours, from the checkout of this installation if it is here."""
+    from importlib.metadata import PackageNotFoundError, distribution  # only where one is missing
+
+    origin = ""
+    with contextlib.suppress(PackageNotFoundError, ValueError):
+        origin = str(json.loads(distribution("seatrial").read_text("direct_url.json") or "{}").get("url", ""))
+    folder = unquote(origin.removeprefix("file://"))
+    name = folder if origin.startswith("file://") and Path(folder, "pyproject.toml").is_file() else "seatrial"
+    return f"pip install {shlex.quote(f'{name}[{extra}]')}"
 
 
 def spawn_detached(

@@ -16,7 +16,7 @@ import rich.table
 
 from seatrial import cli
 from seatrial.cli import terminal
-from seatrial.cli.screen import Screen
+from seatrial.cli.screen import _COMMAND, Screen
 from seatrial.system.text import one_line, visible
 from tables import constant
 
@@ -182,3 +182,14 @@ def test_a_comment_behind_a_command_breaks_between_words_and_the_command_stays_w
     assert " ".join(line[6:] for line in comment) == advice.partition("   # ")[2]
     assert terminal.at_comment(advice, rich.console.Console(file=io.StringIO())) == advice
     assert terminal.at_comment("a   # b", screen) == "a   # b"
+
+
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_a_command_in_a_sentence_stays_on_one_line(width: int) -> None:
+    screen = rich.console.Console(file=io.StringIO(), force_terminal=True, width=width)
+    sentence = (
+        "seatrial team is up in the background; seatrial runs ls lists it, seatrial runs stop team -C /a/b ends it"
+    )
+    lines = terminal.at_words(sentence, screen, whole=_COMMAND).splitlines()
+    assert " ".join(map(str.strip, lines)) == sentence and len(lines) > 1
+    assert any("seatrial runs stop team -C /a/b ends" in line for line in lines)

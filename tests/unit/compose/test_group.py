@@ -19,6 +19,7 @@ from seatrial.cli.options import Root
 from seatrial.compose.console import Console, MemberOutput
 from seatrial.compose.group import Group, GroupStore, Member, State, ended, find_run
 from seatrial.compose.listing import as_json, listed
+from seatrial.compose.plan import one_command
 from seatrial.compose.receipt import ServiceChain, chain_of, html, markdown, terminal, write
 from seatrial.errors import NameInUseError, RunNotFoundError
 from seatrial.runs.run import Summary
@@ -304,3 +305,21 @@ def test_a_member_that_missed_its_criteria_fails_the_whole(tmp_path: Path) -> No
     assert not missed.passed and missed.state == "done"
     for text in ("\n".join(terminal(missed)), markdown(missed), html(missed)):
         assert "criteria not met: second" in text
+
+
+def test_a_group_that_runs_has_not_failed(tmp_path: Path) -> None:
+    head = next(iter(terminal(chain(tmp_path, Member("first", state="running"), Member("second")))))
+    assert head.startswith("[-]") and "running" in head
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (("python", "train.py", "--lr", "0.1"), "python train.py --lr 0.1"),
+        (("python", "-c", "print('a')\nb()"), """python -c "print('a')\\nb()\""""),
+        (("sh", "-c", "echo '$A'"), """sh -c 'echo '"'"'$A'"'"''"""),
+        (("(the command of x)",), "(the command of x)"),
+    ],
+)
+def test_the_command_of_a_service_is_shown_as_typed_on_one_line(argv: tuple[str, ...], shown: str) -> None:
+    assert one_command(argv) == shown

@@ -164,3 +164,13 @@ def test_sixteen_bits_a_letter() -> None:
     line = "\ufeffCUDA out of memory".encode("utf-16-le")
     assert b"CUDA out of memory" in one_byte_letters(line, line[:2])
     assert one_byte_letters(b"a\x00b", b"ab") == b"a\x00b"
+
+
+def test_the_source_line_in_a_traceback_is_left_out_of_the_evidence() -> None:
+    text = """Traceback (most recent call last):
+  File "train.py", line 5, in <module>
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB
+"""
+    (found,) = match_text(text)
+    assert found.evidence == ["line 4: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"]

@@ -150,3 +150,19 @@ def test_fix_repeats_place_and_gpus_but_no_variables(tmp_path: Path, fix: str, c
 def test_missing_argument_of_a_tune_is_added_to_the_tune(tmp_path: Path) -> None:
     [finding] = found(script_plan(tmp_path, "net.py", backend="local", tuning=Tuning()), f"{REQUIRED}--lr")
     assert (finding.fix or "").startswith("seatrial tune net.py --on local -- --lr VALUE")
+
+
+@pytest.mark.parametrize(
+    ("fix", "words"),
+    [
+        ("seatrial run --memory 32g …   # or fewer workers", "what --memory 32g is to a run; then: seatrial up   # or"),
+        ("seatrial run … --mount FOLDER:/d", "what --mount FOLDER:/d is to a run; then: seatrial up"),
+    ],
+)
+def test_the_fix_of_a_compose_service_names_its_file(tmp_path: Path, fix: str, words: str) -> None:
+    target = Target(kind="image", value="", args=("python", "a.py"), command="python a.py")
+    plan = a_plan(job=Job(project=tmp_path, name="fit", target=target))
+    found = pasteable(Finding("some", "error", "m", fix=fix), plan).fix
+    assert found is not None and found.startswith(f"in the Compose file, service fit: {words}")
+    other = pasteable(Finding("some", "error", "m", fix="seatrial run … -- --help"), plan).fix
+    assert other is not None and "Compose" not in other

@@ -54,8 +54,8 @@ def test_a_folder_that_is_named_is_intended(
     project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project / "src")
-    assert store_of(None, Host(environ)).all() and store_of(Path(), Host(environ)).all()
-    assert not store_of(project / "src", Host(environ)).all()
+    assert store_of(None, Host(environ)).all()
+    assert not store_of(project / "src", Host(environ)).all() and not store_of(Path(), Host(environ)).all()
     assert store_of(None, Host(environ)).option == ""
     assert store_of(project / "src", Host(environ)).option == f" -C {project / 'src'}"
 

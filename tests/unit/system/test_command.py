@@ -1,8 +1,10 @@
 """The one door to other programs: what comes back, time-outs, streaming, terminals, and what outlives us."""
 
+import json
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,3 +81,12 @@ def test_a_detached_process_has_a_session_of_its_own(tmp_path):
     _, status = os.waitpid(pid, 0)
     assert status == 0
     assert output.read_text() == "True\n"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_extra_is_installed_from_the_checkout_that_is_still_here(tmp_path, monkeypatch, is_there):
+    origin = SimpleNamespace(read_text=lambda name: json.dumps({"url": f"file://{tmp_path}"}))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: origin)
+    if is_there:
+        (tmp_path / "pyproject.toml").touch()
+    assert command.install_extra("search") == f"pip install '{tmp_path if is_there else 'seatrial'}[search]'"

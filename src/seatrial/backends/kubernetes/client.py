@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from seatrial.errors import ConfigError, EngineError, EngineUnavailableError, NameInUseError, SeatrialError, UsageError
 from seatrial.job.plan import EngineAddress
+from seatrial.system.command import install_extra
 from seatrial.system.host import Host
 from seatrial.system.project_files import MAX_BYTES, parse_yaml, read_text
 from seatrial.system.text import shown
@@ -129,9 +130,7 @@ def _errors_as_ours(server: str) -> Iterator[None]:
         import httpx
         import kr8s
     except ImportError as error:
-        raise EngineUnavailableError(
-            "Kubernetes needs the package kr8s", run="python -m pip install 'seatrial[k8s]'"
-        ) from error
+        raise EngineUnavailableError("Kubernetes needs the package kr8s", run=install_extra("k8s")) from error
     try:
         yield
     except kr8s.ServerError as error:

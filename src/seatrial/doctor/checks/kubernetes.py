@@ -10,6 +10,7 @@ from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
 from seatrial.doctor.cluster import DRA_DRIVER, ClusterError, ClusterObjects
 from seatrial.doctor.machine import Machine
 from seatrial.job.cluster import Volume
+from seatrial.system.command import install_extra
 
 PLUGIN = "nvidia-device-plugin"
 PLUGIN_MANIFEST = (
@@ -63,9 +64,7 @@ def _reachable(machine: Machine) -> Verdict:
     seen = machine.cluster
     if isinstance(seen, ClusterError):
         if seen.installable:
-            return unknown(
-                f"{path} exists, but kr8s is not installed: pip install 'seatrial[k8s]' to check the cluster"
-            )
+            return unknown(f"{path} exists, but kr8s is not installed: {install_extra('k8s')} to check the cluster")
         return found("k8s-unreachable", [f"kubeconfig: {path}", str(seen)], severity=severity)
     assert seen is not None
     return ok(f"{seen.server} responds: {len(seen.nodes)} node{'s' * (len(seen.nodes) != 1)}")

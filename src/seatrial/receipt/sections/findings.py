@@ -296,6 +296,10 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     if finding.fix is None or "seatrial " not in finding.fix:
         return finding
     words, arguments = _run_again(plan)
+    given = re.fullmatch(r"seatrial run (?:… )?((?:--\S+ ?(?:[^-\s…#]\S* ?)?)+)…?(.*)", finding.fix)
+    if plan.job.target.command and given:  # of a service, whose options are in its file
+        as_of_run = f"what {given[1].strip()} is to a run; then: seatrial up"
+        return _with_fix(finding, f"in the Compose file, service {plan.job.name}: {as_of_run}{given[2]}")
     fix = with_own_words(finding.fix, words, arguments)
     if plan.job.serve is not None or plan.job.target.typed:
         fix = re.sub(rf"\bseatrial run {_OPTIONS}{re.escape(words[0])} ", rf"seatrial {words[0]} \1", fix)

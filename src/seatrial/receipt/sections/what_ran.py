@@ -200,7 +200,7 @@ def _header(run: RunEvidence) -> Header:
     return Header(
         run_id=plan.run_id,
         name=plan.job.name,
-        target=plan.target_line,
+        target=plan.shown_target,
         git_commit=plan.git_commit,
         backend=plan.backend,
         host=_host(run, launched, agent),
