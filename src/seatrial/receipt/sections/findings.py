@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.events import FilesOutside, is_result
 from seatrial.findings.catalogue import by_id, mount_of
 from seatrial.findings.finding import Finding, with_own_words
+from seatrial.job.flags import FLAGS
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes
 from seatrial.receipt.section import Block, Log, Notices, Section
@@ -292,9 +293,15 @@ _OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
 
 
 def pasteable(finding: Finding, plan: Plan) -> Finding:
-    """Return the finding with a fix to paste: its own target in place of … and its ID in place of RUN."""
+    """Return the finding with a fix to paste: its own target in place of … and its ID in place of RUN.
+
+    A process has no option of a container: what the fix names instead is left of it.
+    """
     if finding.fix is None or "seatrial " not in finding.fix:
         return finding
+    command, _, comment = finding.fix.partition("   # ")
+    if plan.image is None and {flag.name for flag in FLAGS if flag.needs} & {*command.split()}:
+        return _with_fix(finding, comment.removeprefix("or ") if comment.startswith("or ") else None)
     words, arguments = _run_again(plan)
     fix = with_own_words(finding.fix, words, arguments)
     if plan.job.serve is not None or plan.job.target.typed:
@@ -302,7 +309,7 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     return _with_fix(finding, _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix))
 
 
-def _with_fix(finding: Finding, fix: str) -> Finding:
+def _with_fix(finding: Finding, fix: str | None) -> Finding:
     return Finding(finding.id, finding.severity, finding.message, finding.cause, fix, finding.evidence)
 
 
