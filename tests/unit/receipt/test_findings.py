@@ -156,8 +156,7 @@ def test_fix_repeats_place_and_gpus_but_no_variables(tmp_path: Path, fix: str, c
     ],
 )
 def test_fix_of_a_process_has_no_option_of_a_container(tmp_path: Path, fix: str, left: str | None) -> None:
-    made = fixed(script_plan(tmp_path, "net.py").model_copy(update={"image": None}), fix)
-    assert made == left
+    assert fixed(script_plan(tmp_path, "net.py").model_copy(update={"image": None}), fix) == left
 
 
 def test_missing_argument_of_a_tune_is_added_to_the_tune(tmp_path: Path) -> None:

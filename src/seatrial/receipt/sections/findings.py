@@ -160,6 +160,8 @@ def _missing_file(run: RunEvidence) -> Finding | None:
 
 def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) -> tuple[str, str | None]:
     """Return the cause and, if it is known, the fix for a file that is missing at ``target``."""
+    if "\\" in path:
+        return "Windows alone has \\ between folders: here it is a letter of the name", "write / in the script's paths"
     folder = None if path.startswith("/") else _started_from(path, plan)
     if folder is not None:
         workdir = folder if plan.on_the_host else f"{root}/{folder}"
@@ -300,7 +302,7 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     if finding.fix is None or "seatrial " not in finding.fix:
         return finding
     command, _, comment = finding.fix.partition("   # ")
-    if plan.image is None and {flag.name for flag in FLAGS if flag.needs} & {*command.split()}:
+    if plan.on_the_host and {flag.name for flag in FLAGS if flag.needs} & {*command.split()}:
         return _with_fix(finding, comment.removeprefix("or ") if comment.startswith("or ") else None)
     words, arguments = _run_again(plan)
     fix = with_own_words(finding.fix, words, arguments)
