@@ -20,7 +20,7 @@ _PARSERS = re.compile(
 )
 #: NAME or NAME=VALUE, as seatrial's own --env takes it.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
-#: Options that are seatrial's behind a script, too, whatever the script declares.
+#: Options that are seatrial's behind a script, also where the script declares them.
 _ALWAYS_OURS = {"--gpus", "--on", "--strict", "--trust", "--env", "-e", "-h", "--help"}
 #: Folders that seatrial mounts: text of a script that looks for them there.
 _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
