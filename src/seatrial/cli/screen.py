@@ -64,7 +64,7 @@ class Screen:
         self._err, self._out = terminal.console(stderr=True, soft_wrap=True), terminal.console()
         self._live: LiveLine | None = None
         self.builds = False
-        self._unended: Stream | None = None
+        self._unended: set[Stream] = set()
         self._printing = threading.RLock()  # threads and signal handlers print, too
 
     def note(self, line: str) -> None:
@@ -75,6 +75,7 @@ class Screen:
         with self._printing:
             if self._live is not None:
                 self._live.clear()
+            self.end_line("stderr")
             words = f"seatrial {one_line(line)}"
             text = Text(terminal.at_words(words, self._err, whole=_COMMAND))
             text.stylize("bold cyan", 0, len("seatrial"))
@@ -175,21 +176,23 @@ class Screen:
 
     def write(self, stream: Stream, data: bytes) -> None:
         """Write the target's output, byte for byte."""
-        out = sys.stderr if stream == "stderr" or self._json else sys.stdout
+        place: Stream = "stderr" if stream == "stderr" or self._json else "stdout"
+        out = sys.stderr if place == "stderr" else sys.stdout
         with self._printing:
             if self._live is not None:
-                self._live.before_output("stderr" if out is sys.stderr else "stdout", data)
+                self._live.before_output(place, data)
             out.flush()
             out.buffer.write(data)
             out.buffer.flush()
             if data:
-                self._unended = None if data.endswith(b"\n") else "stderr" if out is sys.stderr else "stdout"
+                (self._unended.discard if data.endswith(b"\n") else self._unended.add)(place)
 
-    def end_line(self) -> None:
-        """Break the line where the target left one without an end on our standard output."""
-        if self._unended == "stdout" or (self._unended and are_one_file(1, 2)):
-            self._out.print()
-            self._unended = None
+    def end_line(self, stream: Stream = "stdout") -> None:
+        """Break the line where the target left one without an end, a progress bar, on our stream."""
+        unended = self._unended if are_one_file(1, 2) else self._unended & {stream}
+        if unended:
+            (self._out if stream == "stdout" else self._err).print()
+            self._unended -= unended
 
     def detached(self, plan: Plan) -> None:
         """Print the ID of a run in the background and how to follow it."""

@@ -20,6 +20,10 @@ _PARSERS = re.compile(
 )
 #: NAME or NAME=VALUE, as seatrial's own --env takes it.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
+#: Options that are seatrial's behind a script, also where the script declares them.
+_ALWAYS_OURS = {"--gpus", "--on", "--strict", "--trust", "--env", "-e", "-h", "--help"}
+#: Folders that seatrial mounts: text of a script that looks for them there.
+_PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
 #: Options of seatrial that never follow a target.
 _NEVER_BEHIND_A_TARGET = ("-f", "--file")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
@@ -71,7 +75,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
 
     Only where no word behind it may be an option of ours: one of our names, or nearly one, counts as the script's if
-    its text has the name in quotes, and another word is invalid for seatrial: ``--env Ant-v2`` names no variable.
+    its text has the name in quotes. ``--data`` is ours where the text looks for the folder that we mount.
     """
     if argv[0] not in ("run", "plan") or "--" in argv:
         return argv
@@ -94,7 +98,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         if not name or name == "-m":
             break
     typed = list(typed_parts(argv[at:], known))
-    odd = any(name == "--env" and not _VARIABLE.match(words[-1].removeprefix("--env=")) for name, words in typed)
+    values = [words[-1].removeprefix("--env=") for name, words in typed if name in ("--env", "-e")]
+    odd = any(not _VARIABLE.match(value) for value in values)  # --env Ant-v2 names no variable
     parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
@@ -110,7 +115,9 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         similar = {name for name in similar if not any(_declares(each, name, begun=True) for each in everywhere)}
         texts = everywhere if absent else texts  # those of the right script may lie in another folder
     declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
-    is_theirs = (theirs or odd) and (not text or _reads_arguments(script, text)) and declared
+    looks = any(re.search(form, each) for name, form in _PLACES.items() if name in ours for each in texts)
+    same = bool(ours) and not ours & _ALWAYS_OURS and not looks
+    is_theirs = (theirs or odd or same) and (not text or _reads_arguments(script, text)) and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 

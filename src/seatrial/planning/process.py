@@ -82,7 +82,7 @@ class LocalPython:
 
 
 def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: bool) -> LocalPython:
-    """Choose the active virtual environment's Python or ours, whichever first has all that the target imports.
+    """Choose the active environment's Python or ours, whichever first has all that the target imports.
 
     Runs the interpreters to look; makes nothing.
     """
@@ -130,9 +130,10 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
 
 
 def candidates(host: Host) -> list[Path]:
-    """Return the Pythons that may have what a target imports: the active virtual environment's, then ours."""
+    """Return the Pythons that may have what a target imports: the active environment's, also of conda, then ours."""
     own = Path(sys.executable)
-    active = Path(host.env["VIRTUAL_ENV"]) / "bin" / "python" if host.env.get("VIRTUAL_ENV") else own
+    folder = host.env.get("VIRTUAL_ENV") or host.env.get("CONDA_PREFIX")  # as activation puts them onto PATH
+    active = Path(folder) / "bin" / "python" if folder else own
     if not active.exists() or active.parent.resolve() == own.parent.resolve():  # python and python3 of one environment
         return [own]
     return [active, own]

@@ -41,7 +41,7 @@ def _load() -> None:
         for part in ("within", "of", "phase"):
             form = form.replace(part.upper(), tables["forms"][part])
         setattr(_RE, name, re.compile(form, re.IGNORECASE))
-    _RE.hint = re.compile("|".join(_WORDS["metric"] | _WORDS["exact"] | {"iters: "}).encode())
+    _RE.hint = re.compile("|".join(_WORDS["metric"] | _WORDS["exact"] | {"iters: ", "cost "}).encode())
 
 
 class Figure(NamedTuple):
@@ -224,13 +224,17 @@ def _named(text: str, numbers: Sequence[re.Match[str]]) -> Iterator[tuple[int, s
     for place, match in enumerate(numbers):
         begin, end = end, match.end()
         before, unit = text[max(0, match.start() - 2 * _MOST_NAME) : match.start()], _RE.percent.match(text, end)
+        at = _RE.at.search(before)
         if row is not None:
             words = row[1].split() if row.start(2) == match.start() else None
         elif (model := _RE.model.search(before)) is not None:
             words = [*(_RE.named.findall(model[2])[:1] or _RE.part_of.findall(model[2])), model[1]]
+        elif at is not None:
+            words = _words(f"{at[1]}:")
         else:
             words = _words(_RE.glued.sub("", before[begin - match.start() :]) if begin else before)
-        kind = ["loss"] if losses is not None and losses.end() <= match.start() else []
+        lost = losses is not None and losses.end() <= match.start()
+        kind = ["loss"] if lost or (at is not None and words and words[-1].lower() == "cost") else []
         figure = match[1] + "%" * (unit is not None)
         if words is None or _RE.part.match(text, end) or not is_metric([*words, *kind], figure):
             continue

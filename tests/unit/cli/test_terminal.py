@@ -279,6 +279,13 @@ def test_a_line_without_an_end_is_broken_in_one_file_and_left_in_another(stream:
         assert (done.stdout, done.stderr) == (b"verdict\n", b"no end")
 
 
+def test_a_message_begins_behind_a_progress_bar_that_the_target_left_without_an_end() -> None:
+    lines = ('screen.write("stderr", b"1/2\\r")', 'screen.write("stdout", b"done\\n")', 'screen.note("a message")')
+    text = "\n".join((*VERDICT.splitlines()[:4], *lines))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True)
+    assert (done.stdout, done.stderr) == (b"done\n", b"1/2\r\nseatrial a message\n")
+
+
 def test_a_line_ends_at_a_part_or_a_word() -> None:
     text = "installing with pip, 22 s: 10 of 17 packages, 10 MB downloaded; downloading torch 2.13.0"
     assert live_line._fitted(text, 80) == text.partition(";")[0]

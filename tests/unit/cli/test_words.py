@@ -117,6 +117,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "split.py": "from opts.train import Options\n",
         "opts/base.py": 'parser.add_argument("--name")\n',
         "agent.py": "parser.add_argument('--env')\n",
+        "mounted.py": "parser.add_argument('--data', default='/data')\n",
         "tf1.py": "import tensorflow as tf\nflags = tf.app.flags\nflags.DEFINE_string('csv', '', '')\n",
         "flags.py": "from absl import flags\nflags.DEFINE_string('workdir', None, 'x')\n",
     }.items():
@@ -145,6 +146,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run tf1.py -- --csv a",
         "run train.py -- -f config.yaml",
         "run elsewhere.py -- --train_files a.csv",
+        "run train.py -- --data d",
+        "run --gpus 1 split.py -- --name x",
+        "run -m flags -- --workdir d",
     ],
 )
 def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: str) -> None:
@@ -154,7 +158,9 @@ def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: st
 @pytest.mark.parametrize(
     "typed",
     [
-        "run train.py --data d",
+        "run mounted.py --data d",
+        "run train.py --models d",
+        "run split.py --gpus 1 --name x",
         "run train.py --gpus 2",
         "run train.py --gpu 2",
         "run train.py --epochs 5 --name x",

@@ -51,6 +51,7 @@ def test_what_cannot_be_started_is_no_file(tmp_path: Path, line: str) -> None:
     ("name", "of_today", "line", "where"),
     [
         ("numpy.int", "import numpy as np\nx = np.bool, np.int64", "area(y.astype(np.int))", "np.int"),
+        ("numpy.2", "import numpy as np\nx = np.inf, np.float64, np.prod, math.sqrt", "np.math.sqrt(2)", "np.math"),
         ("yaml.load", "import yaml\nyaml.load(f, yaml.FullLoader)", "cfg = yaml.load(f)", "yaml.load(…)"),
         ("yaml.load", "import yaml\nyaml.load(f, Loader=yaml.FullLoader)", "cfg = yaml.load(f)", "yaml.load(…)"),
         ("torchtext.data.Field", "from torchtext import data\ndata.utils", "text = data.Field()", "data.Field"),

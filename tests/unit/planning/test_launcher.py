@@ -157,3 +157,6 @@ def test_python_of_a_local_run_is_looked_for_once_in_each_environment(
     assert candidates(Host({"VIRTUAL_ENV": str(tmp_path / "ours")})) == [own]
     assert candidates(Host({"VIRTUAL_ENV": str(tmp_path / "other")})) == [tmp_path / "other" / "bin" / "python", own]
     assert candidates(Host({"VIRTUAL_ENV": str(tmp_path / "gone")})) == candidates(Host({})) == [own]
+    conda = {"CONDA_PREFIX": str(tmp_path / "other")}
+    assert candidates(Host(conda)) == [tmp_path / "other" / "bin" / "python", own]
+    assert candidates(Host({**conda, "VIRTUAL_ENV": str(tmp_path / "ours")})) == [own]

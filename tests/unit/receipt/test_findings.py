@@ -147,6 +147,18 @@ def test_fix_repeats_place_and_gpus_but_no_variables(tmp_path: Path, fix: str, c
     assert fixed(script_plan(tmp_path, "net.py", "--lr", "1", **options), fix) == command
 
 
+@pytest.mark.parametrize(
+    ("fix", "left"),
+    [
+        ("seatrial run --memory 32g …   # or fewer workers", "fewer workers"),
+        ("seatrial run --network host …   # if it runs on this machine", None),
+        ("seatrial run --env A=1 …   # or --ulimit", "seatrial run --env A=1 net.py   # or --ulimit"),
+    ],
+)
+def test_fix_of_a_process_has_no_option_of_a_container(tmp_path: Path, fix: str, left: str | None) -> None:
+    assert fixed(script_plan(tmp_path, "net.py").model_copy(update={"image": None}), fix) == left
+
+
 def test_missing_argument_of_a_tune_is_added_to_the_tune(tmp_path: Path) -> None:
     [finding] = found(script_plan(tmp_path, "net.py", backend="local", tuning=Tuning()), f"{REQUIRED}--lr")
     assert (finding.fix or "").startswith("seatrial tune net.py --on local -- --lr VALUE")

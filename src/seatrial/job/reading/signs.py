@@ -98,11 +98,29 @@ _LOADING = {
 
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
+_UNTIL_NUMPY_2 = {
+    *(
+        "float_",
+        "complex_",
+        "string_",
+        "unicode_",
+        "bool8",
+        "float96",
+        "math",
+        "Inf",
+        "Infinity",
+        "NaN",
+        "NINF",
+        "PINF",
+    ),
+    *("product", "cumproduct", "alltrue", "sometrue", "round_", "asfarray", "msort", "find_common_type", "cast"),
+}
 #: Names that a package removed, as code writes them → their names in the tables of removed APIs.
 #: Sources: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations", where np.bool is back in 2.0;
-#: github.com/pytorch/text/releases, 0.9.0 and 0.12.0.
+#: numpy.org/doc/stable/numpy_2_0_migration_guide.html; github.com/pytorch/text/releases, 0.9.0 and 0.12.0.
 _ONCE = {
     **{f"{np}.{name}": "numpy.int" for np in ("np", "numpy") for name in ("int", "float", "object", "complex")},
+    **{f"{np}.{name}": "numpy.2" for np in ("np", "numpy") for name in _UNTIL_NUMPY_2},
     **{
         f"{data}.{name}": "torchtext.data.Field"
         for data in ("data", "torchtext.data")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.events import FilesOutside, is_result
 from seatrial.findings.catalogue import by_id, mount_of
 from seatrial.findings.finding import Finding, with_own_words
+from seatrial.job.flags import FLAGS
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes
 from seatrial.receipt.section import Block, Log, Notices, Section
@@ -159,6 +160,8 @@ def _missing_file(run: RunEvidence) -> Finding | None:
 
 def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) -> tuple[str, str | None]:
     """Return the cause and, if it is known, the fix for a file that is missing at ``target``."""
+    if "\\" in path:
+        return "Windows alone has \\ between folders: here it is a letter of the name", "write / in the script's paths"
     folder = None if path.startswith("/") else _started_from(path, plan)
     if folder is not None:
         workdir = folder if plan.on_the_host else f"{root}/{folder}"
@@ -292,9 +295,15 @@ _OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
 
 
 def pasteable(finding: Finding, plan: Plan) -> Finding:
-    """Return the finding with a fix to paste: its own target in place of … and its ID in place of RUN."""
+    """Return the finding with a fix to paste: its own target in place of … and its ID in place of RUN.
+
+    A process has no option of a container: what the fix names instead is left of it.
+    """
     if finding.fix is None or "seatrial " not in finding.fix:
         return finding
+    command, _, comment = finding.fix.partition("   # ")
+    if plan.on_the_host and {flag.name for flag in FLAGS if flag.needs} & {*command.split()}:
+        return _with_fix(finding, comment.removeprefix("or ") if comment.startswith("or ") else None)
     words, arguments = _run_again(plan)
     given = re.fullmatch(r"seatrial run (?:… )?((?:--\S+ ?(?:[^-\s…#]\S* ?)?)+)…?(.*)", finding.fix)
     if plan.job.target.command and given:  # of a service, whose options are in its file
@@ -306,7 +315,7 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     return _with_fix(finding, _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix))
 
 
-def _with_fix(finding: Finding, fix: str) -> Finding:
+def _with_fix(finding: Finding, fix: str | None) -> Finding:
     return Finding(finding.id, finding.severity, finding.message, finding.cause, fix, finding.evidence)
 
 
