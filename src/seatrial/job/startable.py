@@ -21,6 +21,8 @@ LAUNCHER_MODULES = (
 #: Programs that start any program several times.
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
+#: Programs that start another one, once, as it is.
+_WRAPPERS = ("nohup", "exec", "time", "srun", "env", "stdbuf", "numactl", "nice", "taskset", "xvfb-run", "command")
 SHELLS = ("bash", "sh", "zsh", "sbatch")
 _PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -36,6 +38,8 @@ _MEETING = (
     *("master_addr", "master_port", "main_process_ip", "main_process_port", "node_rank", "machine_rank"),
     *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts", "log_dir", "redirects", "tee"),
 )
+#: Stands for the number of GPUs in a script's command.
+GPUS = "\1"
 _SWITCHES = ("standalone", "use_env", "multi_gpu")
 #: Options of accelerate, and keys of its configuration, that it sets as variables; those of FSDP in capitals.
 #: Source: accelerate/utils/launch.py.
@@ -216,6 +220,16 @@ def without_runner(words: Sequence[str]) -> list[str]:
     return ["python", *rest] if is_script else rest
 
 
+def _without_wrapper(words: list[str]) -> list[str]:
+    """Return the command behind ``nohup``, ``srun --gres=gpu:1`` and the like, which start it once."""
+    starts = (at for at, word in enumerate(words) if is_python(word) or word in (*LAUNCHERS, *_RUNNERS))
+    at = next(starts, 0) if words and words[0] in _WRAPPERS else 0
+    count = re.search(r"(?: -n| --ntasks)[ =]?(\d+)", f" {shlex.join(words[:at])}")
+    if count and count[1] != "1" and words[0] == "srun":
+        raise UnreadCommand(f"srun starts it {count[1]} times")
+    return words[at:]
+
+
 def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path = Path()) -> PythonCommand | None:
     """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; return None where no Python is started.
 
@@ -233,9 +247,7 @@ def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path 
             devices = ["--gpus", str(len(value.split(","))) if value not in ("", "-1") else "none"]
         elif not name.startswith(("MASTER_", "SLURM_", "CUDA_HOME")):
             options += ["--env", f"{name}={value}"]
-    while rest and rest[0] in ("nohup", "exec", "time", "srun"):
-        del rest[0]
-    rest = without_runner(rest)
+    rest = without_runner(_without_wrapper(rest))
     program = PurePosixPath(rest[0]).name if rest else ""
     if is_python(program):
         del rest[0]
@@ -270,7 +282,7 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
         if name in _SWITCHES:
             continue
         value = value if sign or not rest else rest.pop(0)
-        if name in _PROCESSES and value not in ("gpu", "auto"):
+        if name in _PROCESSES and value not in ("gpu", "auto", GPUS):
             count = value
         elif name in _DEVICES and value != "all":
             count = count or str(value.count(",") + 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
-from seatrial.job.shell_scripts import first_of_shell, read_shell
+from seatrial.job.shell_scripts import ShellReading, read_shell
 from seatrial.job.startable import (
     LAUNCHER_MODULES,
     LAUNCHERS,
@@ -139,20 +139,32 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             f"Shell script {name} not found in {here}{hint}",
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
-    text = (here / name).read_text(errors="replace")[:_MOST_OF_YAML]
-    try:
-        started = read_shell(text, words[at + 1 :], name, here)
-    except UnreadCommand as error:
-        first = first_of_shell(text, words[at + 1 :], name, here)
-        raise _no_python(name, here / name, str(error), first) from None
-    if not started:
-        raise _no_python(name, here / name)
-    if started[1:]:
-        raise TargetError(
-            f"{name} starts Python {len(started)} times, and a run starts it once: run its commands one by one",
-            run=f"seatrial run {shlex.join(started[0].words())}",
-        )
-    return started[0]
+    reading = read_shell((here / name).read_text(errors="replace")[:_MOST_OF_YAML], words[at + 1 :], name, here)
+    if reading.unread or reading.others or len(reading.started) != 1 or reading.started[0][0] != ".":
+        raise _no_one_command(name, here / name, reading)
+    return reading.started[0][1]
+
+
+#: Most commands of a script that an error lists.
+_MOST_LISTED = 8
+
+
+def _no_one_command(name: str, path: Path, reading: ShellReading) -> TargetError:
+    """Return the error for a script that does more than start Python once, with the commands that it starts."""
+    found = reading.started if len(reading.started) <= _MOST_LISTED else reading.started[:1]
+    runs = [f"seatrial run {shlex.join(command.words())}" for _, command in found]
+    typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
+    if not found:
+        return _no_python(name, path, next((each for each in (reading.unread, *reading.others) if each), None))
+    count = len(reading.started)
+    message = f"{name} starts Python {'once' if count == 1 else f'{count} times'}, and a run starts it once"
+    if reading.unread:
+        message = f"{name} starts Python in more ways than seatrial reads"
+    elif reading.others or count == 1:
+        message = f"{name} does more than start Python"
+    moved = next((at for at, _ in found if at != "."), None)
+    cause = f"it also has {reading.others[0]}" if reading.others else moved and f"it starts it in {moved}"
+    return TargetError(message, cause=reading.unread or cause, run="\n".join(typed))
 
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
@@ -267,7 +279,7 @@ def _is_shell(path: Path) -> bool:
         return _SHELL_LINE.match(file.read(100)) is not None
 
 
-def _no_python(word: str, path: Path, beyond: str | None = None, first: PythonCommand | None = None) -> TargetError:
+def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
     """Return the error for a Makefile, or for a shell script with a command that seatrial does not read."""
     kind, program = ("Makefile", ["make", "-f"]) if _is_makefile(path) else ("shell script", ["bash"])
     text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML])
@@ -277,9 +289,9 @@ def _no_python(word: str, path: Path, beyond: str | None = None, first: PythonCo
     return TargetError(
         f"{word} is a {kind}, not Python{several}",
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
-        if beyond and named
+        if beyond and (named or "python" in text)
         else "seatrial starts Python itself; other programs run in an existing image",
-        run=f"seatrial run {shlex.join(first.words())}" if first else None if named or "python" in text else own_image,
+        run=None if named or "python" in text else own_image,
     )
 
 
