@@ -56,10 +56,14 @@ def pieces(text: str, *, quoted: bool = False) -> Iterator[str]:
         at = end
 
 
-def tokens(text: str, name: str) -> list[Token]:
-    """Return the tokens of a script of this name; the text behind a ``<<`` is left out. Raises UnreadCommand."""
+def tokens(text: str, name: str, places: Sequence[str] | None = None) -> list[Token]:
+    """Return a script's tokens; the text behind a ``<<`` is left out. Raises UnreadCommand.
+
+    Args:
+        places: one for each line, in place of the script's name and the line's number.
+    """
     found, at, line, documents, is_test = list[Token](), 0, 1, list[str](), False
-    places = [f"{name}:{number}: {line.strip()[:80]}" for number, line in enumerate(text.split("\n"), 1)]
+    places = places or [f"{name}:{number}: {line.strip()[:80]}" for number, line in enumerate(text.split("\n"), 1)]
     while at < len(text):
         start = at
         if blank := _BLANK.match(text, at):

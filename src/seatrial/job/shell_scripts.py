@@ -18,7 +18,16 @@ from pathlib import Path
 from seatrial.job.reading.modules import is_file
 from seatrial.job.shell_grammar import Token, split, tokens
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, unknown
-from seatrial.job.startable import GPUS, LAUNCHERS, SHELLS, PythonCommand, UnreadCommand, is_python, read_command
+from seatrial.job.startable import (
+    GPUS,
+    LAUNCHERS,
+    SHELLS,
+    PythonCommand,
+    UnreadCommand,
+    is_python,
+    project_command,
+    read_command,
+)
 
 _MARKS = re.compile(f"[{UNKNOWN}{GPUS}]")
 
@@ -60,15 +69,18 @@ class ShellReading:
     unread: str | None = None
 
 
-def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> ShellReading:
+def read_shell(
+    text: str, arguments: Sequence[str], name: str, here: Path, places: Sequence[str] | None = None
+) -> ShellReading:
     """Return what a shell script starts, its variables filled in; of one that is not read, what precedes that line.
 
     Args:
         name: path of the script, relative to the working directory ``here``.
+        places: of its lines, if they are another file's.
     """
     shell = _Shell(name, [*arguments], here)
     try:
-        shell.run(tokens(text, name))
+        shell.run(tokens(text, name, places))
     except _Left:
         pass
     except UnreadCommand as unread:
@@ -270,7 +282,8 @@ class _Shell(Words):
         exported = [f"{name}={value}" for name, value in set_to.items() if not _is_of_machine(name, value)]
         typed = [re.sub(rf"{HERE}([\w./-]*)", self._from_folder, each) for each in [*exported, *fields]]
         try:
-            command = read_command(typed[len(exported) :], typed[: len(exported)], self.here / self.folder)
+            words, own = typed[len(exported) :], typed[: len(exported)]
+            command = read_command(words, own, self.here / self.folder) or project_command(words, own, self.here)
         except UnreadCommand as unread:
             why = f"{part[0].place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(part[0].place if _MARKS.search(why) else why) from None

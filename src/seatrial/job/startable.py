@@ -71,9 +71,9 @@ _ACCELERATE_IDLE = (
 
 #: Programs that run a command in the project's environment → their options that a value follows.
 #: Sources: docs.astral.sh/uv/reference/cli, python-poetry.org/docs/cli, docs.conda.io.
-_RUNNERS = {
+RUNNERS = {
     "uv": ("--extra", "--group", "--only-group", "--no-group", "--python", "-p", "--env-file", "--package"),
-    **dict.fromkeys(("poetry", "pipenv", "pdm", "rye", "pixi", "hatch"), ("-e", "--environment", "-p")),
+    **dict.fromkeys(("poetry", "pipenv", "pdm", "rye", "pixi", "hatch", "npm"), ("-e", "--environment", "-p")),
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("-n", "--name", "-p", "--prefix")),
 }
 
@@ -207,9 +207,9 @@ def without_runner(words: Sequence[str]) -> list[str]:
     Raises UnreadCommand: an option changes the installed packages or the folder.
     """
     rest = [*words]
-    if not rest or rest[0] not in _RUNNERS or rest[1:2] != ["run"]:
+    if not rest or rest[0] not in RUNNERS or rest[1:2] != ["run"]:
         return rest
-    valued, rest = _RUNNERS[rest[0]], rest[2:]
+    valued, rest = RUNNERS[rest[0]], rest[2:]
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--module"):
         if (option := rest.pop(0)) == "--":
             break
@@ -222,7 +222,7 @@ def without_runner(words: Sequence[str]) -> list[str]:
 
 def _without_wrapper(words: list[str]) -> list[str]:
     """Return the command behind ``nohup``, ``srun --gres=gpu:1`` and the like, which start it once."""
-    starts = (at for at, word in enumerate(words) if is_python(word) or word in (*LAUNCHERS, *_RUNNERS))
+    starts = (at for at, word in enumerate(words) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
     at = next(starts, 0) if words and words[0] in _WRAPPERS else 0
     count = re.search(r"(?: -n| --ntasks)[ =]?(\d+)", f" {shlex.join(words[:at])}")
     if count and count[1] != "1" and words[0] == "srun":
@@ -267,6 +267,18 @@ def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path 
     if not rest or rest[0].startswith("-"):
         return None
     return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:]))
+
+
+def project_command(words: Sequence[str], exported: Sequence[str], here: Path) -> PythonCommand | None:
+    """Read a command of the project's metadata, ``net-train --lr 1``; None for others. Raises UnreadCommand."""
+    words = without_runner(words)
+    if not (called := console_script(words[0], here) if words else None):
+        return None
+    module, function, is_main, folder = called
+    if not is_main:
+        raise UnreadCommand(f"{words[0]} calls {function}() of {module}")
+    path = (f"PYTHONPATH={folder}",) if folder not in (".", "src") else ()
+    return read_command(["python", "-m", module, *words[1:]], (*exported, *path), here)
 
 
 def _launched(program: str, rest: list[str], here: Path) -> list[str]:

@@ -24,11 +24,13 @@ from seatrial.job.startable import (
     converted,
     is_python,
     module_name,
+    project_command,
     read_command,
     scripts,
     what_is_here,
     without_runner,
 )
+from seatrial.job.tasks import make_script, makefile, task_script
 from seatrial.system.text import as_typed
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -94,6 +96,14 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
             return command.words()
         if words[0] in SHELLS or (is_file(here / words[0]) and _is_shell(here / words[0])):
             return _in_shell(words, here).words()
+        if words[0] == "make" and (file := makefile(words, here)):
+            text, places = make_script(words, file)
+            return _one_command(shlex.join(words), file, read_shell(text, [], file.name, here, places)).words()
+        if not is_file(here / words[0]) and (task := task_script(words[0], words[1:], here)):
+            return _one_command(words[0], here, read_shell(task, [], words[0], here)).words()
+        called = None if is_file(here / words[0]) else console_script(words[0], here)
+        if called and called[2] and (command := project_command(words, (), here)):
+            return command.words()
     except UnreadCommand as error:
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
@@ -107,18 +117,15 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
         )
     if is_file(here / words[0]) or not (called := console_script(words[0], here)):
         return None
-    module, function, is_main, folder = called
-    if not is_main:
-        name = re.sub(r"\W", "_", words[0])
-        name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
-        raise TargetError(
-            f"{words[0]} is a command of this project, which calls {function}() of {module}; -m {module} does not",
-            run=f"seatrial run {name}",
-            instead=(words[0], [name]),
-            first=f"echo 'from {module} import {function}; {function}()' > {name}",
-        )
-    path = ("--env", f"PYTHONPATH={folder}") if folder not in (".", "src") else ()
-    return PythonCommand(path, ("-m", module), tuple(words[1:])).words()
+    module, function, _, _ = called
+    name = re.sub(r"\W", "_", words[0])
+    name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
+    raise TargetError(
+        f"{words[0]} is a command of this project, which calls {function}() of {module}; -m {module} does not",
+        run=f"seatrial run {name}",
+        instead=(words[0], [name]),
+        first=f"echo 'from {module} import {function}; {function}()' > {name}",
+    )
 
 
 def _shell_scripts(folder: Path, here: Path) -> list[str]:
@@ -139,23 +146,23 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             f"Shell script {name} not found in {here}{hint}",
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
-    reading = read_shell((here / name).read_text(errors="replace")[:_MOST_OF_YAML], words[at + 1 :], name, here)
-    if reading.unread or reading.others or len(reading.started) != 1 or reading.started[0][0] != ".":
-        raise _no_one_command(name, here / name, reading)
-    return reading.started[0][1]
+    text = (here / name).read_text(errors="replace")[:_MOST_OF_YAML]
+    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here))
 
 
 #: Most commands of a script that an error lists.
 _MOST_LISTED = 8
 
 
-def _no_one_command(name: str, path: Path, reading: ShellReading) -> TargetError:
-    """Return the error for a script that does more than start Python once, with the commands that it starts."""
+def _one_command(name: str, path: Path, reading: ShellReading) -> PythonCommand:
+    """Return the one command of a script. Raises TargetError for one that does more, with all that it starts."""
+    if not (reading.unread or reading.others) and [at for at, _ in reading.started] == ["."]:
+        return reading.started[0][1]
     found = reading.started if len(reading.started) <= _MOST_LISTED else reading.started[:1]
     runs = [f"seatrial run {shlex.join(command.words())}" for _, command in found]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     if not found:
-        return _no_python(name, path, next((each for each in (reading.unread, *reading.others) if each), None))
+        raise _no_python(name, path, next((each for each in (reading.unread, *reading.others) if each), None))
     count = len(reading.started)
     message = f"{name} starts Python {'once' if count == 1 else f'{count} times'}, and a run starts it once"
     if reading.unread:
@@ -164,7 +171,7 @@ def _no_one_command(name: str, path: Path, reading: ShellReading) -> TargetError
         message = f"{name} does more than start Python"
     moved = next((at for at, _ in found if at != "."), None)
     cause = f"it also has {reading.others[0]}" if reading.others else moved and f"it starts it in {moved}"
-    return TargetError(message, cause=reading.unread or cause, run="\n".join(typed))
+    raise TargetError(message, cause=reading.unread or cause, run="\n".join(typed))
 
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
@@ -280,18 +287,18 @@ def _is_shell(path: Path) -> bool:
 
 
 def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
-    """Return the error for a Makefile, or for a shell script with a command that seatrial does not read."""
-    kind, program = ("Makefile", ["make", "-f"]) if _is_makefile(path) else ("shell script", ["bash"])
-    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML])
+    """Return the error for a Makefile, or for a script that starts no Python that seatrial reads."""
+    kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
+    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML]) if path.is_file() else ""
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     several = f"; it names {', '.join(named)}" if named else ""
-    own_image = f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}"
+    is_alone = kind == "shell script" and not beyond and "python" not in text and not named
     return TargetError(
         f"{word} is a {kind}, not Python{several}",
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
-        if beyond and (named or "python" in text)
+        if beyond
         else "seatrial starts Python itself; other programs run in an existing image",
-        run=None if named or "python" in text else own_image,
+        run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None,
     )
 
 
