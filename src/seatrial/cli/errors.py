@@ -189,6 +189,8 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
     verb = ours[0] if ours else ""
     if verb != "run" and verb not in _LIKE_RUN:
         return advice
+    if verb == "plan":
+        advice = re.sub(r"seatrial run (?=[^;&|]*…)", "seatrial plan ", advice)
     return with_own_words(advice, ours[1:], theirs, SHARE_WORDS if verb in SHARE_WORDS else (verb,))
 
 

@@ -37,6 +37,10 @@ _HARMLESS = re.compile(
     rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
     "|chmod|tail|head|sed|awk|exec|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
 )
+_FINDS = ("which", "command", "type", "hash")
+#: What makes an environment, which the image stands for, and what only handles files.
+_INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
+_HANDLES_FILES = re.compile(r"cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _LEAVES = ("exit", "return")
 #: Builtins that read what is not known here, or jump.
@@ -269,7 +273,9 @@ class _Shell(Words):
             return self._builtin(part, program, arguments)
         if program in _LEAVES:
             raise _Left(program)
-        if _HARMLESS.fullmatch(program) and not any(is_python(each) for each in arguments):
+        if _INSTALLS.match(" ".join((program, *arguments))):
+            return True
+        if _HARMLESS.fullmatch(program) and (program in _FINDS or not any(is_python(each) for each in arguments)):
             self.printed.append(self._answer(program, arguments))
             return None if _DEPENDS.fullmatch(program) else True
         if program == "false":
@@ -288,7 +294,8 @@ class _Shell(Words):
             why = f"{part[0].place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(part[0].place if _MARKS.search(why) else why) from None
         if command is None:
-            if is_fed or any(is_python(each) or each in LAUNCHERS or each.endswith(".py") for each in fields):
+            may_start = any(is_python(each) or each in LAUNCHERS or each.endswith(".py") for each in fields)
+            if (is_fed or may_start) and not _HANDLES_FILES.fullmatch(program):
                 raise self._unread(part)
             self.reading.others.append(str(self._unread(part)))
         elif is_fed or _MARKS.search("".join(command.words())):
@@ -365,6 +372,8 @@ class _Shell(Words):
             return f"{HERE}{self.folder}"
         if program == "echo":
             return " ".join(words)
+        if program in _FINDS and words:
+            return words[-1]
         if path and program == "dirname":
             return posixpath.dirname(path) or (HERE if path.startswith(HERE) else "") + "."
         if path and program in ("realpath", "readlink"):

@@ -249,8 +249,8 @@ def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path 
             options += ["--env", f"{name}={value}"]
     rest = without_runner(_without_wrapper(rest))
     program = PurePosixPath(rest[0]).name if rest else ""
-    if is_python(program):
-        del rest[0]
+    if is_python(program) or program.endswith(".py"):
+        rest = rest[is_python(program) :]
         while rest and rest[0] in PYTHON_SWITCHES:
             if rest[0] in _PYTHON_VARIABLES:
                 options += ["--env", f"{_PYTHON_VARIABLES[rest.pop(0)]}={rest[0] if rest else ''}"]

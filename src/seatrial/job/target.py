@@ -98,9 +98,9 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
             return _in_shell(words, here).words()
         if words[0] == "make" and (file := makefile(words, here)):
             text, places = make_script(words, file)
-            return _one_command(shlex.join(words), file, read_shell(text, [], file.name, here, places)).words()
+            return _one_command(shlex.join(words), file, read_shell(text, [], file.name, here, places), here).words()
         if not is_file(here / words[0]) and (task := task_script(words[0], words[1:], here)):
-            return _one_command(words[0], here, read_shell(task, [], words[0], here)).words()
+            return _one_command(words[0], here, read_shell(task, [], words[0], here), here).words()
         called = None if is_file(here / words[0]) else console_script(words[0], here)
         if called and called[2] and (command := project_command(words, (), here)):
             return command.words()
@@ -147,18 +147,21 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = (here / name).read_text(errors="replace")[:_MOST_OF_YAML]
-    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here))
+    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here), here)
 
 
 #: Most commands of a script that an error lists.
 _MOST_LISTED = 8
 
 
-def _one_command(name: str, path: Path, reading: ShellReading) -> PythonCommand:
+def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> PythonCommand:
     """Return the one command of a script. Raises TargetError for one that does more, with all that it starts."""
     if not (reading.unread or reading.others) and [at for at, _ in reading.started] == ["."]:
         return reading.started[0][1]
-    found = reading.started if len(reading.started) <= _MOST_LISTED else reading.started[:1]
+    found = [  # without files that it makes first
+        each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
+    ]
+    found = found if len(found) <= _MOST_LISTED else found[:1]
     runs = [f"seatrial run {shlex.join(command.words())}" for _, command in found]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     if not found:
@@ -365,6 +368,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
 def _similar(word: str, names: Sequence[str]) -> list[str]:
     """Return names like the word: the same file elsewhere first, then similar spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
+    same_file.sort(key=lambda name: -len({*Path(name).parts} & {*Path(word).parts}))
     spelled = [name for name in names if _is_spelled_alike(Path(word).stem, Path(name).stem)]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]
 

@@ -105,6 +105,7 @@ def test_a_command_that_has_no_words_of_ours_is_refused(
         (tmp_path / name).touch()
     (tmp_path / "job.sh").write_text(text)
     (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/train.py").touch()
     with pytest.raises(TargetError) as refusal:
         in_our_words(words.split(), tmp_path)
     assert message in refusal.value.message and cause in str(refusal.value.cause)
