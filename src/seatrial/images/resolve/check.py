@@ -13,11 +13,10 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
-from seatrial.images.requirements.edits import written
 from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.contradiction import contradiction
-from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
+from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public, written
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
 from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.sources import index_sources, wheels_of

@@ -10,9 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.edits import written
 from seatrial.images.requirements.pip_format import Needs, canonical_name
-from seatrial.images.resolve.framework import PACKAGES
+from seatrial.images.resolve.framework import PACKAGES, written
 from seatrial.images.resolve.uv import Lock, PackageResolver, ResolveRequest, Unsatisfiable
 from seatrial.system.project_files import is_there, read_text
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
@@ -10,7 +12,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
-from seatrial.images.requirements.edits import written
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
@@ -18,6 +19,7 @@ from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 from seatrial.stack.rules import PARTNERS, Constraints, partner_release
+from seatrial.system.project_files import is_there, read_text
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -306,6 +308,26 @@ def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]
     for package in constraints.partners if "version" in way else ():
         if (release := partner_release(stack.wheel, package)) is not None:
             yield f"{package}=={release}" if release.count(".") > 1 else f"{package}=={release}.*"
+
+
+def written(lines: Sequence[str], file: str, needs: Needs) -> str:
+    """Return the edit that puts lines into a file of the project, each in the form that the file has for its package.
+
+    Poetry has ``torch = "==2.1"`` for ``torch==2.1``, ``conda list`` ``torch=2.1=pypi_0``, an environment ``pytorch``.
+    """
+    text = ""
+    if needs.project is not None and is_there(needs.project / file):
+        with suppress(ConfigError):
+            text = read_text(needs.project / file, inside=needs.project)
+    own = []
+    for line in lines:
+        name, specifier = re.fullmatch(r"([\w.-]+)(.*)", line, re.S).groups()  # type: ignore[union-attr]
+        known = "(?:py)?torch" if name == "torch" else name.replace("-", "[-_.]")
+        form = re.search(rf"(?im)^ *-? *({known})( *= *[\"{{]|=[^=\s]+=\S+$|=)", text)
+        name = form[1] if form else name
+        poetry, conda = f'{name} = "{specifier}"', f"{name}={specifier.lstrip('=')}=pypi_0"
+        own.append(poetry if form and form[2][-1] in '"{' else conda if form and form[2][1:] else f"{name}{specifier}")
+    return f"write {' and '.join(own)} in {file}"
 
 
 def _file_of(constraints: Constraints) -> str:

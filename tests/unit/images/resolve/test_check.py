@@ -14,9 +14,9 @@ import pytest
 
 from package_indexes import Index, serving
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.edits import written
 from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.resolve import check
+from seatrial.images.resolve.framework import written
 from seatrial.job.script import ScriptFacts
 from tables import cases
 
