@@ -56,8 +56,8 @@ _COUNTS_VISIBLE = re.compile(r"echo\s+\"?\$\{?CUDA_VISIBLE_DEVICES\}?\"?\s*\|.*(
 _COMPARES: dict[str, Callable[[int, int], bool]] = {
     f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "gt", "le", "ge")
 }
-#: Limits: statements run, scripts and substitutions in each other, letters of a script.
-_MOST_RUN, _DEEPEST, _MOST_TEXT = 5_000, 20, 50_000
+#: Limits: statements run, commands of Python, scripts and substitutions in each other, letters of a script.
+_MOST_RUN, _MOST_STARTED, _DEEPEST, _MOST_TEXT = 5_000, 200, 20, 50_000
 
 
 class _Left(Exception):
@@ -151,14 +151,14 @@ class _Shell(Words):
         if word == "if":
             return self._if(part)
         if word in ("while", "until"):
-            (_, condition), (_, body) = [*split(part[1 : _last(part, "done")], "do")][:2]
+            (_, condition), (_, body), *_ = self._clauses(part, "done", "do")
             while (outcome := self.run(condition)) == (word == "while"):
                 self.run(body)
             if outcome is None:
                 raise self._unread(part)
             return True
         if word == "for" and len(rest) > 3 and rest[1].text in ("in", "do", ";"):
-            (_, values), (_, body) = [*split(part[1 : _last(part, "done")], "do")][:2]
+            (_, values), (_, body), *_ = self._clauses(part, "done", "do")
             words = [each.text for each in values[2:] if not each.is_operator] or ['"$@"']
             for value in [value for each in words for value in self.fields(each)]:
                 self.values[rest[0].text] = value
@@ -183,6 +183,12 @@ class _Shell(Words):
             raise self._unread(part)
         return self._command(part)
 
+    def _clauses(self, part: list[Token], end: str, *words: str) -> list[tuple[str, list[Token]]]:
+        found = [*split(part[1 : _last(part, end)], *words)]
+        if len(found) < 2:
+            raise self._unread(part)
+        return found
+
     def _inside(self, shell: _Shell, found: Sequence[Token]) -> bool | None:
         """Run statements in a shell of its own, whose commands count."""
         try:
@@ -195,7 +201,7 @@ class _Shell(Words):
 
     def _if(self, part: list[Token]) -> bool | None:
         end = _last(part, "fi")
-        (_, condition), (_, body), *rest = split(part[1:end], "then", "elif", "else")
+        (_, condition), (_, body), *rest = self._clauses(part, "fi", "then", "elif", "else")
         at = len(condition) + len(body) + 2
         others = (
             [part[at]._replace(text="if"), *part[at + 1 :]] if rest and rest[0][0] == "elif" else part[at + 1 : end]
@@ -298,7 +304,7 @@ class _Shell(Words):
             if (is_fed or may_start) and not _HANDLES_FILES.fullmatch(program):
                 raise self._unread(part)
             self.reading.others.append(str(self._unread(part)))
-        elif is_fed or _MARKS.search("".join(command.words())):
+        elif is_fed or _MARKS.search("".join(command.words())) or len(self.reading.started) == _MOST_STARTED:
             raise self._unread(part)
         else:
             self.reading.started.append((self.folder, command))

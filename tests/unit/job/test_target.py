@@ -220,8 +220,12 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "f() {\n  f\n}\nf\n",
         "python $(" * 3000 + ")" * 3000 + "\n",
         ". ./job.sh\n",
+        "if x\nfi\n",
+        "for x in 1; 2\ndone\n",
+        "case x in\n",
+        "A=(1\n",
     ],
-    ids=["doubled", "open", "defaults", "loop", "recursion", "brackets", "itself"],
+    ids=["doubled", "open", "defaults", "loop", "recursion", "brackets", "itself", "if", "for", "case", "array"],
 )
 def test_a_shell_script_without_bounds_is_refused_at_once(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.sh").write_text(text)
