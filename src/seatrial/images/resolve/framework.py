@@ -323,10 +323,11 @@ def written(lines: Sequence[str], file: str, needs: Needs) -> str:
     for line in lines:
         name, specifier = re.fullmatch(r"([\w.-]+)(.*)", line, re.S).groups()  # type: ignore[union-attr]
         known = "(?:py)?torch" if name == "torch" else name.replace("-", "[-_.]")
-        form = re.search(rf"(?im)^ *-? *({known})( *= *[\"{{]|=[^=\s]+=\S+$|=)", text)
-        name = form[1] if form else name
+        form = re.search(rf"(?im)^( *- *)?({known})( *= *[\"{{]|=[^=\s]+=\S+$|=)", text)
+        name, sign = form.group(2, 3) if form else (name, "")
         poetry, conda = f'{name} = "{specifier}"', f"{name}={specifier.lstrip('=')}=pypi_0"
-        own.append(poetry if form and form[2][-1] in '"{' else conda if form and form[2][1:] else f"{name}{specifier}")
+        is_list = form is not None and form[1] is None and sign[1:]
+        own.append(poetry if sign[-1:] in ('"', "{") else conda if is_list else f"{name}{specifier}")
     return f"write {' and '.join(own)} in {file}"
 
 

@@ -347,6 +347,7 @@ def test_the_edit_for_a_contradiction_is_one_that_uv_has_resolved(plan: Any) -> 
         ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^1.4"\n', 'torch = "==2.0.0" and numpy==1.26.4'),
         ("requirements.txt", "numpy=1.19.2=py37h_0\ntorch=1.4=pypi_0\n", "torch=2.0.0=pypi_0 and numpy=1.26.4=pypi_0"),
         ("requirements.txt", "torch==1.4\n", "torch==2.0.0 and numpy==1.26.4"),
+        ("environment.yml", "- pytorch=1.4=py3.8_cuda10\n", "pytorch==2.0.0 and numpy==1.26.4"),
         ("environment.yml", "dependencies:\n  - pytorch=1.4\n", "pytorch==2.0.0 and numpy==1.26.4"),
         ("setup.py", None, "torch==2.0.0 and numpy==1.26.4"),
     ],
