@@ -10,6 +10,7 @@ import copy
 import operator
 import posixpath
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -304,7 +305,9 @@ class _Shell(Words):
             if (is_fed or may_start) and not _HANDLES_FILES.fullmatch(program):
                 raise self._unread(part)
             self.reading.others.append(str(self._unread(part)))
-        elif is_fed or _MARKS.search("".join(command.words())) or len(self.reading.started) == _MOST_STARTED:
+        elif mark := re.search(rf"{UNKNOWN}(\S{{1,40}})|{GPUS}", " ".join(command.words())):
+            raise UnreadCommand(f"{part[0].place} (not known: {mark[1] or 'the number of GPUs'})")
+        elif is_fed or len(self.reading.started) == _MOST_STARTED:
             raise self._unread(part)
         else:
             self.reading.started.append((self.folder, command))
@@ -378,6 +381,8 @@ class _Shell(Words):
             return f"{HERE}{self.folder}"
         if program == "echo":
             return " ".join(words)
+        if program == "date" and path.startswith("+"):
+            return time.strftime(path[1:])
         if program in _FINDS and words:
             return words[-1]
         if path and program == "dirname":
