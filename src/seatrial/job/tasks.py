@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"(?:export\s+|override\s+)?([\w.-]+)\s*(\?|::?|\+|!)?=\s
 _RULE = re.compile(r"([^\s:=#][^:=#]*)::?(?!=)\s*([^=#;|]*)(?:[|;].*)?(?:#.*)?$")
 _REFERENCE = re.compile(r"\$(?:\$|\((\w+)\)|\{(\w+)\}|\(shell ([^()]*)\)|([@<^]))")
 _CONDITION = re.compile(r" *(ifn?eq|ifn?def|define)\b")
-_MOST_TEXT = 100_000
+_MOST_TEXT, _LONGEST = 100_000, 2_000
 #: What a goal needs, and its commands with their places.
 _Rule = tuple[list[str], list[tuple[str, str]]]
 
@@ -73,14 +73,15 @@ def _filled(text: str, variables: dict[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2] or match[4]
-        if match[3] is not None:
-            return f"$({match[3]})"
-        return "$" if name is None else variables.get(name, f"${{{name}}}")
+        found = match[0] if name is None else variables.get(name, f"${{{name}}}")
+        if len(found) > _LONGEST:
+            raise UnreadCommand(f"{name} of the Makefile")
+        return found if match[3] is None else f"$({match[3]})"
 
     for _ in range(5):
-        before, text = text, _REFERENCE.sub(lambda match: match[0] if match[0] == "$$" else value(match), text)
-        if text == before or len(text) > _MOST_TEXT:
-            break
+        text = _REFERENCE.sub(value, text)
+        if len(text) > _MOST_TEXT:
+            raise UnreadCommand(text[:80])
     return text.replace("$$", "$")
 
 
@@ -93,12 +94,13 @@ def task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
         text = (here / file).read_text(errors="replace") if is_file(here / file) else ""
         try:
             table = json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
-        except (ValueError, ConfigError):
+            tasks = [*_tasks(table, name.rpartition(":")[2])]
+        except (ValueError, ConfigError, RecursionError):
             continue
-        for task in _tasks(table, name.rpartition(":")[2]):
+        for task in tasks:
             text = "\n".join(each for each in _commands(task) if not re.fullmatch(r"[\w.]+:[\w.]+", each))
             filled = re.sub(r"\{args(?::([^}]*))?\}", lambda match: typed or match[1] or "", text)
-            if text:
+            if text and "{{" not in text:  # a template
                 return filled if filled != text else f"{text} {typed}"
     return None
 

@@ -250,3 +250,25 @@ def test_the_script_for_a_command_does_not_hide_its_package(tmp_path: Path) -> N
     with pytest.raises(TargetError) as refusal:
         in_our_words(["uv", "run", "go-train"], tmp_path)
     assert refusal.value.instead == ("go-train", ["run_go_train.py"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"A = {'x' * 1900}\nB = {'$(A)' * 9000}\ntrain:\n\tpython train.py $(B)\n", "make train"),
+        (f"A = {'$(A)' * 400}\ntrain:\n\tpython train.py $(A)\n", "make train"),
+        ("ifdef A\nB = 1\nendif\ntrain:\n\tpython train.py $(B)\n", "make train"),
+        ("train: train\n\tpython train.py $(B)\n", "make"),
+    ],
+    ids=["long", "doubled", "condition", "needs itself"],
+)
+def test_a_makefile_that_is_not_read_is_refused_at_once(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "Makefile").write_text(text)
+    with pytest.raises(TargetError):
+        in_our_words(words.split(), tmp_path)
+
+
+def test_a_file_of_tasks_without_bounds_has_none(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text('{"scripts": ' * 900 + "{}" + "}" * 900)
+    (tmp_path / "pixi.toml").write_text("[tasks\n")
+    assert in_our_words(["pixi", "run", "train"], tmp_path) is None
