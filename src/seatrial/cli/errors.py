@@ -162,12 +162,12 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         isinstance(error, UsageError) and (advice or "").startswith("seatrial run --gpus ")
     )
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
-        advice = re.sub(r"^seatrial run (?!--help)", f"seatrial {argv[0]} ", advice)
+        advice = re.sub(r"(?m)^(\(cd \S+ && )?seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
     advice = as_typed(advice, argv)
     if isinstance(error, TargetError) and advice:
         command = _with_target(*error.instead, argv) if error.instead else None
         if command is None:
-            return _with_own_options(advice, argv)
+            return "\n".join(_with_own_options(line, argv) for line in advice.split("\n"))
         return command if error.first is None else f"{error.first} && {command}"
     if isinstance(error, RunNotFoundError) and error.instead:
         typed, names = error.instead
@@ -189,6 +189,8 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
     verb = ours[0] if ours else ""
     if verb != "run" and verb not in _LIKE_RUN:
         return advice
+    if verb == "plan":
+        advice = re.sub(r"seatrial run (?=[^;&|]*…)", "seatrial plan ", advice)
     return with_own_words(advice, ours[1:], theirs, SHARE_WORDS if verb in SHARE_WORDS else (verb,))
 
 
@@ -213,18 +215,18 @@ def _with_words(argv: list[str], place: int, words: Sequence[str]) -> str:
 
 def _with_own_options(advice: str, argv: list[str]) -> str:
     """Return advice to start another target, with the typed options that it does not give itself."""
-    whole, verb = _ADVISED.match(advice), argv[0] if argv else ""
+    whole, verb = _ADVISED.search(advice), argv[0] if argv else ""
     if whole is None or verb not in ("run", *_LIKE_RUN) or whole[1] != f"seatrial {verb} ":
         return advice
     if any(word == "--image" or word.startswith("--image=") for word in shlex.split(whole[2])):
         return advice
     typed = _typed_options(argv)
-    rest = advice[len(whole[1]) :]
+    rest = advice[whole.end(1) :]
     if ["--gpus", "none"] in typed or ["--gpus=none"] in typed:  # a launcher's count does not rule out the CPU
         rest = re.sub(r"^((?:--nodes \S+ )?)--gpus \S+ ", r"\1", rest)
     names = {word.partition("=")[0] for word in rest.split()}  # also those in its comment
     own = [word for option in typed if option[0].partition("=")[0] not in names for word in option]
-    return f"{whole[1]}{shlex.join(own)}{' ' if own else ''}{rest}"
+    return f"{advice[: whole.end(1)]}{shlex.join(own)}{' ' if own else ''}{rest}"
 
 
 def _typed_options(argv: list[str]) -> list[list[str]]:

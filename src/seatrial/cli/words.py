@@ -52,7 +52,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
         at += len(words)
     if not argv[at:] or argv[at].endswith(".py"):
         return argv
-    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES
+    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES, RUNNERS
 
     python = ["python"] if words[-1] in LAUNCHER_MODULES or words[0] in PYTHON_SWITCHES else []
     if not python and argv[at].startswith("-") and argv[at] != "--":
@@ -66,6 +66,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     parts = list(typed_parts(command, known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
     behind = [words for name, words in typed_parts(argv[at + 1 : cut], known) if name and words[0] not in command]
+    behind = [] if argv[at] in RUNNERS else behind  # their own options
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
     return [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]

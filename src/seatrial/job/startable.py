@@ -21,6 +21,8 @@ LAUNCHER_MODULES = (
 #: Programs that start any program several times.
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
+#: Programs that start another one, once, as it is.
+_WRAPPERS = ("nohup", "exec", "time", "srun", "env", "stdbuf", "numactl", "nice", "taskset", "xvfb-run", "command")
 SHELLS = ("bash", "sh", "zsh", "sbatch")
 _PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -36,6 +38,8 @@ _MEETING = (
     *("master_addr", "master_port", "main_process_ip", "main_process_port", "node_rank", "machine_rank"),
     *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts", "log_dir", "redirects", "tee"),
 )
+#: Stands for the number of GPUs in a script's command.
+GPUS = "\1"
 _SWITCHES = ("standalone", "use_env", "multi_gpu")
 #: Options of accelerate, and keys of its configuration, that it sets as variables; those of FSDP in capitals.
 #: Source: accelerate/utils/launch.py.
@@ -67,9 +71,9 @@ _ACCELERATE_IDLE = (
 
 #: Programs that run a command in the project's environment → their options that a value follows.
 #: Sources: docs.astral.sh/uv/reference/cli, python-poetry.org/docs/cli, docs.conda.io.
-_RUNNERS = {
+RUNNERS = {
     "uv": ("--extra", "--group", "--only-group", "--no-group", "--python", "-p", "--env-file", "--package"),
-    **dict.fromkeys(("poetry", "pipenv", "pdm", "rye", "pixi", "hatch"), ("-e", "--environment", "-p")),
+    **dict.fromkeys(("poetry", "pipenv", "pdm", "rye", "pixi", "hatch", "npm"), ("-e", "--environment", "-p")),
     **dict.fromkeys(("conda", "mamba", "micromamba"), ("-n", "--name", "-p", "--prefix")),
 }
 
@@ -203,9 +207,9 @@ def without_runner(words: Sequence[str]) -> list[str]:
     Raises UnreadCommand: an option changes the installed packages or the folder.
     """
     rest = [*words]
-    if not rest or rest[0] not in _RUNNERS or rest[1:2] != ["run"]:
+    if not rest or rest[0] not in RUNNERS or rest[1:2] != ["run"]:
         return rest
-    valued, rest = _RUNNERS[rest[0]], rest[2:]
+    valued, rest = RUNNERS[rest[0]], rest[2:]
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--module"):
         if (option := rest.pop(0)) == "--":
             break
@@ -214,6 +218,16 @@ def without_runner(words: Sequence[str]) -> list[str]:
         rest = rest[1:] if option in valued else rest
     is_script = rest[:1] in (["-m"], ["--module"]) or (rest and rest[0].endswith(".py"))
     return ["python", *rest] if is_script else rest
+
+
+def _without_wrapper(words: list[str]) -> list[str]:
+    """Return the command behind ``nohup``, ``srun --gres=gpu:1`` and the like, which start it once."""
+    starts = (at for at, word in enumerate(words) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
+    at = next(starts, 0) if words and words[0] in _WRAPPERS else 0
+    count = re.search(r"(?: -n| --ntasks)[ =]?(\d+)", f" {shlex.join(words[:at])}")
+    if count and count[1] != "1" and words[0] == "srun":
+        raise UnreadCommand(f"srun starts it {count[1]} times")
+    return words[at:]
 
 
 def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path = Path()) -> PythonCommand | None:
@@ -233,12 +247,10 @@ def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path 
             devices = ["--gpus", str(len(value.split(","))) if value not in ("", "-1") else "none"]
         elif not name.startswith(("MASTER_", "SLURM_", "CUDA_HOME")):
             options += ["--env", f"{name}={value}"]
-    while rest and rest[0] in ("nohup", "exec", "time", "srun"):
-        del rest[0]
-    rest = without_runner(rest)
+    rest = without_runner(_without_wrapper(rest))
     program = PurePosixPath(rest[0]).name if rest else ""
-    if is_python(program):
-        del rest[0]
+    if is_python(program) or program.endswith(".py"):
+        rest = rest[is_python(program) :]
         while rest and rest[0] in PYTHON_SWITCHES:
             if rest[0] in _PYTHON_VARIABLES:
                 options += ["--env", f"{_PYTHON_VARIABLES[rest.pop(0)]}={rest[0] if rest else ''}"]
@@ -257,6 +269,18 @@ def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path 
     return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:]))
 
 
+def project_command(words: Sequence[str], exported: Sequence[str], here: Path) -> PythonCommand | None:
+    """Read a command of the project's metadata, ``net-train --lr 1``; None for others. Raises UnreadCommand."""
+    words = without_runner(words)
+    if not (called := console_script(words[0], here) if words else None):
+        return None
+    module, function, is_main, folder = called
+    if not is_main:
+        raise UnreadCommand(f"{words[0]} calls {function}() of {module}")
+    path = (f"PYTHONPATH={folder}",) if folder not in (".", "src") else ()
+    return read_command(["python", "-m", module, *words[1:]], (*exported, *path), here)
+
+
 def _launched(program: str, rest: list[str], here: Path) -> list[str]:
     """Return seatrial's options for a launcher's; remove its name and its options from ``rest``."""
     if "horovod" in program:
@@ -270,7 +294,7 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
         if name in _SWITCHES:
             continue
         value = value if sign or not rest else rest.pop(0)
-        if name in _PROCESSES and value not in ("gpu", "auto"):
+        if name in _PROCESSES and value not in ("gpu", "auto", GPUS):
             count = value
         elif name in _DEVICES and value != "all":
             count = count or str(value.count(",") + 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
-from seatrial.job.shell_scripts import first_of_shell, read_shell
+from seatrial.job.shell_scripts import ShellReading, read_shell
 from seatrial.job.startable import (
     LAUNCHER_MODULES,
     LAUNCHERS,
@@ -25,11 +25,13 @@ from seatrial.job.startable import (
     is_python,
     likely_scripts,
     module_name,
+    project_command,
     read_command,
     scripts,
     what_is_here,
     without_runner,
 )
+from seatrial.job.tasks import make_script, makefile, task_script
 from seatrial.system.text import as_typed
 
 #: runpy finds a module by the name of its file, which may have hyphens.
@@ -98,6 +100,14 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
             return command.words()
         if words[0] in SHELLS or (is_file(here / words[0]) and _is_shell(here / words[0])):
             return _in_shell(words, here).words()
+        if words[0] == "make" and (file := makefile(words, here)):
+            text, places = make_script(words, file)
+            return _one_command(shlex.join(words), file, read_shell(text, [], file.name, here, places), here).words()
+        if not is_file(here / words[0]) and (task := task_script(words[0], words[1:], here)):
+            return _one_command(words[0], here, read_shell(task, [], words[0], here), here).words()
+        called = None if is_file(here / words[0]) else console_script(words[0], here)
+        if called and called[2] and (command := project_command(words, (), here)):
+            return command.words()
     except UnreadCommand as error:
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
@@ -111,18 +121,15 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
         )
     if is_file(here / words[0]) or not (called := console_script(words[0], here)):
         return None
-    module, function, is_main, folder = called
-    if not is_main:
-        name = re.sub(r"\W", "_", words[0])
-        name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
-        raise TargetError(
-            f"{words[0]} is a command of this project, which calls {function}() of {module}; -m {module} does not",
-            run=f"seatrial run {name}",
-            instead=(words[0], [name]),
-            first=f"echo 'from {module} import {function}; {function}()' > {name}",
-        )
-    path = ("--env", f"PYTHONPATH={folder}") if folder not in (".", "src") else ()
-    return PythonCommand(path, ("-m", module), tuple(words[1:])).words()
+    module, function, _, _ = called
+    name = re.sub(r"\W", "_", words[0])
+    name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
+    raise TargetError(
+        f"{words[0]} is a command of this project, which calls {function}() of {module}; -m {module} does not",
+        run=f"seatrial run {name}",
+        instead=(words[0], [name]),
+        first=f"echo 'from {module} import {function}; {function}()' > {name}",
+    )
 
 
 def _shell_scripts(folder: Path, here: Path) -> list[str]:
@@ -144,19 +151,34 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = (here / name).read_text(errors="replace")[:_MOST_OF_YAML]
-    try:
-        started = read_shell(text, words[at + 1 :], name, here)
-    except UnreadCommand as error:
-        first = first_of_shell(text, words[at + 1 :], name, here)
-        raise _no_python(name, here / name, str(error), first) from None
-    if not started:
-        raise _no_python(name, here / name)
-    if started[1:]:
-        raise TargetError(
-            f"{name} starts Python {len(started)} times, and a run starts it once: run its commands one by one",
-            run=f"seatrial run {shlex.join(started[0].words())}",
-        )
-    return started[0]
+    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here), here)
+
+
+#: Most commands of a script that an error lists.
+_MOST_LISTED = 8
+
+
+def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> PythonCommand:
+    """Return the one command of a script. Raises TargetError for one that does more, with all that it starts."""
+    if not (reading.unread or reading.others) and [at for at, _ in reading.started] == ["."]:
+        return reading.started[0][1]
+    found = [  # without files that it makes first
+        each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
+    ]
+    found = found if len(found) <= _MOST_LISTED else found[:1]
+    runs = [f"seatrial run {shlex.join(command.words())}" for _, command in found]
+    typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
+    if not found:
+        raise _no_python(name, path, next((each for each in (reading.unread, *reading.others) if each), None))
+    count = len(reading.started)
+    message = f"{name} starts Python {'once' if count == 1 else f'{count} times'}, and a run starts it once"
+    if reading.unread:
+        message = f"{name} starts Python in more ways than seatrial reads"
+    elif reading.others or count == 1:
+        message = f"{name} does more than start Python"
+    moved = next((at for at, _ in found if at != "."), None)
+    cause = f"it also has {reading.others[0]}" if reading.others else moved and f"it starts it in {moved}"
+    raise TargetError(message, cause=reading.unread or cause, run="\n".join(typed))
 
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
@@ -271,19 +293,19 @@ def _is_shell(path: Path) -> bool:
         return _SHELL_LINE.match(file.read(100)) is not None
 
 
-def _no_python(word: str, path: Path, beyond: str | None = None, first: PythonCommand | None = None) -> TargetError:
-    """Return the error for a Makefile, or for a shell script with a command that seatrial does not read."""
-    kind, program = ("Makefile", ["make", "-f"]) if _is_makefile(path) else ("shell script", ["bash"])
-    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML])
+def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
+    """Return the error for a Makefile, or for a script that starts no Python that seatrial reads."""
+    kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
+    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML]) if path.is_file() else ""
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     several = f"; it names {', '.join(named)}" if named else ""
-    own_image = f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}"
+    is_alone = kind == "shell script" and not beyond and "python" not in text and not named
     return TargetError(
         f"{word} is a {kind}, not Python{several}",
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
-        if beyond and named
+        if beyond
         else "seatrial starts Python itself; other programs run in an existing image",
-        run=f"seatrial run {shlex.join(first.words())}" if first else None if named or "python" in text else own_image,
+        run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None,
     )
 
 
@@ -352,7 +374,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
 def _similar(word: str, names: Sequence[str]) -> list[str]:
     """Return names like the word: the same file elsewhere first, in the word's folder before others; then spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
-    same_file.sort(key=lambda name: name.partition("/")[0] != word.partition("/")[0])
+    same_file.sort(key=lambda name: -len({*Path(name).parts} & {*Path(word).parts}))
     spelled = [name for name in names if _is_spelled_alike(Path(word).stem, Path(name).stem)]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]
 

@@ -91,9 +91,10 @@ def test_the_command_to_type_keeps_the_options_that_were_typed(
     refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, run: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
+    for name in ("train.py", "b.py"):
+        (tmp_path / name).touch()
     (tmp_path / "go.sh").write_text("python train.py --lr 1\n")
-    (tmp_path / "other.sh").write_text("ls\n")
+    (tmp_path / "other.sh").write_text("python train.py\npython b.py\n")
     assert f"  fix: seatrial {run}\n" in refused("run", *shlex.split(typed))
 
 

@@ -11,7 +11,6 @@ from syrupy.assertion import SnapshotAssertion
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.shell_scripts import read_shell
-from seatrial.job.startable import UnreadCommand
 from seatrial.job.target import in_our_words, resolve_target
 from tables import cases
 
@@ -106,35 +105,25 @@ def test_a_command_that_has_no_words_of_ours_is_refused(
     for name in ("train.py", "other.py"):
         (tmp_path / name).touch()
     (tmp_path / "job.sh").write_text(text)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/train.py").touch()
     with pytest.raises(TargetError) as refusal:
         in_our_words(words.split(), tmp_path)
     assert message in refusal.value.message and cause in str(refusal.value.cause)
     assert (refusal.value.run or "") == run
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'A="a b"\npython t.py $A "$A" \'$A\' ${B:-d}/x > log.txt',
-        "A=1\nA=${A}y; B=$A:z && python t.py --n=$B # $A",
-        """A=1; A=2; python t.py "don't $A" 'q $A' "'" $A""",
-        'python t.py "$@" $1 -- $@ 2>&1 | tee x.log &',
-        'ARGS="\n  --lr 1 \\\n  --name $2\n"\npython t.py $ARGS "x $#"',
-        'A=$(dirname "$0")/../x B=`dirname $0`\npython t.py $A $B $(dirname $A/$B) "${@:2}" ${@:3}',
-        'D="$(dirname "${BASH_SOURCE[0]}")"\n: "${A:=${D}/y}"\npython t.py ${A} ${C:-$D/z} \'$(dirname $0)\'',
-        'D=a\npython t.py "$(dirname $D/b)"',
-        "A=\npython t.py ${A:-$2} ${A:-z} x${A}",
-        "PYTHONPATH=$(dirname $0)/..:$PYTHONPATH \\\n  python t.py ${@:2}",
-    ],
-)
+@cases("text")
 def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> None:
-    (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > out\n")
+    (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" end >> out\n")
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "t.sh").write_text(f"{text}\nwait\n")
     arguments = ["p q", "r"]
     subprocess.run(["bash", "t.sh", *arguments], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True)
-    [command] = read_shell(text, arguments, "t.sh", tmp_path)
-    assert ["t.py", *command.arguments] == (tmp_path / "out").read_text().splitlines()
+    reading = read_shell(text, arguments, "t.sh", tmp_path)
+    assert (reading.unread, reading.others) == (None, [])
+    words = [word for _, command in reading.started for word in ("t.py", *command.arguments, "end")]
+    assert words == (tmp_path / "out").read_text().splitlines()
 
 
 def test_a_shell_script_with_the_name_of_a_missing_script_is_suggested(tmp_path: Path) -> None:
@@ -153,8 +142,8 @@ def test_a_script_in_the_folder_that_was_named_goes_before_those_of_others(tmp_p
 
 def test_the_folder_of_a_shell_script_is_relative() -> None:
     text = 'cd "$(pwd)"\nHERE=$(cd -- "$(dirname -- "$0")/.." > /dev/null 2>&1 && pwd -P)\npython $HERE/t.py $PWD/x\n'
-    [command] = read_shell(text, [], "tools/go.sh", Path())
-    assert command.words() == ["./t.py", "--", "./x"]
+    [(folder, command)] = read_shell(text, [], "tools/go.sh", Path()).started
+    assert (folder, command.words()) == (".", ["t.py", "--", "x"])
 
 
 @pytest.mark.parametrize(
@@ -236,13 +225,21 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "A=xx\n" + "A=$A$A\n" * 60,
         "echo it's\n" + "ls\n" * 6000,
         f"B={'x' * 9000}\npython t.py {'${A:-$B}' * 1000}\n",
+        "while true; do A=$A; done\n",
+        "f() {\n  f\n}\nf\n",
+        "python $(" * 3000 + ")" * 3000 + "\n",
+        ". ./job.sh\n",
+        "if x\nfi\n",
+        "for x in 1; 2\ndone\n",
+        "case x in\n",
+        "A=(1\n",
     ],
-    ids=["doubled", "open", "defaults"],
+    ids=["doubled", "open", "defaults", "loop", "recursion", "brackets", "itself", "if", "for", "case", "array"],
 )
-def test_a_shell_script_without_bounds_is_refused_at_once(text: str) -> None:
+def test_a_shell_script_without_bounds_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.sh").write_text(text)
     began_s = time.process_time()
-    with pytest.raises(UnreadCommand):
-        read_shell(text + "python train.py $A\n", [], "", Path())
+    assert read_shell(text + "python train.py $A\n", [], "", tmp_path).unread
     assert time.process_time() - began_s < 5
 
 
@@ -262,3 +259,25 @@ def test_the_script_for_a_command_does_not_hide_its_package(tmp_path: Path) -> N
     with pytest.raises(TargetError) as refusal:
         in_our_words(["uv", "run", "go-train"], tmp_path)
     assert refusal.value.instead == ("go-train", ["run_go_train.py"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"A = {'x' * 1900}\nB = {'$(A)' * 9000}\ntrain:\n\tpython train.py $(B)\n", "make train"),
+        (f"A = {'$(A)' * 400}\ntrain:\n\tpython train.py $(A)\n", "make train"),
+        ("ifdef A\nB = 1\nendif\ntrain:\n\tpython train.py $(B)\n", "make train"),
+        ("train: train\n\tpython train.py $(B)\n", "make"),
+    ],
+    ids=["long", "doubled", "condition", "needs itself"],
+)
+def test_a_makefile_that_is_not_read_is_refused_at_once(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "Makefile").write_text(text)
+    with pytest.raises(TargetError):
+        in_our_words(words.split(), tmp_path)
+
+
+def test_a_file_of_tasks_without_bounds_has_none(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text('{"scripts": ' * 900 + "{}" + "}" * 900)
+    (tmp_path / "pixi.toml").write_text("[tasks\n")
+    assert in_our_words(["pixi", "run", "train"], tmp_path) is None

@@ -15,7 +15,8 @@ from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
-from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
+from seatrial.images.resolve.contradiction import contradiction
+from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public, written
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
 from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.wheel_files import refuse_unstartable, wrong_package
@@ -24,7 +25,6 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
-from seatrial.system.project_files import is_there, read_text
 
 #: A line that pins one release of a package, or its patch releases.
 _PINNED = re.compile(r"[\w.-]+\s*==\s*([\d.]+?)(?:\.\*)?")
@@ -131,7 +131,7 @@ class _PackageChoice:
         if isinstance(answer, Unsatisfiable) and not self.own_base:
             self._refuse_missing(answer, request)
             if not (answer.no_package or answer.no_version):
-                raise _contradiction(answer, request, self.needs)
+                raise contradiction(self.resolver, answer, request, self.needs)
         return base, resolved, self._locked(resolved, answer), self.needs
 
     def _adapted(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
@@ -227,7 +227,7 @@ class _PackageChoice:
         tried: dict[str, str] = {}
         usable: list[tuple[Base, Resolved, Lock]] = []
         at_odds: set[str] = set()
-        refusal: ConfigError | None = None
+        refused: tuple[Unsatisfiable, ResolveRequest] | None = None
         while True:
             request = self._request(resolved)
             assert request is not None
@@ -251,7 +251,7 @@ class _PackageChoice:
                 if not self.own_base:
                     self._refuse_missing(answer, request)
                 tried[request.python] = f"the packages do not fit together on Python {request.python}: {answer.cause}"
-                refusal = refusal or _contradiction(answer, request, self.needs)
+                refused = refused or (answer, request)
                 at_odds |= _requiring(answer.cause)
             if self.own_base:
                 note = f"{tried[request.python]}, and the base image has Python {request.python}"
@@ -261,8 +261,8 @@ class _PackageChoice:
             except (ConfigError, GpuContractError):
                 break
         if not usable:
-            assert refusal is not None
-            raise refusal
+            assert refused is not None
+            raise contradiction(self.resolver, *refused, self.needs)
         best = min(usable, key=lambda each: len(each[2].from_source))
         self._refuse_unbuildable(best[2], best[1])
         tried.pop(best[1].stack.python, None)
@@ -277,7 +277,7 @@ class _PackageChoice:
                 raise ConfigError(
                     f"{self._named(name)} has no wheel for Python {resolved.stack.python} or another in question",
                     cause=f"compiling it needs {_UNBUILDABLE[name]}",
-                    run=f"write {older} in {self.needs.source}",
+                    run=written([older], self.needs.source, self.needs),
                 )
 
     def _request(self, resolved: Resolved) -> ResolveRequest | None:
@@ -341,7 +341,8 @@ class _PackageChoice:
                 run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
             )
         if other := elsewhere(name):
-            cause, run = f"{name} on the index is another project", f"write {other} in {self.needs.source}"
+            cause = f"{name} on the index is another project"
+            run = written([other], self.needs.source, self.needs)
             raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
         newest = self._newest(request, name)
         wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
@@ -426,44 +427,3 @@ def _unchecked(answer: Unreachable, request: ResolveRequest, bounded: Mapping[st
     lines = [line for line in bounded.values() if re.search(r"[=~]=|<", line.replace(">=", ""))]
     listed = ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
     return (f"{answer.reason}: whether Python {request.python} has {listed} was not checked",) if lines else ()
-
-
-def _contradiction(answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> ConfigError:
-    """Name the lines that exclude each other, with their places, and whose they are."""
-    named = set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause)))
-    lines = [*request.lines, *request.constraints]
-    involved = dict.fromkeys(line for line in lines if canonicalize_name(Requirement(line).name) in named)
-    listed = "; ".join(f"{line} ({_place_of(line, needs)})" for line in list(involved)[:4])
-    ours = needs.source == "the imports"
-    change = (
-        "write requirements.txt with versions that fit" if ours else f"change one of these versions in {needs.source}"
-    )
-    return ConfigError(
-        f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else ""),
-        cause=answer.cause,
-        run=f"{change}, or name an image that has them: seatrial run --image IMAGE …",
-    )
-
-
-def _place_of(line: str, needs: Needs) -> str:
-    """Return ``requirements.txt:4`` of a line of the project; of another, why it is there."""
-    wanted = Requirement(line)
-    name = canonicalize_name(wanted.name)
-    own = {str(each.specifier) for each in needs.requirements.of(name, constraints=False)}
-    if needs.project is None or not own:
-        return "seatrial's choice" if PACKAGES.get(name) else "imported"
-    of_a_line = re.compile(r"^[^#\w]*" + name.replace("-", "[-_.]+") + r"(?![\w.-])(.*)", re.IGNORECASE)
-    versions = [each.version for each in wanted.specifier]
-    places = []
-    for source in dict.fromkeys((needs.source, "pyproject.toml", "setup.py", "setup.cfg")):
-        if not is_there(needs.project / source):
-            continue
-        try:
-            text = read_text(needs.project / source, inside=needs.project)
-        except ConfigError:
-            continue
-        for number, each in enumerate(text.splitlines(), 1):
-            if match := of_a_line.match(each):
-                places.append((not all(version in match[1] for version in versions), f"{source}:{number}"))
-    place = min(places, default=(False, needs.source), key=lambda each: each[0])[1]
-    return place if str(wanted.specifier) in own or not PACKAGES.get(name) else f"{place}; the version is seatrial's"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
@@ -17,6 +19,7 @@ from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 from seatrial.stack.rules import PARTNERS, Constraints, partner_release
+from seatrial.system.project_files import is_there, read_text
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -101,7 +104,7 @@ def resolve_frameworks(
         constraints = Constraints(
             None, python=python, python_specifier=needs.python, barred=barred or {}, source=needs.source
         )
-        stack = _or_raise(resolve(constraints, machine or TargetMachine()), constraints)
+        stack = _or_raise(constraints, machine, needs)
         extra_choices = stack.choices if stack.python != PYTHONS[0] else ()
         resolved = replace(resolved, stack=stack, choices=(*resolved.choices, *extra_choices))
     if mirror and resolved.index:
@@ -148,7 +151,7 @@ def _resolve_one(
     other = canonical_name(line) in _OTHER_RELEASES
     if requirement is None or requirement.url or other or not _known(constraints):
         return _left_to_pip(resolved, found, line, framework)
-    stack = _or_raise(resolve(constraints, machine or TargetMachine()), constraints)
+    stack = _or_raise(constraints, machine, needs)
     assert stack.requirement is not None
     assert stack.wheel is not None
     index = stack.index if not own_sources else None
@@ -257,28 +260,44 @@ def _known(constraints: Constraints) -> bool:
     return any(constraints.specifier.contains(wheel.version) for wheel in known)
 
 
-def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
+def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Needs) -> Stack:
+    found = resolve(constraints, machine or TargetMachine())
     if isinstance(found, Stack):
         return found
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
-    raise kind(found.sentence, cause=f"what works: {works}" if works else None, run=_command(found, constraints))
+    cause = f"what works: {works}" if works else None
+    raise kind(found.sentence, cause=cause, run=_command(found, constraints, machine, needs))
 
 
-def _command(found: Conflict, constraints: Constraints) -> str:
+def _command(found: Conflict, constraints: Constraints, machine: TargetMachine | None, needs: Needs) -> str:
     """Return the nearest way out of the conflict, as a command or an edit of a file."""
     if found.broken[0].rule == "torchvision":
         package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
         pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
-        return f"write {pin} in {_file_of(constraints)}"
+        if _does([pin], constraints, machine):
+            return written([pin], _file_of(constraints), needs)
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
-            return f"write {' and '.join(_lines_of(stack, way, constraints))} in {_file_of(constraints)}"
+            lines = [*_lines_of(stack, way, constraints)]
+            if _does(lines, constraints, machine):
+                return written(lines, _file_of(constraints), needs)
         if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
+    if constraints.cudnn and found.broken[0].rule == "cudnn":
+        return f"remove the line of nvidia-cudnn from {_file_of(constraints)}"
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
         return f"change that version in {_file_of(constraints)}"
     return "seatrial plan … --gpus none"
+
+
+def _does(lines: Sequence[str], constraints: Constraints, machine: TargetMachine | None) -> bool:
+    """Return whether there is a build once these lines stand in the list."""
+    changed = {each.name: public(each) for each in map(Requirement, lines)}
+    specifier, variant = changed.get(constraints.framework or "", (constraints.specifier, constraints.variant))
+    partners = {name: changed[name][0] if name in changed else own for name, own in constraints.partners.items()}
+    then = replace(constraints, specifier=specifier, variant=variant, partners=partners)
+    return isinstance(resolve(then, machine or TargetMachine()), Stack)
 
 
 def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]:
@@ -288,6 +307,27 @@ def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]
     for package in constraints.partners if "version" in way else ():
         if (release := partner_release(stack.wheel, package)) is not None:
             yield f"{package}=={release}" if release.count(".") > 1 else f"{package}=={release}.*"
+
+
+def written(lines: Sequence[str], file: str, needs: Needs) -> str:
+    """Return the edit that puts lines into a file of the project, each in the form that the file has for its package.
+
+    Poetry has ``torch = "==2.1"`` for ``torch==2.1``, ``conda list`` ``torch=2.1=pypi_0``, an environment ``pytorch``.
+    """
+    text = ""
+    if needs.project is not None and is_there(needs.project / file):
+        with suppress(ConfigError):
+            text = read_text(needs.project / file, inside=needs.project)
+    own = []
+    for line in lines:
+        name, specifier = re.fullmatch(r"([\w.-]+)(.*)", line, re.S).groups()  # type: ignore[union-attr]
+        known = "(?:py)?torch" if name == "torch" else name.replace("-", "[-_.]")
+        form = re.search(rf"(?im)^( *- *)?({known})( *= *[\"{{]|=[^=\s]+=\S+$|=)", text)
+        name, sign = form.group(2, 3) if form else (name, "")
+        poetry, conda = f'{name} = "{specifier}"', f"{name}={specifier.lstrip('=')}=pypi_0"
+        is_list = form is not None and form[1] is None and sign[1:]
+        own.append(poetry if sign[-1:] in ('"', "{") else conda if is_list else f"{name}{specifier}")
+    return f"write {' and '.join(own)} in {file}"
 
 
 def _file_of(constraints: Constraints) -> str:

@@ -7,13 +7,16 @@ import platform
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from package_indexes import Index, serving
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.resolve import check
+from seatrial.images.resolve.framework import written
 from seatrial.job.model import Target
 from seatrial.job.script import ScriptFacts
 from tables import cases
@@ -327,6 +330,34 @@ def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> 
     plan.index.has("numpy", "numpy-2.5.0-py3-none-any.whl")
     with pytest.raises(ConfigError, match=r"contradict each other on Python 3\.11: drawn==3\.8"):
         plan("drawn==3.8\nnumpy==2.5.0\n")
+
+
+def test_the_edit_for_a_contradiction_is_one_that_uv_has_resolved(plan: Any) -> None:
+    for version, needs in (("3.8", "numpy<2"), ("3.9", "numpy>=2")):
+        plan.index.has("drawn", f"drawn-{version}-py3-none-any.whl")
+        plan.index.needs[f"drawn-{version}"] = (needs,)
+    plan.index.has("numpy", "numpy-2.5.0-py3-none-any.whl")
+    fix = plan.refused("drawn==3.8\nnumpy==2.5.0\n").splitlines()[-1]
+    assert fix.startswith("write drawn==3.9 in requirements.txt, or name an image")
+    plan("drawn==3.9\nnumpy==2.5.0\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "edit"),
+    [
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^1.4"\n', 'torch = "==2.0.0" and numpy==1.26.4'),
+        ("requirements.txt", "numpy=1.19.2=py37h_0\ntorch=1.4=pypi_0\n", "torch=2.0.0=pypi_0 and numpy=1.26.4=pypi_0"),
+        ("requirements.txt", "torch==1.4\n", "torch==2.0.0 and numpy==1.26.4"),
+        ("environment.yml", "- pytorch=1.4=py3.8_cuda10\n", "pytorch==2.0.0 and numpy==1.26.4"),
+        ("environment.yml", "dependencies:\n  - pytorch=1.4\n", "pytorch==2.0.0 and numpy==1.26.4"),
+        ("setup.py", None, "torch==2.0.0 and numpy==1.26.4"),
+    ],
+)
+def test_an_edit_has_the_form_of_its_file(tmp_path: Path, file: str, text: str | None, edit: str) -> None:
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    needs = Needs(Requirements(()), file, "", project=tmp_path)
+    assert written(["torch==2.0.0", "numpy==1.26.4"], file, needs) == f"write {edit} in {file}"
 
 
 def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(plan: Any) -> None:

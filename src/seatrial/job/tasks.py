@@ -1,0 +1,120 @@
+"""Find what ``make train``, ``pixi run train`` and other names of tasks start, as the text of a shell script."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import ConfigError
+from seatrial.job.reading.modules import is_file
+from seatrial.job.startable import UnreadCommand
+
+_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+_VARIABLE = re.compile(r"(?:export\s+|override\s+)?([\w.-]+)\s*(\?|::?|\+|!)?=\s*(.*)")
+_RULE = re.compile(r"([^\s:=#][^:=#]*)::?(?!=)\s*([^=#;|]*)(?:[|;].*)?(?:#.*)?$")
+_REFERENCE = re.compile(r"\$(?:\$|\((\w+)\)|\{(\w+)\}|\(shell ([^()]*)\)|([@<^]))")
+_CONDITION = re.compile(r" *(ifn?eq|ifn?def|define)\b")
+_MOST_TEXT, _LONGEST = 100_000, 2_000
+#: What a goal needs, and its commands with their places.
+_Rule = tuple[list[str], list[tuple[str, str]]]
+
+
+def makefile(words: Sequence[str], here: Path) -> Path | None:
+    """Return the file that ``make`` reads, or None."""
+    named = [words[at + 1] for at, word in enumerate(words[:-1]) if word in ("-f", "--file")]
+    return next((here / name for name in (*named, *_MAKEFILES) if is_file(here / name)), None)
+
+
+def make_script(words: Sequence[str], file: Path) -> tuple[str, list[str]]:
+    """Return the commands of make's goals and of what they need, a line each, and the place of each line."""
+    given = dict(word.partition("=")[::2] for word in words[1:] if "=" in word)
+    rules, variables, recipe, number = dict[str, _Rule](), dict[str, str](), list[tuple[str, str]](), 1
+    for match in re.finditer(r"((?:\\\n|[^\n])*)\n?", file.read_text(errors="replace")[:_MOST_TEXT]):
+        line, place = match[1].replace("\\\n", " "), f"{file.name}:{number}: {match[1].strip()[:80]}"
+        number += match[0].count("\n")
+        if _CONDITION.match(line):
+            raise UnreadCommand(place)
+        if line.startswith("\t"):
+            recipe.append((line.strip().lstrip("@-+ "), place))
+        elif variable := _VARIABLE.fullmatch(line.strip()):
+            name, sign, value = variable.groups()
+            before, value = variables.get(name, ""), re.sub(r"(^|\s+)#.*", "", value)
+            variables[name] = f"{before} {value}" if sign == "+" else before if sign == "?" and before else value
+        elif rule := _RULE.fullmatch(line):
+            recipe = []
+            for goal in rule[1].split():
+                needs, commands = rules.get(goal, ([], recipe))
+                rules[goal] = ([*needs, *rule[2].split()], commands or recipe)
+    goals = [word for at, word in enumerate(words) if at and word[0] != "-" and "=" not in word and word in rules]
+    first = [goal for goal in rules if goal[0] != "."][:1]
+    found = [*_lines(goals or first, rules, {**variables, **given}, set())]
+    return "\n".join(f"( {text}\n)" for text, _ in found), [place for _, place in found for _ in range(2)]
+
+
+def _lines(
+    goals: Sequence[str], rules: dict[str, _Rule], variables: dict[str, str], done: set[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the commands of goals, those of what they need first, with their places."""
+    for goal in goals:
+        if goal in rules and goal not in done:
+            done.add(goal)
+            needs, recipe = rules[goal]
+            yield from _lines(needs, rules, variables, done)
+            automatic = {"@": goal, "<": next(iter(needs), ""), "^": " ".join(needs)}
+            yield from ((_filled(text, {**variables, **automatic}), place) for text, place in recipe)
+
+
+def _filled(text: str, variables: dict[str, str]) -> str:
+    """Return a recipe's line with make's variables filled in; others become the shell's."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2] or match[4]
+        found = match[0] if name is None else variables.get(name, f"${{{name}}}")
+        if len(found) > _LONGEST:
+            raise UnreadCommand(f"{name} of the Makefile")
+        return found if match[3] is None else f"$({match[3]})"
+
+    for _ in range(5):
+        text = _REFERENCE.sub(value, text)
+        if len(text) > _MOST_TEXT:
+            raise UnreadCommand(text[:80])
+    return text.replace("$$", "$")
+
+
+def task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
+    """Return the commands of a task in pixi.toml, pyproject.toml or package.json; None if there is none."""
+    from seatrial.system.project_files import parse_toml  # a task alone needs it
+
+    typed = shlex.join(arguments)
+    for file in ("pixi.toml", "pyproject.toml", "package.json"):
+        text = (here / file).read_text(errors="replace") if is_file(here / file) else ""
+        try:
+            table = json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
+            tasks = [*_tasks(table, name.rpartition(":")[2])]
+        except (ValueError, ConfigError, RecursionError):
+            continue
+        for task in tasks:
+            text = "\n".join(each for each in _commands(task) if not re.fullmatch(r"[\w.]+:[\w.]+", each))
+            filled = re.sub(r"\{args(?::([^}]*))?\}", lambda match: typed or match[1] or "", text)
+            if text and "{{" not in text:  # a template
+                return filled if filled != text else f"{text} {typed}"
+    return None
+
+
+def _tasks(table: Any, name: str) -> Iterator[Any]:
+    """Yield what tables of the name ``tasks`` or ``scripts`` have for a name."""
+    for key, value in table.items() if isinstance(table, dict) else ():
+        if key in ("tasks", "scripts") and isinstance(value, dict) and name in value:
+            yield value[name]
+        yield from _tasks(value, name)
+
+
+def _commands(task: Any) -> list[str]:
+    """Return the commands of a task in any of its forms; none for a form that names other tasks or a function."""
+    if isinstance(task, dict):
+        task = next((task[key] for key in ("cmd", "shell", "chain") if key in task), [])
+    return [task] if isinstance(task, str) else [each for each in task if isinstance(each, str)] if task else []
