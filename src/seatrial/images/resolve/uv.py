@@ -2,8 +2,11 @@
 
 uv runs in an empty folder, with its own environment and our interpreter: in a project's folder it would start the
 project's ``.venv/bin/python``. It gets no PATH: there is nothing else that it may start. Sources are never built
-(``--no-build``): a package without a wheel is excluded and listed as one that pip builds in the image. Metadata comes
-from strangers, so its memory is bounded.
+(``--no-build``): pip builds a package without a wheel in the image. Metadata comes from strangers, so its memory is
+bounded.
+
+A pin without a wheel gets a stand-in, an empty wheel of its version. Without dependencies each pin has one, so that one
+run of uv shows all that lack a wheel; with them, only those that uv named, or a stand-in would hide a contradiction.
 """
 
 from __future__ import annotations
@@ -15,23 +18,31 @@ import re
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
-from seatrial.images.resolve.wheel_metadata import metadata_wheel
+from seatrial.images.resolve.framework import is_for
+from seatrial.images.resolve.wheel_metadata import empty_wheel, metadata_wheel
 from seatrial.images.sources import PackageSource, digest_of_wheel
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 from seatrial.system.project_files import parse_toml
 
-#: A plan waits no longer than this for one answer of all indexes together; uv gives up on one request after a third.
-LIMIT_S = 15.0
+#: A plan waits no longer than this for all answers of all indexes together; a run, whose build takes minutes, longer.
+LIMIT_S, PATIENT_S = 15.0, 180.0
+#: An index that sends nothing for this long is asked again, for twice as long: uv keeps what came until then.
+_SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 2
+_FORMAT = 3
 
 #: Address space of uv, which takes 1 GB on two cores; metadata of an index may unpack to any size.
 _MOST_BYTES = 8 << 30
@@ -43,8 +54,14 @@ with contextlib.suppress(ValueError, OSError):  # macOS bounds no address space
 os.execv(argv[0], argv)
 """
 
-#: Packages without a wheel in one list.
-_MOST_EXCLUDED = 20
+#: Packages without a wheel in one list, each of which takes a run of uv.
+_MOST_EXCLUDED = 40
+
+#: For how long uv keeps pages and files of an index, whatever the index says of it.
+_KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
+
+#: Local version of a stand-in.
+_STAND_IN = "+seatrial"
 
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
@@ -57,6 +74,7 @@ _NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
 _NO_PACKAGE = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 _NO_SOLUTION = "No solution found when resolving dependencies"
+_SILENT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 
@@ -142,15 +160,22 @@ class PackageResolver(Protocol):
 
 
 class UvResolver:
-    """Resolve with the uv of this environment; locks are remembered by all that they follow from."""
+    """Resolve with the uv of this environment; locks are remembered by all that they follow from.
+
+    One resolver serves one plan: ``limit_s`` is the time of all its runs of uv together.
+    """
 
     def __init__(self, folder: Path, host: Host, *, limit_s: float = LIMIT_S) -> None:
         self.host = host
         self._folder = folder
         self._limit_s = limit_s
+        self._began: float | None = None
 
     def resolve(self, request: ResolveRequest) -> Answer:
-        """Return a remembered lock, or run uv once for each package without a wheel that it must exclude."""
+        """Return a remembered lock, or run uv.
+
+        Without dependencies, all pins without a wheel are found at once, and not whether the index has their source.
+        """
         memory = self._folder / "locks" / f"{_digest(request)}.json"
         if (lock := _remembered(memory, _FRESH_S)) is not None:
             return lock
@@ -162,56 +187,84 @@ class UvResolver:
         return answer
 
     def _resolve(self, request: ResolveRequest) -> Answer:
-        from_source: list[str] = []
+        """Run uv once for each package without a wheel whose source the index has."""
+        pins = dict(pinned(request.lines, request.python))
+        stand_ins = {} if request.dependencies else pins
+        excluded: list[str] = []
         while True:
             try:
-                answer = self._compile(request, from_source)
+                answer = self._compile(request, excluded, stand_ins)
             except CommandTimeoutError:
-                return Unreachable(f"{_shown(request)} did not answer in time")
+                return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
-            if isinstance(answer, str) and answer not in from_source and len(from_source) < _MOST_EXCLUDED:
-                from_source.append(answer)
-                continue
-            if isinstance(answer, str):
+            if not isinstance(answer, str):
+                return answer
+            name = canonicalize_name(answer)
+            if name in stand_ins or name in excluded or len(excluded) + len(stand_ins) >= _MOST_EXCLUDED + len(pins):
                 return Unsatisfiable(f"{answer} has no wheel")
-            return answer
+            if name in pins:
+                stand_ins = {**stand_ins, name: pins[name]}
+            else:
+                excluded.append(name)
 
-    def _compile(self, request: ResolveRequest, from_source: list[str]) -> Answer | str:
-        """Run uv once; return the name of a package that must be excluded, or the answer."""
+    def _late(self, request: ResolveRequest) -> Unreachable:
+        longer = f", or run it, which waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
+        again = f"the next plan goes on from what came: plan again{longer}"
+        return Unreachable(f"{_shown(request)} did not answer in time, {self._limit_s:g} s ({again})")
+
+    def _compile(self, request: ResolveRequest, excluded: list[str], stand_ins: Mapping[str, str]) -> Answer | str:
+        """Run uv once; return the name of a package without a wheel, or the answer."""
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
             folder = Path(scratch)
             (folder / "requirements.in").write_text("\n".join([*request.lines, ""]))
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
-            (folder / "excludes.txt").write_text("\n".join([*request.excluded, *from_source, ""]))
+            (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
+            (folder / "uv.toml").write_text(_configured(request.sources))
             (folder / "links").mkdir()
             digests = _write_links(folder / "links", request.links)
-            if request.preferred:
-                rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
+            for name, version in stand_ins.items():
+                file, data = empty_wheel(name, version + _STAND_IN)
+                (folder / "links" / file).write_bytes(data)
+            preferred = {**dict(request.preferred), **stand_ins}  # the release itself, where it has a wheel
+            if preferred:
+                rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in preferred.items()]
                 (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
             argv = [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), _uv(), "pip", "compile"]
             argv += ["requirements.in", "--constraints", "constraints.txt", "--excludes", "excludes.txt"]
             argv += ["--python", sys.executable, "--python-version", f"{request.python}.99"]
-            argv += ["--python-platform", _PLATFORM, "--no-build", "--no-config", "--no-header", "--quiet"]
+            argv += ["--python-platform", _PLATFORM, "--no-build", "--no-header", "--quiet"]
+            argv += ["--config-file", "uv.toml"]
             argv += ["--format", "pylock.toml", "-o", _LOCK]
             if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
                 argv += ["--index-strategy", "unsafe-best-match"]
             argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
-            argv += ["--find-links", "links"] if request.links else []
-            ended = command.run(argv, timeout_s=self._limit_s, env=self._environment(request, folder), cwd=folder)
+            argv += ["--find-links", "links"] if request.links or stand_ins else []
+            ended = self._ended(argv, request, folder)
             if ended.exit_code == 0:
-                lock = _read_lock(folder / _LOCK, from_source, digests)
+                lock = _read_lock(folder / _LOCK, excluded, digests)
                 return lock or Unreachable("uv wrote a lock that cannot be read")
-        return _refusal(ended.stderr, request)
+        return _refusal(ended.stderr.replace(_STAND_IN, ""), request)
 
-    def _environment(self, request: ResolveRequest, home: Path) -> dict[str, str]:
+    def _ended(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
+        """Run uv until it ends, again where an index was silent. Raises CommandTimeoutError: the time is up."""
+        self._began = time.monotonic() if self._began is None else self._began
+        silence_s = _SILENCE_S
+        while True:
+            left_s = max(self._limit_s - (time.monotonic() - self._began), 0.01)
+            env = self._environment(request, folder, silence_s)
+            ended = command.run(argv, timeout_s=left_s, env=env, cwd=folder)
+            if ended.exit_code == 0 or _NO_SOLUTION in ended.stderr or not _SILENT.search(ended.stderr):
+                return ended
+            silence_s *= 2
+
+    def _environment(self, request: ResolveRequest, home: Path, silence_s: int) -> dict[str, str]:
         """Translate pip's settings into uv's; addresses may hold logins, so they stand in no argument."""
         passed = {name: self.host.env[name] for name in _PASSED_ON if name in self.host.env}
         passed |= {name: value for name, value in self.host.env.items() if name.lower() in _PROXIES}
         netrc = Path(self.host.env.get("HOME") or "/nonexistent", ".netrc")
-        indexes = [each.url for each in request.sources if each.kind == "index"]
         links = [each.url for each in request.sources if each.kind == "links"]
         return {
             **({"NETRC": str(netrc)} if netrc.is_file() else {}),
@@ -219,15 +272,29 @@ class UvResolver:
             "HOME": str(home),
             "UV_CACHE_DIR": str(self._folder / "uv"),
             "UV_PYTHON_DOWNLOADS": "never",
-            "UV_HTTP_TIMEOUT": str(round(self._limit_s / 3) or 1),
+            "UV_HTTP_TIMEOUT": str(silence_s),
+            "UV_HTTP_CONNECT_TIMEOUT": str(silence_s),
             "UV_HTTP_RETRIES": "0",
             "UV_SYSTEM_CERTS": "1",
             "NO_COLOR": "1",
             **({"SSL_CERT_FILE": str(request.authorities)} if request.authorities else {}),
-            **({"UV_DEFAULT_INDEX": indexes[0]} if indexes else {"UV_NO_INDEX": "1"}),
-            **({"UV_INDEX": " ".join(indexes[1:])} if indexes[1:] else {}),
             **({"UV_FIND_LINKS": ",".join(links)} if links else {}),
         }
+
+
+def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, version) of the lines that admit one public release on this Python."""
+    for line in lines:
+        requirement = Requirement(line)
+        exact = [each for each in requirement.specifier if each.operator == "==" and not set("*+") & set(each.version)]
+        if len(exact) == len(requirement.specifier) == 1 and is_for(line, python):
+            yield canonicalize_name(requirement.name), str(Version(exact[0].version))
+
+
+def alone(request: ResolveRequest, pins: Mapping[str, str]) -> ResolveRequest:
+    """Return the question which of these pins have a wheel: its answer needs one page of an index for each."""
+    lines = tuple(f"{name}=={version}" for name, version in sorted(pins.items()))
+    return replace(request, lines=lines, constraints=(), dependencies=False, preferred=())
 
 
 def _uv() -> str:
@@ -238,6 +305,13 @@ def _uv() -> str:
         return str(find_uv_bin())
     except (ImportError, FileNotFoundError) as error:
         raise EngineUnavailableError("uv is not installed", run="pip install --force-reinstall seatrial") from error
+
+
+def _configured(sources: tuple[PackageSource, ...]) -> str:
+    """Return uv.toml with the indexes, the first one last in its order; a page serves all runs of uv of a plan."""
+    indexes = [each.url for each in sources if each.kind == "index"]
+    rows = [f"[[index]]\nurl = {json.dumps(url)}\n{_KEPT}\n" for url in indexes]
+    return "".join([*rows[1:], *(f"{row}default = true\n" for row in rows[:1])]) or "no-index = true\n"
 
 
 def _refusal(text: str, request: ResolveRequest) -> Answer | str:
@@ -284,10 +358,11 @@ def _read_lock(file: Path, from_source: list[str], digests: dict[str, str]) -> L
     """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file."""
     try:
         listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
-        packages = tuple(_package(each, digests) for each in listed)
+        packages = [_package(each, digests) for each in listed]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
         return None
-    return Lock(packages, tuple(from_source))
+    stood_in = [each.name for each in packages if each.version.endswith(_STAND_IN)]
+    return Lock(tuple(each for each in packages if each.name not in stood_in), (*stood_in, *from_source))
 
 
 def _package(row: dict[str, Any], digests: dict[str, str]) -> LockedPackage:

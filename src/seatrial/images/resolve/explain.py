@@ -1,0 +1,93 @@
+"""Explain what uv found of a project's lines: which of them are bounded, at odds with each other, or not judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.pip_format import Needs, Requirements, parsed
+from seatrial.images.resolve.framework import PACKAGES, is_for, public
+from seatrial.images.resolve.uv import ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.stack.facts import wheels
+from seatrial.stack.resolve import PYTHONS
+from seatrial.system.project_files import is_there, read_text
+
+
+def requiring(cause: str) -> set[str]:
+    """Return the packages that, by uv's explanation, require a release that others exclude: ``x==1 depends on y<2``."""
+    return set(map(canonicalize_name, re.findall(r"([A-Za-z][\w.-]*\w)(?:==\S+)? depends? on", cause)))
+
+
+def wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
+    named = set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause)))
+    return next((name for name in needs.guessed if name in {answer.no_package or "", *named}), None)
+
+
+def bounded(found: Requirements) -> dict[str, str]:
+    """Return canonical name → line of the packages with a version, known releases of frameworks left out."""
+    bounded: dict[str, str] = {}
+    for line in (*found.constraints, *found.lines):
+        requirement = parsed(line)
+        if requirement is None or requirement.url or not any(is_for(line, python) for python in PYTHONS):
+            continue
+        name = canonicalize_name(requirement.name)
+        framework = PACKAGES.get(name)
+        specifier, _ = public(requirement)
+        if framework == name and any(specifier.contains(wheel.version) for wheel in wheels(framework)):
+            continue
+        if any(each.operator != "!=" for each in specifier):
+            bounded[name] = line.partition(" --")[0]
+    return bounded
+
+
+def unchecked(answer: Unreachable, request: ResolveRequest, bounded: Mapping[str, str]) -> tuple[str, ...]:
+    """Warn that nothing was judged; name the first lines that exclude newer releases, which an old Python may need."""
+    lines = [line for line in bounded.values() if re.search(r"[=~]=|<", line.replace(">=", ""))]
+    listed = ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
+    unknown = f"whether Python {request.python} has {listed}" if lines else "which releases fit together"
+    return (f"{answer.reason}: {unknown} was not checked",)
+
+
+def contradiction(answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> ConfigError:
+    """Name the lines that exclude each other, with their places, and whose they are."""
+    named = set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause)))
+    lines = [*request.lines, *request.constraints]
+    involved = dict.fromkeys(line for line in lines if canonicalize_name(Requirement(line).name) in named)
+    listed = "; ".join(f"{line} ({place_of(line, needs)})" for line in list(involved)[:4])
+    ours = needs.source == "the imports"
+    change = (
+        "write requirements.txt with versions that fit" if ours else f"change one of these versions in {needs.source}"
+    )
+    return ConfigError(
+        f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else ""),
+        cause=answer.cause,
+        run=f"{change}, or name an image that has them: seatrial run --image IMAGE …",
+    )
+
+
+def place_of(line: str, needs: Needs) -> str:
+    """Return ``requirements.txt:4`` of a line of the project; of another, why it is there."""
+    wanted = Requirement(line)
+    name = canonicalize_name(wanted.name)
+    own = {str(each.specifier) for each in needs.requirements.of(name, constraints=False)}
+    if needs.project is None or not own:
+        return "seatrial's choice" if PACKAGES.get(name) else "imported"
+    of_a_line = re.compile(r"^[^#\w]*" + name.replace("-", "[-_.]+") + r"(?![\w.-])(.*)", re.IGNORECASE)
+    versions = [each.version for each in wanted.specifier]
+    places = []
+    for source in dict.fromkeys((needs.source, "pyproject.toml", "setup.py", "setup.cfg")):
+        if not is_there(needs.project / source):
+            continue
+        try:
+            text = read_text(needs.project / source, inside=needs.project)
+        except ConfigError:
+            continue
+        for number, each in enumerate(text.splitlines(), 1):
+            if match := of_a_line.match(each):
+                places.append((not all(version in match[1] for version in versions), f"{source}:{number}"))
+    place = min(places, default=(False, needs.source), key=lambda each: each[0])[1]
+    return place if str(wanted.specifier) in own or not PACKAGES.get(name) else f"{place}; the version is seatrial's"
