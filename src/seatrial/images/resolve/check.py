@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -27,7 +27,6 @@ from seatrial.images.resolve.uv import (
     ResolveRequest,
     Unreachable,
     Unsatisfiable,
-    alone,
     pinned,
 )
 from seatrial.images.sources import index_sources, wheels_of
@@ -123,6 +122,7 @@ class _PackageChoice:
     Attributes:
         bounded: canonical name → line of the packages with a version.
         options: Python → base image and frameworks, best first. lacking: Python → pins without a wheel for it.
+        further: requirements that lack a wheel for some Python, besides the listed pins.
         unread: what was not judged since no index answered, as a warning.
     """
 
@@ -136,6 +136,7 @@ class _PackageChoice:
     options: dict[str, tuple[Base, Resolved]] = field(default_factory=dict)
     lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    further: set[str] = field(default_factory=set)
     left_out: int = 0
 
     def made(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked, Needs]:
@@ -260,21 +261,27 @@ class _PackageChoice:
             except (ConfigError, GpuContractError):
                 break
             others[resolved.stack.python], barred[resolved.stack.python] = (base, resolved), ""
+        self.options |= others
+        self._compare(others)
+
+    def _compare(self, pythons: Collection[str]) -> None:
+        """Find what lacks a wheel for each; a Python of which no index was heard is no option."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            lacking = list(threads.map(self._without_wheels, (resolved for _, resolved in others.values())))
-        if not self.unread:
-            self.options |= others
-            self.lacking |= dict(zip(others, lacking, strict=True))
+            found = threads.map(lambda python: self._without_wheels(self.options[python][1]), pythons)
+            self.lacking |= dict(zip(pythons, found, strict=True))
+        for python in pythons if self.unread else ():
+            del self.options[python]
 
     def _without_wheels(self, resolved: Resolved) -> tuple[str, ...]:
-        """Return the listed pins without a wheel for this Python; () as well if no index answers."""
+        """Return the pins without a wheel for this Python; () as well if no index answers."""
         if (request := self._request(resolved)) is None:
             return ()
-        pins = {name: at for name, at in pinned(request.lines, request.python) if name in self.bounded}
-        answer = self.resolver.resolve(alone(request, pins)) if pins else None
-        if isinstance(answer, Unreachable):
-            self.unread = unchecked(answer, request, self.bounded)
-        return answer.from_source if isinstance(answer, Lock) else ()
+        lines = {f"{name}=={at}" for name, at in pinned(request.lines, request.python)} | self.further
+        lacking = self.resolver.lacking(request, lines)
+        if isinstance(lacking, Unreachable):
+            self.unread = unchecked(lacking, request, self.bounded)
+            return ()
+        return tuple(line.partition("==")[0] for line in lacking)
 
     def _with_wheels(self) -> tuple[Base, Resolved, Checked]:
         """Resolve for the most promising Python, and for others while one may leave less to be built from source."""
@@ -282,6 +289,7 @@ class _PackageChoice:
         locks: dict[str, Lock] = {}
         at_odds: set[str] = set()
         refusal: ConfigError | None = None
+        unheard: str | None = None
         while remaining := [python for python in self.options if python not in refused]:
             python = min(remaining, key=lambda each: len(self._missing(each, locks)))
             base, resolved = self.options[python]
@@ -292,10 +300,15 @@ class _PackageChoice:
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
                 self.unread = unchecked(answer, request, self.bounded)
-                break
+                unheard = unheard or python
+                refused[python] = f"no index answered for Python {python}"
+                continue
             if isinstance(answer, Lock):
                 hidden = at_odds & set(map(canonicalize_name, answer.from_source))  # its requirements are unknown
                 locks[python] = answer
+                if not set(answer.lacking) <= self.further:
+                    self.further |= set(answer.lacking)
+                    self._compare([each for each in self.options if each not in locks])
                 if hidden or (self.own_base and answer.from_source):
                     refused[python] = self._no_wheel(answer.from_source, python)
             else:
@@ -315,8 +328,10 @@ class _PackageChoice:
             if len(self.options) == 1 and (python in refused or locks[python].from_source):
                 self._add_other_pythons()
         else:
-            assert refusal is not None
-            raise refusal
+            if unheard is None:
+                assert refusal is not None
+                raise refusal
+            python, (base, resolved) = unheard, self.options[unheard]
         if python in locks:
             self._refuse_unbuildable(locks[python], resolved)
         better = takewhile(lambda each: each != python, self.options)

@@ -5,8 +5,8 @@ project's ``.venv/bin/python``. It gets no PATH: there is nothing else that it m
 (``--no-build``): pip builds a package without a wheel in the image. Metadata comes from strangers, so its memory is
 bounded.
 
-A pin without a wheel gets a stand-in, an empty wheel of its version. Without dependencies each pin has one, so that one
-run of uv shows all that lack a wheel; with them, only those that uv named, or a stand-in would hide a contradiction.
+A pin that has a source and no wheel gets a stand-in, an empty wheel of its version: uv then sees what others require of
+it. No other package gets one, or a stand-in without requirements would hide a contradiction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,7 +37,7 @@ from seatrial.system.host import Host
 from seatrial.system.project_files import parse_toml
 
 #: A plan waits no longer than this for all answers of all indexes together; a run, whose build takes minutes, longer.
-LIMIT_S, PATIENT_S = 15.0, 180.0
+LIMIT_S, PATIENT_S = 30.0, 180.0
 #: An index that sends nothing for this long is asked again, for twice as long: uv keeps what came until then.
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
@@ -60,9 +60,6 @@ _MOST_EXCLUDED = 40
 #: For how long uv keeps pages and files of an index, whatever the index says of it.
 _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
 
-#: Local version of a stand-in.
-_STAND_IN = "+seatrial"
-
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
 
@@ -71,6 +68,7 @@ _PLATFORM = f"{platform.machine()}-manylinux_2_35"
 
 #: uv 0.13: the texts that are read; all others are shown as they are.
 _NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NO_PACKAGE = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 _NO_SOLUTION = "No solution found when resolving dependencies"
@@ -121,10 +119,15 @@ class LockedPackage:
 
 @dataclass(frozen=True)
 class Lock:
-    """Hold versions that fit together; ``from_source`` names packages without a wheel, which pip builds."""
+    """Hold versions that fit together.
+
+    Attributes:
+        from_source: names of packages without a wheel, which pip builds. lacking: each as a requirement.
+    """
 
     packages: tuple[LockedPackage, ...]
     from_source: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,9 @@ class PackageResolver(Protocol):
     def resolve(self, request: ResolveRequest) -> Answer:
         """Resolve the request, which is for one Python."""
 
+    def lacking(self, request: ResolveRequest, lines: Collection[str]) -> tuple[str, ...] | Unreachable:
+        """Return those of the lines, each a name or a name with one release, that lack a wheel for this Python."""
+
 
 class UvResolver:
     """Resolve with the uv of this environment; locks are remembered by all that they follow from.
@@ -170,16 +176,31 @@ class UvResolver:
         self._folder = folder
         self._limit_s = limit_s
         self._began: float | None = None
+        self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of sources that are there
 
     def resolve(self, request: ResolveRequest) -> Answer:
-        """Return a remembered lock, or run uv.
+        """Return a remembered lock, or run uv."""
+        return self._remembering(request, self._resolve)
 
-        Without dependencies, all pins without a wheel are found at once, and not whether the index has their source.
+    def lacking(self, request: ResolveRequest, lines: Collection[str]) -> tuple[str, ...] | Unreachable:
+        """Find all lines without a wheel by one question: for each, the newest release up to it that has one.
+
+        A stand-in, an empty wheel of version 0, is that of a package without any.
         """
+        newest = tuple(sorted(line.replace("==", "<=") for line in lines))
+        alone = replace(request, lines=newest, constraints=(), dependencies=False, preferred=())
+        oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in newest}
+        lock = self._remembering(alone, lambda asked: self._run(asked, {}, oldest)) if lines else Lock(())
+        if isinstance(lock, Unreachable):
+            return lock
+        found = {each.name: each.version for each in lock.packages} if isinstance(lock, Lock) else {}
+        return tuple(line for line in lines if not _is_found(line, found))
+
+    def _remembering(self, request: ResolveRequest, answered: Callable[[ResolveRequest], Answer]) -> Answer:
         memory = self._folder / "locks" / f"{_digest(request)}.json"
         if (lock := _remembered(memory, _FRESH_S)) is not None:
             return lock
-        answer = self._resolve(request)
+        answer = answered(request)
         if isinstance(answer, Lock):
             _remember(memory, answer)
         elif isinstance(answer, Unreachable):
@@ -187,10 +208,22 @@ class UvResolver:
         return answer
 
     def _resolve(self, request: ResolveRequest) -> Answer:
-        """Run uv once for each package without a wheel whose source the index has."""
-        pins = dict(pinned(request.lines, request.python))
-        stand_ins = {} if request.dependencies else pins
-        excluded: list[str] = []
+        """Find the pins without a wheel first: whether the index has their source takes a run of uv for each."""
+        pins = {name: at for name, at in pinned(request.lines, request.python) if name not in request.excluded}
+        lines = [f"{name}=={at}" for name, at in pins.items()]
+        lacking = self.lacking(request, lines) if request.dependencies and len(pins) > 1 else ()
+        if isinstance(lacking, Unreachable):
+            return lacking
+        stand_ins = {name: at for name, at in pins.items() if (request.python, name, at) in self._sources}
+        if doubtful := tuple(line for line in lacking if line.partition("==")[0] not in stand_ins):
+            alone = replace(request, lines=doubtful, constraints=(), dependencies=False, preferred=())
+            if not isinstance(sources := self._run(alone, pins, stand_ins), Lock):
+                return sources
+        return self._run(request, pins, stand_ins)
+
+    def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
+        """Run uv until all packages without a wheel are known; those of ``pins`` are added to the stand-ins."""
+        excluded: dict[str, str] = {}
         while True:
             try:
                 answer = self._compile(request, excluded, stand_ins)
@@ -198,23 +231,27 @@ class UvResolver:
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
+            if isinstance(answer, Lock):
+                from_source = (*answer.from_source, *excluded)
+                return replace(answer, from_source=from_source, lacking=(*answer.lacking, *excluded.values()))
             if not isinstance(answer, str):
                 return answer
-            name = canonicalize_name(answer)
-            if name in stand_ins or name in excluded or len(excluded) + len(stand_ins) >= _MOST_EXCLUDED + len(pins):
+            name = canonicalize_name(Requirement(answer).name)
+            if name in stand_ins or name in excluded or len(excluded) >= _MOST_EXCLUDED:
                 return Unsatisfiable(f"{answer} has no wheel")
             if name in pins:
-                stand_ins = {**stand_ins, name: pins[name]}
+                stand_ins[name] = pins[name]
+                self._sources.add((request.python, name, pins[name]))
             else:
-                excluded.append(name)
+                excluded[name] = answer
 
     def _late(self, request: ResolveRequest) -> Unreachable:
         longer = f", or run it, which waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
         again = f"the next plan goes on from what came: plan again{longer}"
         return Unreachable(f"{_shown(request)} did not answer in time, {self._limit_s:g} s ({again})")
 
-    def _compile(self, request: ResolveRequest, excluded: list[str], stand_ins: Mapping[str, str]) -> Answer | str:
-        """Run uv once; return the name of a package without a wheel, or the answer."""
+    def _compile(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
+        """Run uv once; return a requirement without a wheel, or the answer."""
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
             folder = Path(scratch)
             (folder / "requirements.in").write_text("\n".join([*request.lines, ""]))
@@ -224,11 +261,11 @@ class UvResolver:
             (folder / "links").mkdir()
             digests = _write_links(folder / "links", request.links)
             for name, version in stand_ins.items():
-                file, data = empty_wheel(name, version + _STAND_IN)
+                file, data = empty_wheel(name, version)
                 (folder / "links" / file).write_bytes(data)
-            preferred = {**dict(request.preferred), **stand_ins}  # the release itself, where it has a wheel
-            if preferred:
-                rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in preferred.items()]
+                digests[hashlib.sha256(data).hexdigest()] = None
+            if request.preferred:
+                rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
                 (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
             argv = [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), _uv(), "pip", "compile"]
             argv += ["requirements.in", "--constraints", "constraints.txt", "--excludes", "excludes.txt"]
@@ -244,9 +281,9 @@ class UvResolver:
             argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._ended(argv, request, folder)
             if ended.exit_code == 0:
-                lock = _read_lock(folder / _LOCK, excluded, digests)
+                lock = _read_lock(folder / _LOCK, digests)
                 return lock or Unreachable("uv wrote a lock that cannot be read")
-        return _refusal(ended.stderr.replace(_STAND_IN, ""), request)
+        return _refusal(ended.stderr, request)
 
     def _ended(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
         """Run uv until it ends, again where an index was silent. Raises CommandTimeoutError: the time is up."""
@@ -291,10 +328,10 @@ def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
             yield canonicalize_name(requirement.name), str(Version(exact[0].version))
 
 
-def alone(request: ResolveRequest, pins: Mapping[str, str]) -> ResolveRequest:
-    """Return the question which of these pins have a wheel: its answer needs one page of an index for each."""
-    lines = tuple(f"{name}=={version}" for name, version in sorted(pins.items()))
-    return replace(request, lines=lines, constraints=(), dependencies=False, preferred=())
+def _is_found(line: str, found: Mapping[str, str]) -> bool:
+    name, _, version = line.partition("==")
+    newest = Version(found.get(canonicalize_name(name), "0"))
+    return Version(newest.public) == Version(version) if version else newest > Version("0")
 
 
 def _uv() -> str:
@@ -315,10 +352,11 @@ def _configured(sources: tuple[PackageSource, ...]) -> str:
 
 
 def _refusal(text: str, request: ResolveRequest) -> Answer | str:
-    """Read uv's error: a package to exclude, an index that cannot be read, or the reason of a conflict."""
+    """Read uv's error: a package without a wheel, an index that cannot be read, or the reason of a conflict."""
     text = _IN_URL.sub("", text)
     if no_wheel := _NO_WHEEL.search(text):
-        return no_wheel[1]
+        release = re.search(rf"\b{re.escape(no_wheel[1])}==[\w.]+(?= has no usable wheels)", " ".join(text.split()))
+        return release[0] if release else no_wheel[1]
     if _LOGIN.search(text):
         return Unreachable(f"{_shown(request)} asks for a login: put it in seatrial.toml, [image] index_url")
     if _NO_SOLUTION not in text:
@@ -344,9 +382,9 @@ def _shown(request: ResolveRequest) -> str:
     return request.sources[0].shown if request.sources else "the folder of wheels"
 
 
-def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str]:
+def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str | None]:
     """Write the metadata of these wheels for uv; return the digests of what it reads → those of the wheels."""
-    digests = {}
+    digests: dict[str, str | None] = {}
     for path in wheels:
         data = metadata_wheel(path) or b""  # nothing: uv then names the wheel, and gives up
         (folder / path.name).write_bytes(data)
@@ -354,23 +392,31 @@ def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str]:
     return digests
 
 
-def _read_lock(file: Path, from_source: list[str], digests: dict[str, str]) -> Lock | None:
-    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file."""
+def _read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
+    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file.
+
+    Args:
+        digests: those that uv found in a folder → those of the real wheels; None for a stand-in.
+    """
     try:
         listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
         packages = [_package(each, digests) for each in listed]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
         return None
-    stood_in = [each.name for each in packages if each.version.endswith(_STAND_IN)]
-    return Lock(tuple(each for each in packages if each.name not in stood_in), (*stood_in, *from_source))
+    stood_in = [each for each in packages if each.sha256 == ("",)]
+    lines = [f"{each.name}=={each.version}" for each in stood_in]
+    found = tuple(each for each in packages if each not in stood_in)
+    return Lock(found, tuple(each.name for each in stood_in), tuple(lines))
 
 
-def _package(row: dict[str, Any], digests: dict[str, str]) -> LockedPackage:
+def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPackage:
+    """Read one row; a package that has a stand-in alone has the hash ""."""
     wheels = row.get("wheels", [])
     sizes = [wheel["size"] for wheel in wheels if isinstance(wheel.get("size"), int)]
-    hashes = (wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {}))
-    real = tuple(sorted({digests.get(each, each) for each in hashes}))
-    return LockedPackage(row["name"], row["version"], real, max(sizes, default=None))
+    hashes = [wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})]
+    real = {digests.get(each, each) for each in hashes}
+    known = tuple(sorted(each for each in real if each is not None))
+    return LockedPackage(row["name"], row["version"], known or ("",) * (None in real), max(sizes, default=None))
 
 
 def _digest(request: ResolveRequest) -> str:
@@ -389,7 +435,7 @@ def _remembered(file: Path, fresh_s: float) -> Lock | None:
         if not 0 <= time.time() - float(data["at"]) <= fresh_s:
             return None
         rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
-        return Lock(tuple(rows), tuple(map(str, data["from_source"])))
+        return Lock(tuple(rows), tuple(map(str, data["from_source"])), tuple(map(str, data["lacking"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
