@@ -105,9 +105,10 @@ def read_list(file: Path, project: Path) -> Requirements:
     """
     lines = [_EXPLICIT.sub(r"\1=\2=\3", line.strip()) for line in text_of(file, project).splitlines()]
     lines = [line for line in lines if line != "@EXPLICIT"]
-    matches = [_EXPORTED.fullmatch(line) for line in lines if line and not line.startswith("#")]
-    found = [match for match in matches if match is not None]
-    if not found or len(found) < len(matches):
+    lines = [line for line in lines if line and not line.startswith("#")]
+    found = [match for line in lines if (match := _EXPORTED.fullmatch(line))]
+    others = [line for line in lines if not _EXPORTED.fullmatch(line)]
+    if len(found) <= len(others):
         return read_requirements(file, project)
     pinned = [match[2] for match in found if match[1] == "python"]
     python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
@@ -115,7 +116,9 @@ def read_list(file: Path, project: Path) -> Requirements:
         f"{name}=={version}" if build == "pypi_0" else as_pip_has_it(f"{name}={version}")
         for name, version, build in (match.groups() for match in found if match[1] != "python")
     )
-    return Requirements(tuple(checked_requirement(line, file.name) for line in listed if line), python=python)
+    return Requirements(
+        tuple(checked_requirement(line, file.name) for line in (*listed, *others) if line), python=python
+    )
 
 
 def as_pip_has_it(item: str) -> str | None:

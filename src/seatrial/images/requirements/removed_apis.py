@@ -70,22 +70,16 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
                 yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 
 
-def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
-    """Return the needs with releases old enough for the code and the pins; () if no release is too new.
-
-    Only a release that the project leaves open is chosen here.
-    """
+def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str]]:
+    """Yield (``torch<2.6``, why) for each release that the project leaves open and that its code is too old for."""
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
     keras = ((name, first, f"{where} imports {module}") for name, first, where, module in _old_keras(script))
     for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
-            held = needs.requirements.plus(constraints=(f"{name}<{since}",))
-            needs = needs.changed(held, why=f"{name}<{since}, as {why}")
+            yield f"{name}<{since}", f"as {why}"
             names.add(name)
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
-        held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last release that builds on newer Pythons
-        needs = needs.changed(held, why=f"pyyaml<5.4, as {where} names no Loader")
-    return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
+        yield "pyyaml<5.4", f"as {where} names no Loader"  # the last release that builds on newer Pythons
 
 
 def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:

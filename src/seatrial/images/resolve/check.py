@@ -27,7 +27,6 @@ from seatrial.images.resolve.uv import (
     ResolveRequest,
     Unreachable,
     Unsatisfiable,
-    pinned,
 )
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
@@ -273,15 +272,14 @@ class _PackageChoice:
             del self.options[python]
 
     def _without_wheels(self, resolved: Resolved) -> tuple[str, ...]:
-        """Return the pins without a wheel for this Python; () as well if no index answers."""
+        """Return the packages without a wheel for this Python; () as well if no index answers."""
         if (request := self._request(resolved)) is None:
             return ()
-        lines = {f"{name}=={at}" for name, at in pinned(request.lines, request.python)} | self.further
-        lacking = self.resolver.lacking(request, lines)
+        lacking = self.resolver.lacking(request, self.further)
         if isinstance(lacking, Unreachable):
             self.unread = unchecked(lacking, request, self.bounded)
             return ()
-        return tuple(line.partition("==")[0] for line in lacking)
+        return tuple(Requirement(line).name for line in lacking)
 
     def _with_wheels(self) -> tuple[Base, Resolved, Checked]:
         """Resolve for the most promising Python, and for others while one may leave less to be built from source."""
@@ -350,7 +348,8 @@ class _PackageChoice:
         """Raise ConfigError for a listed release without a wheel whose source needs more than a C compiler."""
         for name in map(canonicalize_name, lock.from_source):
             if name in _UNBUILDABLE and name in self.bounded and not self.own_base:
-                older = self.bounded[name].replace("==", ">=")
+                old = {*_UNBUILDABLE, "numpy"} & set(map(canonicalize_name, lock.from_source)) & self.bounded.keys()
+                older = " and ".join(sorted(self.bounded[each].replace("==", ">=") for each in old))
                 raise ConfigError(
                     f"{self._named(name)} has no wheel for Python {resolved.stack.python} or another in question",
                     cause=f"compiling it needs {_UNBUILDABLE[name]}",
@@ -378,10 +377,10 @@ class _PackageChoice:
 
     def _answer(self, request: ResolveRequest) -> Answer:
         answer = self.resolver.resolve(preferring(self.resolver, request))
-        if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in OF_TORCH:
-            return self.resolver.resolve(
-                replace(request, excluded=(*request.excluded, *OF_TORCH))
-            )  # only PyTorch's index has this build
+        name = (answer.no_package or answer.no_version) if isinstance(answer, Unsatisfiable) else None
+        own_build = any(re.match(rf"{name} *==.*\da0$", line) for line in request.lines)  # of NVIDIA's containers
+        if name in OF_TORCH and not own_build:  # only PyTorch's index has this build
+            return self.resolver.resolve(replace(request, excluded=(*request.excluded, *OF_TORCH)))
         return answer
 
     def _demanded(self, request: ResolveRequest) -> str | None:
@@ -422,7 +421,8 @@ class _PackageChoice:
             raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
         newest = self._newest(request, name)
         wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
-        closest = self._newest(request, f"{name}<={wanted[1]}") if wanted else None  # 4.27.0, of 4.27.0.dev0
+        nearby = (f"{name}=={wanted[1]}.*", f"{name}<={wanted[1]}") if wanted else ()  # 4.27.0, of 4.27.0.dev0
+        closest = next(filter(None, (self._newest(request, line) for line in nearby)), None)
         raise ConfigError(
             f"{line}: the package index has no such version",
             cause=f"the newest is {newest}" if newest else None,

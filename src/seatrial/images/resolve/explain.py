@@ -58,10 +58,11 @@ def contradiction(answer: Unsatisfiable, request: ResolveRequest, needs: Needs) 
     lines = [*request.lines, *request.constraints]
     involved = dict.fromkeys(line for line in lines if canonicalize_name(Requirement(line).name) in named)
     listed = "; ".join(f"{line} ({place_of(line, needs)})" for line in list(involved)[:4])
-    ours = needs.source == "the imports"
-    change = (
-        "write requirements.txt with versions that fit" if ours else f"change one of these versions in {needs.source}"
-    )
+    change = f"change one of these versions in {needs.source}"
+    if needs.source == "the imports":
+        change = "write requirements.txt with versions that fit"
+    elif dead := re.search(r"\b([\w.-]+)==([\w.]+) has no wheels with a matching", answer.cause):
+        change = f"write {dead[1]}>={dead[2]} in {needs.source}"
     return ConfigError(
         f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else ""),
         cause=answer.cause,

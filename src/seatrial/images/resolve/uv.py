@@ -38,7 +38,7 @@ from seatrial.system.project_files import parse_toml
 
 #: A plan waits no longer than this for all answers of all indexes together; a run, whose build takes minutes, longer.
 LIMIT_S, PATIENT_S = 30.0, 180.0
-#: An index that sends nothing for this long is asked again, for twice as long: uv keeps what came until then.
+#: An index that sends nothing for this long is requested again, for twice as long: uv keeps what came until then.
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
@@ -161,8 +161,8 @@ class PackageResolver(Protocol):
     def resolve(self, request: ResolveRequest) -> Answer:
         """Resolve the request, which is for one Python."""
 
-    def lacking(self, request: ResolveRequest, lines: Collection[str]) -> tuple[str, ...] | Unreachable:
-        """Return those of the lines, each a name or a name with one release, that lack a wheel for this Python."""
+    def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
+        """Return what lacks a wheel for this Python, of the lines with an upper bound and of further requirements."""
 
 
 class UvResolver:
@@ -182,19 +182,26 @@ class UvResolver:
         """Return a remembered lock, or run uv."""
         return self._remembering(request, self._resolve)
 
-    def lacking(self, request: ResolveRequest, lines: Collection[str]) -> tuple[str, ...] | Unreachable:
+    def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
         """Find all lines without a wheel by one question: for each, the newest release up to it that has one.
 
         A stand-in, an empty wheel of version 0, is that of a package without any.
         """
-        newest = tuple(sorted(line.replace("==", "<=") for line in lines))
-        alone = replace(request, lines=newest, constraints=(), dependencies=False, preferred=())
-        oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in newest}
-        lock = self._remembering(alone, lambda asked: self._run(asked, {}, oldest)) if lines else Lock(())
+        bounded = {line: newest for line in request.lines if (newest := _up_to(line)) and is_for(line, request.python)}
+        questions = {**bounded, **{line: _up_to(line) or line for line in further}}
+        lines = tuple(sorted(questions.values()))
+        alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=())
+        oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in lines}
+        lock = self._remembering(alone, lambda request: self._run(request, {}, oldest)) if questions else Lock(())
         if isinstance(lock, Unreachable):
             return lock
         found = {each.name: each.version for each in lock.packages} if isinstance(lock, Lock) else {}
-        return tuple(line for line in lines if not _is_found(line, found))
+        wanted = ((canonicalize_name(Requirement(line).name), Requirement(line).specifier) for line in questions)
+        return tuple(
+            f"{name}{specifier}"
+            for name, specifier in wanted
+            if name not in found or not specifier.contains(Version(found[name]).public, prereleases=True)
+        )
 
     def _remembering(self, request: ResolveRequest, answered: Callable[[ResolveRequest], Answer]) -> Answer:
         memory = self._folder / "locks" / f"{_digest(request)}.json"
@@ -210,12 +217,12 @@ class UvResolver:
     def _resolve(self, request: ResolveRequest) -> Answer:
         """Find the pins without a wheel first: whether the index has their source takes a run of uv for each."""
         pins = {name: at for name, at in pinned(request.lines, request.python) if name not in request.excluded}
-        lines = [f"{name}=={at}" for name, at in pins.items()]
-        lacking = self.lacking(request, lines) if request.dependencies and len(pins) > 1 else ()
+        lacking = self.lacking(request) if request.dependencies and len(pins) > 1 else ()
         if isinstance(lacking, Unreachable):
             return lacking
         stand_ins = {name: at for name, at in pins.items() if (request.python, name, at) in self._sources}
-        if doubtful := tuple(line for line in lacking if line.partition("==")[0] not in stand_ins):
+        names = {Requirement(line).name for line in lacking} & pins.keys() - stand_ins.keys()
+        if doubtful := tuple(f"{name}=={pins[name]}" for name in sorted(names)):
             alone = replace(request, lines=doubtful, constraints=(), dependencies=False, preferred=())
             if not isinstance(sources := self._run(alone, pins, stand_ins), Lock):
                 return sources
@@ -328,10 +335,17 @@ def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
             yield canonicalize_name(requirement.name), str(Version(exact[0].version))
 
 
-def _is_found(line: str, found: Mapping[str, str]) -> bool:
-    name, _, version = line.partition("==")
-    newest = Version(found.get(canonicalize_name(name), "0"))
-    return Version(newest.public) == Version(version) if version else newest > Version("0")
+def _up_to(line: str) -> str | None:
+    """Return the line without its lower bounds, ``numpy<=1.19.2`` of ``numpy==1.19.2``; None if it has no upper one."""
+    requirement, upper = Requirement(line), list[str]()
+    for each in requirement.specifier:
+        if each.operator.startswith("<"):
+            upper.append(str(each))
+        elif each.operator == "~=" or each.version.endswith(".*"):
+            upper += [f"<={each.version.rpartition('.')[0]}.999999"] * (each.operator != "!=")
+        elif each.operator == "==":
+            upper.append(f"<={Version(each.version).public}")
+    return f"{canonicalize_name(requirement.name)}{','.join(upper)}" if upper else None
 
 
 def _uv() -> str:

@@ -88,6 +88,15 @@ def test_pin_without_a_wheel_is_built_if_other_packages_need_a_newer_python(plan
     assert plan.chosen("from source") == ["numpy==1.17.4"]
 
 
+def test_what_no_python_has_a_wheel_of_does_not_decide(plan: Any) -> None:
+    """The first Python is kept, and no other one is resolved for a package without any wheel."""
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
+    plan.index.needs["trainer-1.0"] = ("old-source",)
+    assert plan("trainer==1.0\nplain==1.0\n").base == "python:3.11-slim-bookworm"
+    assert plan.chosen("from source") == ["old-source"]
+    assert plan("numpy~=1.17.2\nold-source==0.7.2\n").base == "python:3.8-slim-bookworm"
+
+
 def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Any) -> None:
     made = plan("numpy==1.17.4\n", base="python:3.12-bookworm")
     assert made.base == "python:3.12-bookworm"
@@ -127,8 +136,8 @@ def test_a_slow_index_gives_the_plan_of_a_quick_one(plan: Any) -> None:
     assert plan("numpy==1.17.4\nplain==1.0\nold-source==0.7.2\n") == slow
 
 
-def test_what_came_in_time_is_kept_and_the_rest_is_said_each_time(plan: Any) -> None:
-    """The second page is asked for when the first has come."""
+def test_what_came_in_time_is_kept_and_the_rest_is_stated_each_time(plan: Any) -> None:
+    """The second page is requested when the first has come."""
     plan.index.needs["plain-1.0"] = ("six",)
     plan.index.delay_s, plan.limit_s = 1.2, 1.8
     for _ in range(2):
@@ -254,6 +263,17 @@ def test_an_older_pyyaml_is_taken_for_code_of_its_time_where_it_fits(
     assert re.findall(r"pyyaml==(\S+)", "\n".join(made.context_texts.values())) == constraints
 
 
+def test_a_bound_of_the_code_that_does_not_fit_leaves_the_others(plan: Any) -> None:
+    torch_releases(plan.index)
+    plan.index.has("pyyaml", "pyyaml-5.3.1-py3-none-any.whl", "pyyaml-6.0-py3-none-any.whl")
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
+    plan.index.needs["trainer-1.0"] = ("pyyaml>=5.4",)
+    old = {"yaml.load": "train.py:2 yaml.load(…)", "torchvision.transforms.functional_tensor": "train.py:3"}
+    made = plan("pyyaml\ntrainer\ntorch\n", ScriptFacts(modules=old, imports=("torch",)))
+    assert made.stack["torch"] == "2.1.2"
+    assert re.findall(r"pyyaml==(\S+)", "\n".join(made.context_texts.values())) == ["6.0"]
+
+
 def test_dependency_without_a_wheel_is_built_in_the_image(plan: Any) -> None:
     plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
     plan.index.needs["trainer-1.0"] = ("old-source",)
@@ -360,7 +380,33 @@ def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> 
 
 def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(plan: Any) -> None:
     plan.index.has("scipy", "scipy-1.2.1.tar.gz")
+    plan.index.has("numpy", "numpy-1.15.0.zip")
     with pytest.raises(ConfigError, match=r"scipy==1\.2\.1 \(requirements\.txt\) has no wheel") as refusal:
-        plan("scipy==1.2.1\nplain\n")
+        plan("scipy==1.2.1\nplain\nnumpy==1.15.0\n")
     assert refusal.value.cause == "compiling it needs Fortran and BLAS"
-    assert refusal.value.run == "write scipy>=1.2.1 in requirements.txt"
+    assert refusal.value.run == "write numpy>=1.15.0 and scipy>=1.2.1 in requirements.txt"
+
+
+def test_a_release_of_which_only_old_wheels_are_there_names_the_line_to_write(plan: Any) -> None:
+    plan.index.wheels("seen", "3.4.4.19", "35 36 37")
+    assert "write seen>=3.4.4.19 in requirements.txt" in plan.refused("seen==3.4.4.19\nplain\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"), [("seen==4.1.1", "seen==4.1.1.26"), ("torch==1.2.0a0+afb7a16", "the package index has no such")]
+)
+def test_a_version_that_no_index_has_is_refused_with_the_nearest(plan: Any, line: str, named: str) -> None:
+    torch_releases(plan.index)
+    for version in ("3.4.18.65", "4.1.1.26", "5.0.0.93"):
+        plan.index.has("seen", f"seen-{version}-py3-none-any.whl")
+    assert named in plan.refused(f"{line}\nplain==1.0\n")
+
+
+def test_a_label_of_a_cluster_or_distribution_is_left_out(plan: Any) -> None:
+    assert plan("plain==1.0+computecanada\nsix==1.17.0-unsupported\npkg-resources==0.0.0\n").warnings == ()
+    assert plan.chosen("packages") == ["plain==1.0, six==1.17.0"]
+
+
+def test_a_line_of_pips_form_in_a_list_of_conda_is_read(plan: Any) -> None:
+    made = plan("numpy=1.17.4=py38h\npip=19.3=py38\npython=3.8.1=h1\nplain==1.0\n")
+    assert made.base == "python:3.8-slim-bookworm" and "plain==1.0" in plan.chosen("packages")[0]
