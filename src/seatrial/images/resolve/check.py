@@ -264,7 +264,7 @@ class _PackageChoice:
         self._compare(others)
 
     def _compare(self, pythons: Collection[str]) -> None:
-        """Find what lacks a wheel for each; a Python of which no index was heard is no option."""
+        """Find what lacks a wheel for each; one of which no index answers is not an option."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = threads.map(lambda python: self._without_wheels(self.options[python][1]), pythons)
             self.lacking |= dict(zip(pythons, found, strict=True))

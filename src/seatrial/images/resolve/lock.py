@@ -55,17 +55,17 @@ def lock_packages(
     further = (PackageSource(resolved.index),) if resolved.index else ()
     answer: Answer = lock
     for builds, sources in ((True, further), *(((False, ()),) if further else ())):
-        asked = replace(
+        question = replace(
             request,
             lines=bare(found.lines, builds=builds),
             constraints=bare(found.constraints, builds=builds),
             sources=(*request.sources, *sources),
             excluded=(),
         )
-        asked = preferring(resolver, asked)
-        answer = resolver.resolve(asked)
-        if isinstance(answer, Lock) and asked.preferred:
-            return _by_layer(found, answer, frozenset(name for name, _ in asked.preferred), hashed=builds)
+        question = preferring(resolver, question)
+        answer = resolver.resolve(question)
+        if isinstance(answer, Lock) and question.preferred:
+            return _by_layer(found, answer, frozenset(name for name, _ in question.preferred), hashed=builds)
     return answer if isinstance(answer, Unreachable) else None
 
 

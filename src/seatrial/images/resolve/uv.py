@@ -57,7 +57,7 @@ os.execv(argv[0], argv)
 #: Packages without a wheel in one list, each of which takes a run of uv.
 _MOST_EXCLUDED = 40
 
-#: For how long uv keeps pages and files of an index, whatever the index says of it.
+#: For how long uv keeps pages and files of an index, also where the index allows less.
 _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
 
 #: The name that uv wants for a lock.
