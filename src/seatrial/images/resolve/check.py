@@ -287,7 +287,6 @@ class _PackageChoice:
         locks: dict[str, Lock] = {}
         at_odds: set[str] = set()
         refusal: ConfigError | None = None
-        unheard: str | None = None
         while remaining := [python for python in self.options if python not in refused]:
             python = min(remaining, key=lambda each: len(self._missing(each, locks)))
             base, resolved = self.options[python]
@@ -298,9 +297,11 @@ class _PackageChoice:
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
                 self.unread = unchecked(answer, request, self.bounded)
-                unheard = unheard or python
-                refused[python] = f"no index answered for Python {python}"
-                continue
+                python = min(
+                    locks.keys() - refused.keys(), key=lambda each: len(locks[each].from_source), default=python
+                )
+                base, resolved = self.options[python]
+                break
             if isinstance(answer, Lock):
                 hidden = at_odds & set(map(canonicalize_name, answer.from_source))  # its requirements are unknown
                 locks[python] = answer
@@ -326,10 +327,8 @@ class _PackageChoice:
             if len(self.options) == 1 and (python in refused or locks[python].from_source):
                 self._add_other_pythons()
         else:
-            if unheard is None:
-                assert refusal is not None
-                raise refusal
-            python, (base, resolved) = unheard, self.options[unheard]
+            assert refusal is not None
+            raise refusal
         if python in locks:
             self._refuse_unbuildable(locks[python], resolved)
         better = takewhile(lambda each: each != python, self.options)
@@ -342,6 +341,8 @@ class _PackageChoice:
         return locks[python].from_source if python in locks else self.lacking[python]
 
     def _no_wheel(self, names: tuple[str, ...], python: str) -> str:
+        if not names:
+            return f"no index answered for Python {python}"
         return f"{self._named(names[0])} has no wheel for Python {python}"
 
     def _refuse_unbuildable(self, lock: Lock, resolved: Resolved) -> None:
