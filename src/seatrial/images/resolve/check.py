@@ -297,9 +297,8 @@ class _PackageChoice:
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
                 self.unread = unchecked(answer, request, self.bounded)
-                python = min(
-                    locks.keys() - refused.keys(), key=lambda each: len(locks[each].from_source), default=python
-                )
+                known = [each for each in locks if each not in refused]
+                python = min(known, key=lambda each: len(locks[each].from_source), default=python)
                 base, resolved = self.options[python]
                 break
             if isinstance(answer, Lock):
