@@ -24,7 +24,8 @@ class Index:
 
     Attributes:
         projects: name → files. needs: ``name-version`` → requirements. html: pages as HTML.
-        login: ``user:password`` that it requires. delay_s: before each answer.
+        login: ``user:password`` that it requires. delay_s: before each answer. forgotten: paths whose first request
+            gets no answer.
         broken: body and content type sent in place of every page.
     """
 
@@ -35,6 +36,7 @@ class Index:
         self.html = False
         self.login: str | None = None
         self.delay_s = 0.0
+        self.forgotten: set[str] = set()
         self.broken: tuple[bytes, str] | None = None
         self.requested: list[str] = []
         self.port = 0
@@ -119,6 +121,9 @@ def serving() -> Iterator[Index]:
                 return
             index.requested.append(self.path)
             time.sleep(index.delay_s)
+            if self.path in index.forgotten:
+                index.forgotten.remove(self.path)
+                time.sleep(300)
             name = self.path.rstrip("/").rpartition("/")[2]
             wanted = index.login and "Basic " + base64.b64encode(index.login.encode()).decode()
             if name in index.bodies:

@@ -37,7 +37,7 @@ from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.on_framework_image import kept_packages, onto_framework_image
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import check_code, held_back, is_below
+from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
@@ -186,11 +186,30 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
 def _as_the_code_needs(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
-    """Choose packages, with a framework of the code's age if there is one for this machine."""
-    for held in held_back(script, needs):
+    """Choose packages, with a framework of the code's age if there is one for this machine.
+
+    A bound of the code that fits nothing is left out, and the others are kept.
+    """
+
+    def chosen(bounds: Iterable[tuple[str, str]], held: Needs = needs) -> tuple[Base, Resolved, Checked, Needs]:
+        for bound, why in bounds:
+            held = held.changed(held.requirements.plus(constraints=(bound,)), why=f"{bound}, {why}")
+        return _with_what_they_bring(job, script, held, machine, resolver)
+
+    bounds = tuple(bounds_of_code(script, needs))
+    for fitted in transformers_for_torch(needs):
         with suppress(ConfigError, GpuContractError):
-            return _with_what_they_bring(job, script, held, machine, resolver)
-    return _with_what_they_bring(job, script, needs, machine, resolver)
+            return chosen(bounds, fitted)
+    if not bounds:
+        return chosen(())
+    with suppress(ConfigError, GpuContractError):
+        return chosen(bounds)
+    kept: list[tuple[str, str]] = []
+    for bound in bounds if len(bounds) > 1 else ():
+        with suppress(ConfigError, GpuContractError):
+            chosen((*kept, bound))
+            kept.append(bound)
+    return chosen(kept)
 
 
 def _with_what_they_bring(

@@ -87,7 +87,7 @@ def resolve_frameworks(
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
     if python:  # a list may have one release of a framework for each
-        found = replace(found, lines=tuple(line for line in found.lines if _is_for(line, python)))
+        found = replace(found, lines=tuple(line for line in found.lines if is_for(line, python)))
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
@@ -350,7 +350,7 @@ def framework_place(found: Requirements) -> int | None:
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
 
 
-def _is_for(line: str, python: str) -> bool:
+def is_for(line: str, python: str) -> bool:
     """Return True if the line has no marker, or its marker is true on this Python."""
     marker = requirement.marker if (requirement := parsed(line)) else None
     return marker is None or marker.evaluate(
