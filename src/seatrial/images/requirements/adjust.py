@@ -29,7 +29,7 @@ def installable(needs: Needs) -> Needs:
     Lists name modules of Python itself at times; the index has nothing by that name, or something else. horovod does
     not build, and seatrial has a stand-in for it (seatrial.compat).
     """
-    needs = _of_an_index(_without_python(needs))
+    needs = _without_pages(_of_an_index(_without_python(needs)))
     if standard := list(filter(_is_standard_module, needs.requirements.lines)):
         what = "a module" if len(standard) == 1 else "modules"
         note = (
@@ -58,6 +58,16 @@ def _of_an_index(needs: Needs) -> Needs:
         notes.append(f"left out: {', '.join(out)}")
     note = f"{needs.source} names files of the machine that it was made on: {'; '.join(notes)}"
     return needs.with_lines(filter(None, (own.get(line, line) for line in lines)), warning=note)
+
+
+def _without_pages(needs: Needs) -> Needs:
+    """Leave out addresses of wheels for the author's torch, where a table has those for the plan's."""
+    found, hosts = needs.requirements, table("source_builds")["hosts"]
+    theirs = [each for each in found.options if any(f"//{host}/" in each for host in hosts)]
+    if not theirs:
+        return needs
+    options = tuple(each for each in found.options if each not in theirs)
+    return needs.changed(replace(found, options=options), why=f"{', '.join(theirs)} follows the plan's torch")
 
 
 def _listed(names: Iterable[str | None]) -> str:

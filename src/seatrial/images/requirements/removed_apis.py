@@ -10,9 +10,10 @@ from packaging.version import InvalidVersion, Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.facts import Framework, table, wheels
+from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import Candidate, Constraints, code_for_every_gpu
 
@@ -65,8 +66,8 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
             yield _OldCode(row["framework"], row["since"], shown, "", row["fix"])
     for line in found.lines:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
-            pinned = _pinned(line)
-            if "before" not in row or (pinned and not _reaches(pinned, row["before"])):
+            wanted = parsed(line)
+            if "before" not in row or (wanted and not wanted.url and is_below(wanted.specifier, row["before"])):
                 yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 
 
@@ -85,7 +86,15 @@ def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
         held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last release that builds on newer Pythons
         needs = needs.changed(held, why=f"pyyaml<5.4, as {where} names no Loader")
-    return (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
+    by_code = (needs,) if any("<" in line for line in needs.requirements.constraints) else ()
+    fitting = min(
+        ((Version(most), most, line) for line in needs.requirements.lines if (most := newest_torch(line))), default=None
+    )
+    if fitting is None or "torch" in names or not _reaches(TORCH_VERSION, fitting[1]):
+        return by_code
+    with_wheels = needs.requirements.plus(constraints=(f"torch<{fitting[1]}",))
+    why = f"torch<{fitting[1]}, the newest that {fitting[2]} is known to fit"
+    return (needs.changed(with_wheels, why=why), *by_code)
 
 
 def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:

@@ -15,6 +15,8 @@ from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.source_builds import SourceBuild
+from seatrial.images.resolve.builds import builds_of, refuse_unbuildable
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
 from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
@@ -38,12 +40,14 @@ class Checked:
 
     Attributes:
         locked: what is installed by hash; None if pip resolves everything.
+        builds: what pip builds from source.
     """
 
     lock: Lock | None = None
     locked: Locked | None = None
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
+    builds: tuple[SourceBuild, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,24 +88,17 @@ def resolve_packages(
     """
     base, resolved = choose(barred, needs)
     if resolver is None:
-        return base, resolved, Checked(), needs
-    return _PackageChoice(resolver, job, needs, barred, choose, own_base).made(base, resolved)
+        return base, resolved, Checked(builds=() if own_base else builds_of(None, None, None, resolved)), needs
+    choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
+    base, resolved, checked, needs = choice.made(base, resolved)
+    if not own_base:
+        checked = replace(checked, builds=builds_of(resolver, choice.request(resolved), checked.lock, resolved))
+    return base, resolved, checked, needs
 
 
 #: Limit on lines left out (each takes a run of uv); least and most lines of a frozen list (a longer one takes minutes);
 #: the lock file in a reason.
 _MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, (40, 200), re.compile(r"(\S+\.lock) pins")
-
-#: Package → tools that compile it, besides a C compiler. Source: the package's page on installation from source.
-_UNBUILDABLE = {
-    "scipy": "Fortran and BLAS",
-    "numba": "LLVM",
-    "llvmlite": "LLVM",
-    "pyarrow": "Arrow's C++ libraries",
-    "h5py": "HDF5",
-    "tensorflow": "Bazel",
-    "torch": "a toolchain for CUDA",
-}
 
 
 @dataclass
@@ -122,7 +119,7 @@ class _PackageChoice:
         if self.needs.image is not None:
             base, resolved = self._with_next_wheels(base, resolved)
         self.bounded = _bounded(self.needs.requirements)
-        if (request := self._request(resolved)) is None:
+        if (request := self.request(resolved)) is None:
             return base, resolved, Checked(), self.needs
         if self.bounded:
             return *self._with_wheels(base, resolved), self.needs
@@ -139,7 +136,7 @@ class _PackageChoice:
         What the project left open is ours to choose, and no contradiction of its own.
         """
         for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT + 2):
-            request = self._request(resolved)
+            request = self.request(resolved)
             answer = self._answer(request) if request is not None else None
             if request is None or not isinstance(answer, Unsatisfiable):
                 break
@@ -164,7 +161,7 @@ class _PackageChoice:
 
         A pin without any wheel stays: pip builds it, and most such packages are pure Python.
         """
-        request = self._request(resolved)
+        request = self.request(resolved)
         answer = self._answer(request) if request is not None else None
         if request is None or not isinstance(answer, Lock):
             return base, resolved
@@ -224,7 +221,7 @@ class _PackageChoice:
         at_odds: set[str] = set()
         refusal: ConfigError | None = None
         while True:
-            request = self._request(resolved)
+            request = self.request(resolved)
             assert request is not None
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
@@ -234,9 +231,10 @@ class _PackageChoice:
             if isinstance(answer, Lock):
                 hidden = at_odds & set(map(canonicalize_name, answer.from_source))  # its requirements are unknown
                 usable += [] if hidden else [(base, resolved, answer)]
-                if not answer.from_source:
+                built = [name for name in answer.from_source if name not in request.elsewhere]
+                if not built:
                     break
-                lacking = self._named(answer.from_source[0])
+                lacking = self._named(built[0])
                 tried[request.python] = f"{lacking} has no wheel for Python {request.python}"
             else:
                 if (left_out := self._left_out(answer)) is not None:
@@ -259,23 +257,13 @@ class _PackageChoice:
             assert refusal is not None
             raise refusal
         best = min(usable, key=lambda each: len(each[2].from_source))
-        self._refuse_unbuildable(best[2], best[1])
+        if not self.own_base:
+            refuse_unbuildable(best[2], self.needs, best[1].stack.python, self.bounded)
         tried.pop(best[1].stack.python, None)
         base, resolved = self.choose({**self.barred, **tried}, self.needs)
         return base, resolved, self._locked(resolved, best[2])
 
-    def _refuse_unbuildable(self, lock: Lock, resolved: Resolved) -> None:
-        """Raise ConfigError for a listed release without a wheel whose source needs more than a C compiler."""
-        for name in map(canonicalize_name, lock.from_source):
-            if name in _UNBUILDABLE and name in self.bounded and not self.own_base:
-                older = self.bounded[name].replace("==", ">=")
-                raise ConfigError(
-                    f"{self._named(name)} has no wheel for Python {resolved.stack.python} or another in question",
-                    cause=f"compiling it needs {_UNBUILDABLE[name]}",
-                    run=f"write {older} in {self.needs.source}",
-                )
-
-    def _request(self, resolved: Resolved) -> ResolveRequest | None:
+    def request(self, resolved: Resolved) -> ResolveRequest | None:
         """Return the request; None without an index or a known Python, or for a list with its own hashes."""
         found, options, host = resolved.requirements, self.job.image, self.resolver.host
         sources = index_sources(options, found, host)
@@ -290,6 +278,7 @@ class _PackageChoice:
             sources=sources,
             prereleases="--pre" in found.options,
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
+            elsewhere=tuple(resolved.pages),
             links=links,
             authorities=Path(bundle) if bundle else None,
         )
@@ -356,18 +345,12 @@ class _PackageChoice:
 
     def _locked(self, resolved: Resolved, answer: Answer) -> Checked:
         """Lock what was answered, and name what has no hash."""
-        request = self._request(resolved)
+        request = self.request(resolved)
         if request is None or not isinstance(answer, Lock):
             return Checked()
         base = self.needs.image.image if self.needs.image else self.job.image.base
         locked = lock_packages(self.resolver, request, resolved, answer, base)
         choices = []
-        if answer.from_source:
-            built = [self.bounded.get(canonicalize_name(name), name) for name in answer.from_source]
-            reason = (
-                "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
-            )
-            choices.append(Choice(what="from source", value=", ".join(built), reason=reason))
         if locked is None:
             reason = "the list's options or the base image decide which files pip takes"
             choices.append(Choice(what="not locked", value="all packages", reason=reason))

@@ -15,11 +15,17 @@ import re
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.requirements import Requirement
+
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
+from seatrial.images.requirements.source_builds import SourceBuild, read_build
+from seatrial.images.resolve.sdist import read_source
 from seatrial.images.resolve.wheel_metadata import metadata_wheel
 from seatrial.images.sources import PackageSource, digest_of_wheel
 from seatrial.system import command
@@ -74,6 +80,7 @@ class ResolveRequest:
         python: ``3.11``.
         dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
+        elsewhere: names with wheels at an address of their own, which count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
     """
@@ -87,6 +94,7 @@ class ResolveRequest:
     lowest: bool = False
     excluded: tuple[str, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
+    elsewhere: tuple[str, ...] = ()
     links: tuple[Path, ...] = ()
     authorities: Path | None = None
 
@@ -140,6 +148,9 @@ class PackageResolver(Protocol):
     def resolve(self, request: ResolveRequest) -> Answer:
         """Resolve the request, which is for one Python."""
 
+    def build_of(self, name: str, line: str, request: ResolveRequest) -> SourceBuild | None:
+        """Return what building a package takes, read from its source; None if that cannot be had."""
+
 
 class UvResolver:
     """Resolve with the uv of this environment; locks are remembered by all that they follow from."""
@@ -156,13 +167,31 @@ class UvResolver:
             return lock
         answer = self._resolve(request)
         if isinstance(answer, Lock):
-            _remember(memory, answer)
+            _write(memory, asdict(answer))
         elif isinstance(answer, Unreachable):
             return _remembered(memory, float("inf")) or answer
         return answer
 
+    def build_of(self, name: str, line: str, request: ResolveRequest) -> SourceBuild | None:
+        """Return a remembered answer, or read the package's newest source that the line admits."""
+        memory = self._folder / "builds" / f"{_digest(replace(request, lines=(line,), constraints=()))}.json"
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(memory.read_bytes())
+            if 0 <= time.time() - float(data["at"]) <= _FRESH_S:
+                rows: dict[str, Any] = {
+                    key: tuple(value) if isinstance(value, list) else value for key, value in data["build"].items()
+                }
+                return SourceBuild(**rows)
+        limit_s = self._limit_s / 3
+        source = read_source(Requirement(line), request.python, request.sources, request.authorities, limit_s)
+        if source is None:
+            return None
+        found = read_build(name, line, source.names, source.texts)
+        _write(memory, {"build": asdict(found)})
+        return found
+
     def _resolve(self, request: ResolveRequest) -> Answer:
-        from_source: list[str] = []
+        from_source = list(request.elsewhere)
         while True:
             try:
                 answer = self._compile(request, from_source)
@@ -303,6 +332,7 @@ def _digest(request: ResolveRequest) -> str:
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
     parts += ["lowest"] if request.lowest else []
+    parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -319,9 +349,7 @@ def _remembered(file: Path, fresh_s: float) -> Lock | None:
         return None
 
 
-def _remember(file: Path, lock: Lock) -> None:
-    try:
+def _write(file: Path, found: Mapping[str, Any]) -> None:
+    with suppress(DiskError):  # it is found out again
         make_folder(file.parent)
-        write_atomically(file, json.dumps({"at": time.time(), **asdict(lock)}).encode(), 0o600)
-    except DiskError:
-        pass  # it is resolved again
+        write_atomically(file, json.dumps({"at": time.time(), **found}).encode(), 0o600)
