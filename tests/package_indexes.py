@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import io
 import json
+import tarfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -23,7 +25,7 @@ class Index:
     Attributes:
         projects: name → files. needs: ``name-version`` → requirements. html: pages as HTML.
         login: ``user:password`` that it requires. delay_s: before each answer.
-        broken: body and content type sent in place of every page.
+        broken: body and content type sent in place of every page. archives: file name → its bytes.
     """
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class Index:
         self.delay_s = 0.0
         self.broken: tuple[bytes, str] | None = None
         self.requested: list[str] = []
+        self.archives: dict[str, bytes] = {}
         self.port = 0
 
     @property
@@ -59,6 +62,17 @@ class Index:
     def wheels(self, name: str, version: str, pythons: str, platform: str = "manylinux1_x86_64") -> None:
         """``pythons``: ``38 39``."""
         self.has(name, *(f"{name}-{version}-cp{each}-cp{each}-{platform}.whl" for each in pythons.split()))
+
+    def source(self, name: str, version: str, files: Mapping[str, str]) -> None:
+        """Publish a source, as a tar archive of these files."""
+        archive, folder = io.BytesIO(), f"{name}-{version}"
+        with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+            for path, text in files.items():
+                entry = tarfile.TarInfo(f"{folder}/{path}")
+                entry.size = len(text.encode())
+                tar.addfile(entry, io.BytesIO(text.encode()))
+        self.archives[f"{folder}.tar.gz"] = archive.getvalue()
+        self.has(name, f"{folder}.tar.gz")
 
     def page(self, name: str) -> tuple[bytes, str]:
         files = self.projects[name]
@@ -104,6 +118,10 @@ def serving() -> Iterator[Index]:
             wanted = index.login and "Basic " + base64.b64encode(index.login.encode()).decode()
             if wanted and self.headers.get("Authorization") != wanted:
                 self.send_error(401)
+            elif name in index.archives:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(index.archives[name])
             elif name not in index.projects:
                 self.send_error(404)
             else:

@@ -207,7 +207,8 @@ def _with_what_they_bring(
         return found
     more = needs if machine is None else with_nvcc(needs, script, checked.names)
     more = with_builds(more, checked.builds, gpus=machine is not None)
-    brought = next((each for each in FRAMEWORKS if each in checked.names), None)
+    built_on = {each for build in checked.builds for each in build.modules}
+    brought = next((each for each in FRAMEWORKS if each in checked.names or each in built_on), None)
     if brought is not None and resolved.stack.wheel is None:
         reason = f"{needs.reason}; {brought}, which one of them depends on"
         more = replace(more, imports=(*needs.imports, brought), reason=reason)

@@ -328,10 +328,11 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
 def _wheels(contents: ImageContents, sources: list[str], flags: list[str]) -> Iterator[str]:
     below = (contents.layers.folders[folder].lines for folder in contents.layers.by_hash)
     installed = {canonical_name(line) for lines in below for line in lines}
-    pip = f"{VENV_PYTHON} -m pip"
-    return wheel_commands(
-        contents.builds, pip, " ".join([*sources, *flags]), contents.resolved.stack, contents.architectures, installed
-    )
+    pip, options = f"{VENV_PYTHON} -m pip", " ".join([*sources, *flags])
+    if FRAMEWORK in contents.layers.folders and FRAMEWORK not in contents.layers.by_hash:  # what it requires went again
+        lines = shlex.join(contents.layers.folders[FRAMEWORK].lines)
+        yield " ".join(filter(None, (f"{pip} install --no-compile", options, lines)))
+    yield from wheel_commands(contents.builds, pip, options, contents.resolved.stack, contents.architectures, installed)
 
 
 def _mounts(contents: ImageContents, folder: str) -> list[str]:

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from seatrial.images.requirements.imports import implied_packages, known_package
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.removed_apis import is_below
+from seatrial.images.requirements.source_builds import companions, has_own_pages
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.script import HOROVOD, ScriptFacts
 from seatrial.stack.facts import table
@@ -61,13 +62,16 @@ def _of_an_index(needs: Needs) -> Needs:
 
 
 def _without_pages(needs: Needs) -> Needs:
-    """Leave out addresses of wheels for the author's torch, where a table has those for the plan's."""
+    """Leave out addresses and builds of wheels for the author's torch, where a table has those for the plan's."""
     found, hosts = needs.requirements, table("source_builds")["hosts"]
     theirs = [each for each in found.options if any(f"//{host}/" in each for host in hosts)]
-    if not theirs:
+    builds = {line: line.partition("+")[0] for line in found.lines if "+" in line and has_own_pages(line)}
+    if not (theirs or builds):
         return needs
     options = tuple(each for each in found.options if each not in theirs)
-    return needs.changed(replace(found, options=options), why=f"{', '.join(theirs)} follows the plan's torch")
+    lines = tuple(builds.get(line, line) for line in found.lines)
+    note = f"{', '.join((*theirs, *builds))}: the plan's torch decides about the build"
+    return needs.changed(replace(found, lines=lines, options=options), why=note)
 
 
 def _listed(names: Iterable[str | None]) -> str:
@@ -174,6 +178,7 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     why = list[str]()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
+    lines += [each for each in companions(found) if not _has(found, each) and each not in lines]
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:

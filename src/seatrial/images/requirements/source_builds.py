@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,7 +18,7 @@ from packaging.version import Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.imports import packages_of_imports
-from seatrial.images.requirements.pip_format import canonical_name, parsed
+from seatrial.images.requirements.pip_format import Requirements, canonical_name, checked_requirement, parsed
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Import
 from seatrial.job.reading.signs import modules_of
@@ -77,16 +78,17 @@ def known_build(line: str) -> SourceBuild | None:
     """Return what the table has about a package or a git repository; None if it has nothing."""
     requirement = parsed(line)
     address = (requirement.url if requirement else line) or ""
-    repository = re.search(r"/([\w.-]+?)(?:\.git)?(?:[@#?]|$)", address.partition("://")[2])
+    repository = re.search(r"/([\w.-]+?)(?:\.git)?/?(?:[@#?]|$)", address.partition("://")[2])
     folder = re.search(r"subdirectory=(?:[^&]*/)?([\w.-]+)", address)
-    names = [each[1] for each in (folder, repository) if each]
-    names = [requirement.name, *names] if requirement else names
+    names = [requirement.name] if requirement else []
+    names += [each[1] for each in (folder, repository) if each]
     known: dict[str, dict[str, Any]] = table("source_builds")["known"]
-    row = next((known[name] for name in map(canonicalize_name, names) if name in known), None)
-    if row is None:
+    name = next((name for name in map(canonicalize_name, names) if name in known), None)
+    if name is None:
         return None
+    row = known[name]
     return SourceBuild(
-        canonicalize_name(names[0]),
+        name,
         line,
         tuple(row.get("tools", "").split()),
         tuple(row.get("modules", "").split()),
@@ -107,10 +109,11 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
     headers = table("source_builds")["headers"].get(name, "").split()
     needed = _imported(setup, {each.parts[0].removesuffix(".py") for each in paths if each.parts})
     packages = {canonical_name(each) for each in declared or ()}
-    lines = [each for each in packages_of_imports(needed, ()).lines if canonical_name(each) not in packages]
+    known = packages_of_imports(needed, ()).known.values()  # a guess would install whatever has the name
+    lines = [each for each in known if canonical_name(each) not in packages]
     if "torch" in needed:  # the one that it declares would be another build
         lines = [*{*lines, "torch"}, *(each for each in declared or () if canonical_name(each) != "torch")]
-    known = known_build(line)
+    listed = known_build(line)
     return SourceBuild(
         name,
         line,
@@ -121,7 +124,7 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
         openmp="openmp" in words or "torch" in needed,
         libraries=bool(headers or _OF_THE_SYSTEM.search(setup + meson) or "configure.ac" in names),
         legacy=declared is None,
-        assigned=known.assigned if known else "",
+        assigned=listed.assigned if listed else "",
     )
 
 
@@ -137,8 +140,15 @@ def _declared(project: str) -> list[str] | None:
         system = parse_toml(project, Path("pyproject.toml")).get("build-system")
     except ConfigError:
         return None
-    requires = system.get("requires", []) if isinstance(system, dict) else None
-    return None if requires is None else [each for each in requires if isinstance(each, str)]
+    if not isinstance(system, dict) or not isinstance(requires := system.get("requires"), list):
+        return None
+    return [each for each in requires if isinstance(each, str) and _is_requirement(each)]
+
+
+def _is_requirement(text: str) -> bool:
+    with suppress(ConfigError):
+        return "://" not in checked_requirement(text, "pyproject.toml")
+    return False
 
 
 def _imported(setup: str, own: Collection[str]) -> set[str]:
@@ -171,11 +181,15 @@ def wheel_commands(
     Sources from before ``[build-system]`` were written for the setuptools of their day.
     """
     own = {*installed, "torch", "setuptools", "wheel"}
+    torch = Version(stack.wheel.version) if stack.wheel and stack.wheel.framework == "torch" else None
     old = bool(stack.python) and Version(stack.python) < Version("3.12")
     for legacy in (True, False):
         chosen = [each for each in builds if each.in_sight and each.legacy == legacy]
         tools = {tool for each in chosen for tool in each.modules if canonical_name(tool) not in own}
-        tools |= {"setuptools<66", "wheel<0.40"} if legacy and old else {"setuptools<81", "wheel"}
+        if torch and any("torch" in each.modules for each in chosen):  # before 2.4 it imports pkg_resources.packaging
+            tools |= {"setuptools<70", "wheel<0.46"} if torch < Version("2.4") else {"setuptools<81", "wheel"}
+        else:
+            tools |= {"setuptools<66", "wheel<0.40"} if legacy and old else {"setuptools<81", "wheel"}
         tools = {"cython<3" if canonical_name(tool) == "cython" and legacy else tool for tool in tools} | {"ninja"}
         assigned = [f"PYTHONPATH={_TOOLS}", f"PATH={_TOOLS}/bin:$PATH"]
         if any(each.cuda for each in chosen) and not stack.cpu:
@@ -191,43 +205,63 @@ def wheel_commands(
 
 def own_page(line: str, stack: Stack, sms: Collection[str]) -> str | None:
     """Return the address with a package's wheels for this build of torch; None if no table has one."""
-    if (
-        stack.wheel is None
-        or stack.wheel.framework != "torch"
-        or (requirement := parsed(line)) is None
-        or requirement.url
-    ):
+    if stack.wheel is None or stack.wheel.framework != "torch" or (wanted := _named(line)) is None:
         return None
-    release = ".".join(stack.wheel.version.split(".")[:2])
-    for row in _rows(requirement):
-        least, most = map(Version, row["torch"])
-        has_code = stack.cpu or all(Version(sm) <= Version(row.get("most_sm", "99")) for sm in sms)
-        if least <= Version(release) <= most and has_code and not (stack.cpu and row.get("gpus")):
+    release, newest = ".".join(stack.wheel.version.split(".")[:2]), _newest(wanted.specifier)
+    for row in _rows(wanted):
+        of_torch = Version(row["torch"][0]) <= Version(release) <= Version(row["torch"][1])
+        has_code = (
+            not row.get("gpus") if stack.cpu else all(Version(sm) <= Version(row.get("most_sm", "99")) for sm in sms)
+        )
+        if of_torch and has_code and newest >= Version(row.get("least", {}).get(canonical_name(line), "0")):
             return str(row["page"].format(torch=release, build=stack.build))
     return None
 
 
 def newest_torch(line: str) -> str | None:
     """Return ``2.5`` for a package that is known to fit torch 2.4 and no later one; None if any may do."""
-    requirement = parsed(line)
-    rows = _rows(requirement) if requirement is not None and not requirement.url else []
-    most = max((Version(row["torch"][1]) for row in rows), default=None)
+    wanted = _named(line)
+    most = max((Version(row["torch"][1]) for row in _rows(wanted)), default=None) if wanted else None
     return f"{most.major}.{most.minor + 1}" if most else None
 
 
-def _rows(requirement: Requirement) -> list[dict[str, Any]]:
+def has_own_pages(line: str) -> bool:
+    """Return True for a package with wheels at an address of its own, whose local versions are builds for one torch."""
+    return (wanted := _named(line)) is not None and bool(_rows(wanted))
+
+
+def companions(found: Requirements) -> list[str]:
+    """Return what listed packages import and do not declare; nothing in place of the other build of mmcv."""
+    have = {canonical_name(line) for line in found.lines}
+    rows = (row for row in table("source_builds")["companions"] if row["of"] in have)
+    fitting = (row for row in rows for each in found.of(row["of"]) if _is_about(row, each))
+    lines = dict.fromkeys(line for row in fitting for line in row["lines"].split())
+    return [line for line in lines if not (have & {"mmcv", "mmcv-full"} and line.startswith("mmcv"))]
+
+
+def _named(line: str) -> Requirement | None:
+    return requirement if (requirement := parsed(line)) and not requirement.url else None
+
+
+def _rows(wanted: Requirement) -> list[dict[str, Any]]:
     """Return the table's rows of a package that are about the newest release that the requirement admits."""
-    named = [Version(each.version.removesuffix(".*")) for each in requirement.specifier]
-    below = [
+    name = canonicalize_name(wanted.name)
+    return [
+        row for row in table("source_builds")["pages"] if name in row["packages"].split() and _is_about(row, wanted)
+    ]
+
+
+def _is_about(row: Mapping[str, Any], wanted: Requirement) -> bool:
+    return SpecifierSet(row.get("releases", "")).contains(_newest(wanted.specifier), prereleases=True)
+
+
+def _newest(specifier: SpecifierSet) -> Version:
+    """Return about the newest release that a specifier admits: 99 without an upper bound, 1.99 for ``<2``."""
+    named = {Version(each.version.removesuffix(".*")) for each in specifier}
+    below = {
         Version(f"{each.major}.{each.minor - 1}.99" if each.minor else f"{each.major - 1}.99")
         for each in named
         if each.major
-    ]
-    order = (Version("99"), *sorted({*named, *below}, reverse=True), Version("0"))
-    newest = next((each for each in order if requirement.specifier.contains(each, prereleases=True)), order[0])
-    name, rows = canonicalize_name(requirement.name), table("source_builds")["pages"]
-    return [
-        row
-        for row in rows
-        if name in row["packages"].split() and SpecifierSet(row.get("releases", "")).contains(newest, prereleases=True)
-    ]
+    }
+    order = (Version("99"), *sorted(named | below, reverse=True))
+    return next((each for each in order if specifier.contains(each, prereleases=True)), Version("0"))

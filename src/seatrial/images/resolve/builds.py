@@ -32,12 +32,13 @@ _MOST_READ = 20
 
 def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[str, str]) -> None:
     """Raise ConfigError for a listed release without a wheel whose source needs more than a compiler."""
+    source = needs.source
     for name in map(canonicalize_name, lock.from_source):
         if name in _UNBUILDABLE and name in bounded:
             raise ConfigError(
-                f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another in question",
+                f"{bounded[name]} ({source}) has no wheel for Python {python} or another in question",
                 cause=f"compiling it needs {_UNBUILDABLE[name]}",
-                run=f"write {bounded[name].replace('==', '>=')} in {needs.source}",
+                run=f"write {bounded[name].replace('==', '>=')} in {source.replace('the imports', 'requirements.txt')}",
             )
 
 
@@ -75,18 +76,13 @@ def with_builds(needs: Needs, builds: Collection[SourceBuild], *, gpus: bool) ->
     """Note what compiles CUDA code, and leave out what is built against a system's libraries and not imported."""
     known = packages_of_imports(needs.imports, ())
     imported = {canonical_name(each) for each in (*known.known.values(), *known.guessed.values())}
-    idle = [each for each in builds if each.libraries and each.name not in imported]
-    idle = [each for each in idle if each.line in needs.requirements.lines and not needs.requirements.hashed]
-    if idle:
-        names = [each.line for each in idle]
-        note = (
-            f"{', '.join(names)} ({needs.source}) is left out"
-            if len(names) == 1
-            else f"{', '.join(names)} ({needs.source}) are left out"
-        )
-        note += ": the package index has no wheel, the source needs libraries of a system, and nothing imports it"
-        needs = needs.with_lines((line for line in needs.requirements.lines if line not in names), warning=note)
-    cuda = next((each.line for each in builds if each.cuda and each not in idle), None) if gpus else None
+    idle = [each.line for each in builds if each.libraries and each.name not in imported]
+    left = [line for line in needs.requirements.lines if line in idle and not needs.requirements.hashed]
+    if left:
+        note = f"{', '.join(left)} ({needs.source}) {'is' if len(left) == 1 else 'are'} left out: the package index has "
+        note += "no wheel, the source needs libraries of a system, and nothing imports it"
+        needs = needs.with_lines((line for line in needs.requirements.lines if line not in left), warning=note)
+    cuda = next((each.line for each in builds if each.cuda and each.line not in left), None) if gpus else None
     return replace(needs, compiled=cuda)
 
 
@@ -94,7 +90,7 @@ def build_choices(builds: Collection[SourceBuild], resolved: Resolved) -> Iterat
     """Yield the plan's lines about packages that no lock has: built ones, and those with wheels of their own."""
     if builds:
         tools = [each for each in debian_packages(builds) if not each.startswith("lib")]
-        sight = sorted({tool for each in builds for tool in each.modules})
+        sight = sorted({tool for each in builds for tool in each.modules if tool in ("torch", "numpy", "Cython")})
         reason = "the index has no wheel of them: pip builds them"
         reason += f" with {', '.join(tools)} in a stage of its own" if tools else ""
         reason += " and nvcc" if any(each.cuda for each in builds) and not resolved.stack.cpu else ""
