@@ -79,7 +79,9 @@ def with_builds(needs: Needs, builds: Collection[SourceBuild], *, gpus: bool) ->
     idle = [each.line for each in builds if each.libraries and each.name not in imported]
     left = [line for line in needs.requirements.lines if line in idle and not needs.requirements.hashed]
     if left:
-        note = f"{', '.join(left)} ({needs.source}) {'is' if len(left) == 1 else 'are'} left out: the package index has "
+        note = (
+            f"{', '.join(left)} ({needs.source}) {'is' if len(left) == 1 else 'are'} left out: the package index has "
+        )
         note += "no wheel, the source needs libraries of a system, and nothing imports it"
         needs = needs.with_lines((line for line in needs.requirements.lines if line not in left), warning=note)
     cuda = next((each.line for each in builds if each.cuda and each.line not in left), None) if gpus else None
