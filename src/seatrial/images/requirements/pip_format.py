@@ -368,6 +368,7 @@ class Needs:
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself. nvcc: what runs nvcc in the run itself, or None.
+        compiled: a requirement for whose installation pip runs nvcc, or None.
         image: the base if it is a framework image. image_choices: the plan's lines about it.
     """
 
@@ -382,6 +383,7 @@ class Needs:
     project: Path | None = None
     extensions: tuple[Extension, ...] = ()
     nvcc: str | None = None
+    compiled: str | None = None
     image: FrameworkImage | None = None
     image_choices: tuple[Choice, ...] = ()
 

@@ -11,10 +11,11 @@ from packaging.version import InvalidVersion, Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
 from seatrial.job.reading.lost_names import lost
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.facts import Framework, table, wheels
+from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import Candidate, Constraints, code_for_every_gpu
 
@@ -99,8 +100,8 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
             yield _OldCode(row["framework"], row["since"], _shown(where, module), "", row["fix"])
     for line in found.lines:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
-            pinned = _pinned(line)
-            if "before" not in row or (pinned and not _reaches(pinned, row["before"])):
+            wanted = parsed(line)
+            if "before" not in row or (wanted and not wanted.url and is_below(wanted.specifier, row["before"])):
                 yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 
 
@@ -134,6 +135,10 @@ def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str
             yield f"{found.package}<{found.before}", f"as {why}"
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
         yield "pyyaml<5.4", f"as {where} names no Loader"  # the last release that builds on newer Pythons
+    lines = needs.requirements.lines
+    fitting = min(((Version(most), most, line) for line in lines if (most := newest_torch(line))), default=None)
+    if fitting is not None and "torch" not in names and _reaches(TORCH_VERSION, fitting[1]):
+        yield f"torch<{fitting[1]}", f"the newest that {fitting[2]} is known to fit"
 
 
 def transformers_for_torch(needs: Needs) -> Iterator[Needs]:

@@ -17,6 +17,8 @@ from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
+from seatrial.images.requirements.source_builds import SourceBuild
+from seatrial.images.resolve.builds import builds_of, refuse_unbuildable
 from seatrial.images.resolve.contradiction import contradiction
 from seatrial.images.resolve.explain import bounded, requiring, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, written
@@ -47,12 +49,14 @@ class Checked:
 
     Attributes:
         locked: what is installed by hash; None if pip resolves everything.
+        builds: what pip builds from source.
     """
 
     lock: Lock | None = None
     locked: Locked | None = None
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
+    builds: tuple[SourceBuild, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,8 +97,12 @@ def resolve_packages(
     """
     base, resolved = choose(barred, needs)
     if resolver is None:
-        return base, resolved, Checked(), needs
-    return _PackageChoice(resolver, job, needs, barred, choose, own_base).made(base, resolved)
+        return base, resolved, Checked(builds=() if own_base else builds_of(None, None, None, resolved)), needs
+    choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
+    base, resolved, checked, needs = choice.made(base, resolved)
+    if not own_base:
+        checked = replace(checked, builds=builds_of(resolver, choice.request(resolved), checked.lock, resolved))
+    return base, resolved, checked, needs
 
 
 #: Limit on lines left out (each takes a run of uv); least and most lines of a frozen list (a longer one takes minutes);
@@ -103,17 +111,6 @@ _MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, (40, 200), re.compile(r"(\S+\.lock) pins
 
 #: Runs of uv at once; each has threads of its own.
 _AT_ONCE = 4
-
-#: Package → tools that compile it, besides a C compiler. Source: the package's page on installation from source.
-_UNBUILDABLE = {
-    "scipy": "Fortran and BLAS",
-    "numba": "LLVM",
-    "llvmlite": "LLVM",
-    "pyarrow": "Arrow's C++ libraries",
-    "h5py": "HDF5",
-    "tensorflow": "Bazel",
-    "torch": "a toolchain for CUDA",
-}
 
 
 @dataclass
@@ -145,7 +142,7 @@ class _PackageChoice:
         if self.needs.image is not None:
             base, resolved = self._with_next_wheels(base, resolved)
             self._with_most_wheels(base, resolved)
-        if (request := self._request(resolved)) is None:
+        if (request := self.request(resolved)) is None:
             return base, resolved, Checked(), self.needs
         if self.bounded:
             return *self._with_wheels(), self.needs
@@ -164,7 +161,7 @@ class _PackageChoice:
         What the project left open is ours to choose, and no contradiction of its own.
         """
         for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT + 2):
-            request = self._request(resolved)
+            request = self.request(resolved)
             answer = self._answer(request) if request is not None else None
             if request is None or answer is None or isinstance(answer, Unreachable):
                 break
@@ -194,7 +191,7 @@ class _PackageChoice:
 
         A pin without any wheel stays: pip builds it, and most such packages are pure Python.
         """
-        request = self._request(resolved)
+        request = self.request(resolved)
         answer = self._answer(request) if request is not None else None
         if request is None or not isinstance(answer, Lock):
             return base, resolved
@@ -279,13 +276,13 @@ class _PackageChoice:
 
     def _without_wheels(self, resolved: Resolved) -> tuple[str, ...]:
         """Return the packages without a wheel for this Python; () as well if no index answers."""
-        if (request := self._request(resolved)) is None:
+        if (request := self.request(resolved)) is None:
             return ()
         lacking = self.resolver.lacking(request, self.further)
         if isinstance(lacking, Unreachable):
             self.unread = unchecked(lacking, request, self.bounded)
             return ()
-        return tuple(Requirement(line).name for line in lacking)
+        return tuple(name for line in lacking if (name := Requirement(line).name) not in resolved.pages)
 
     def _with_wheels(self) -> tuple[Base, Resolved, Checked]:
         """Resolve for the most promising Python, and for others while one may leave less to be built from source."""
@@ -298,7 +295,7 @@ class _PackageChoice:
             base, resolved = self.options[python]
             if python in locks:
                 break
-            request = self._request(resolved)
+            request = self.request(resolved)
             assert request is not None
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
@@ -313,7 +310,7 @@ class _PackageChoice:
                 if not set(answer.lacking) <= self.further:
                     self.further |= set(answer.lacking)
                     self._compare([each for each in self.options if each not in locks])
-                if hidden or (self.own_base and answer.from_source):
+                if hidden or (self.own_base and self._missing(python, locks)):
                     refused[python] = self._no_wheel(answer.from_source, python)
             else:
                 if (left_out := self._left_out(answer)) is not None:
@@ -329,13 +326,13 @@ class _PackageChoice:
             if self.own_base and python in refused:
                 note = f"{refused[python]}, and the base image has Python {python}"
                 return base, resolved, replace(self._locked(resolved, answer), warnings=(note,))
-            if len(self.options) == 1 and (python in refused or locks[python].from_source):
+            if len(self.options) == 1 and (python in refused or self._missing(python, locks)):
                 self._add_other_pythons()
         else:
             assert refusal is not None
             raise contradiction(self.resolver, *refusal, self.needs)
-        if python in locks:
-            self._refuse_unbuildable(locks[python], resolved)
+        if python in locks and not self.own_base:
+            refuse_unbuildable(locks[python], self.needs, python, self.bounded)
         better = takewhile(lambda each: each != python, self.options)
         worse = {each: refused.get(each) or self._no_wheel(self._missing(each, locks), each) for each in better}
         base, resolved = self.choose({**self.barred, **worse}, self.needs)
@@ -343,26 +340,15 @@ class _PackageChoice:
         return base, resolved, replace(checked, warnings=(*checked.warnings, *self.unread))
 
     def _missing(self, python: str, locks: Mapping[str, Lock]) -> tuple[str, ...]:
-        return locks[python].from_source if python in locks else self.lacking[python]
+        names = locks[python].from_source if python in locks else self.lacking[python]
+        return tuple(name for name in names if name not in self.options[python][1].pages)
 
     def _no_wheel(self, names: tuple[str, ...], python: str) -> str:
         if not names:
             return f"no index answered for Python {python}"
         return f"{self._named(names[0])} has no wheel for Python {python}"
 
-    def _refuse_unbuildable(self, lock: Lock, resolved: Resolved) -> None:
-        """Raise ConfigError for a listed release without a wheel whose source needs more than a C compiler."""
-        for name in map(canonicalize_name, lock.from_source):
-            if name in _UNBUILDABLE and name in self.bounded and not self.own_base:
-                old = {*_UNBUILDABLE, "numpy"} & set(map(canonicalize_name, lock.from_source)) & self.bounded.keys()
-                older = sorted(self.bounded[each].replace("==", ">=") for each in old)
-                raise ConfigError(
-                    f"{self._named(name)} has no wheel for Python {resolved.stack.python} or another in question",
-                    cause=f"compiling it needs {_UNBUILDABLE[name]}",
-                    run=written(older, self.needs.source, self.needs),
-                )
-
-    def _request(self, resolved: Resolved) -> ResolveRequest | None:
+    def request(self, resolved: Resolved) -> ResolveRequest | None:
         """Return the request; None without an index or a known Python, or for a list with its own hashes."""
         found, options, host = resolved.requirements, self.job.image, self.resolver.host
         sources = index_sources(options, found, host)
@@ -377,6 +363,7 @@ class _PackageChoice:
             sources=sources,
             prereleases="--pre" in found.options,
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
+            elsewhere=tuple(resolved.pages),
             links=links,
             authorities=Path(bundle) if bundle else None,
         )
@@ -445,19 +432,13 @@ class _PackageChoice:
 
     def _locked(self, resolved: Resolved, answer: Answer) -> Checked:
         """Lock what was answered, and name what has no hash."""
-        request = self._request(resolved)
+        request = self.request(resolved)
         if request is None or not isinstance(answer, Lock):
             return Checked()
         refuse_unstartable(self.resolver, request, answer, self.job)
         base = self.needs.image.image if self.needs.image else self.job.image.base
         locked = lock_packages(self.resolver, request, resolved, answer, base)
         choices = []
-        if answer.from_source:
-            built = [self.bounded.get(canonicalize_name(name), name) for name in answer.from_source]
-            reason = (
-                "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
-            )
-            choices.append(Choice(what="from source", value=", ".join(built), reason=reason))
         if locked is None or isinstance(locked, Unreachable):
             reason = "the list's options or the base image decide which files pip takes"
             reason = f"{locked.reason}: pip resolves them in the build" if locked else reason

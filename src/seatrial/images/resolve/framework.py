@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -52,6 +52,7 @@ class Resolved:
         index: package index to look at as well, or None. needed: the requirements name a build that only it has;
             otherwise it is left out where the base image's pip names its own sources.
         stack: of the first framework; without one, just a Python.
+        pages: package → address of its wheels for this build, beside the index.
     """
 
     requirements: Requirements
@@ -60,6 +61,7 @@ class Resolved:
     index_needed: bool = False
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
+    pages: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve_frameworks(

@@ -29,7 +29,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
+from seatrial.images.requirements.source_builds import SourceBuild, read_build
 from seatrial.images.resolve.framework import is_for
+from seatrial.images.resolve.sdist import read_source
 from seatrial.images.resolve.wheel_metadata import empty_wheel, metadata_wheel
 from seatrial.images.sources import PackageSource, digest_of_wheel
 from seatrial.system import command
@@ -95,6 +97,7 @@ class ResolveRequest:
         python: ``3.11``.
         dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
+        elsewhere: names with wheels at an address of their own, which count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
     """
@@ -108,6 +111,7 @@ class ResolveRequest:
     lowest: bool = False
     excluded: tuple[str, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
+    elsewhere: tuple[str, ...] = ()
     links: tuple[Path, ...] = ()
     authorities: Path | None = None
 
@@ -172,6 +176,9 @@ class PackageResolver(Protocol):
     def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
         """Return what lacks a wheel for this Python, of the lines with an upper bound and of further requirements."""
 
+    def build_of(self, name: str, line: str, request: ResolveRequest) -> SourceBuild | None:
+        """Return what building a package takes, read from its source; None if that cannot be had."""
+
 
 class UvResolver:
     """Resolve with the uv of this environment; locks are remembered by all that they follow from.
@@ -217,7 +224,7 @@ class UvResolver:
             return lock
         answer = answered(request)
         if isinstance(answer, Lock):
-            _remember(memory, answer)
+            _write(memory, asdict(answer))
         elif isinstance(answer, Unreachable):
             return _remembered(memory, float("inf")) or answer
         return answer
@@ -242,25 +249,50 @@ class UvResolver:
                     return frozenset(found)
         return frozenset()
 
+    def build_of(self, name: str, line: str, request: ResolveRequest) -> SourceBuild | None:
+        """Return a remembered answer, or read the package's newest source that the line admits."""
+        memory = self._folder / "builds" / f"{_digest(replace(request, lines=(line,), constraints=()))}.json"
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(memory.read_bytes())
+            if 0 <= time.time() - float(data["at"]) <= _FRESH_S:
+                rows: dict[str, Any] = {
+                    key: tuple(value) if isinstance(value, list) else value for key, value in data["build"].items()
+                }
+                return SourceBuild(**rows)
+        limit_s = min(self._limit_s / 3, self._left_s())
+        source = read_source(Requirement(line), request.python, request.sources, request.authorities, limit_s)
+        if source is None:
+            return None
+        found = read_build(name, line, source.names, source.texts)
+        _write(memory, {"build": asdict(found)})
+        return found
+
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
         """Run uv until it ends, again where an index was silent. Raises CommandTimeoutError: the time is up."""
         (folder / "uv.toml").write_text(_configured(request.sources))
         bounded = [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), _uv(), "pip"]
         python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
         argv = [*bounded, *argv, *python, "--python-platform", _PLATFORM, "--config-file", "uv.toml", "--quiet"]
-        self._began = time.monotonic() if self._began is None else self._began
         silence_s = _SILENCE_S
         while True:
-            left_s = max(self._limit_s - (time.monotonic() - self._began), 0.01)
             env = self._environment(request, folder, silence_s)
-            ended = command.run(argv, timeout_s=left_s, env=env, cwd=folder)
+            ended = command.run(argv, timeout_s=self._left_s(), env=env, cwd=folder)
             if ended.exit_code == 0 or _NO_SOLUTION in ended.stderr or not _SILENT.search(ended.stderr):
                 return ended
             silence_s *= 2
 
+    def _left_s(self) -> float:
+        """Return what is left of the limit, which begins with the first call."""
+        self._began = time.monotonic() if self._began is None else self._began
+        return max(self._limit_s - (time.monotonic() - self._began), 0.01)
+
     def _resolve(self, request: ResolveRequest) -> Answer:
         """Find the pins without a wheel first: whether the index has their source takes a run of uv for each."""
-        pins = {name: at for name, at in pinned(request.lines, request.python) if name not in request.excluded}
+        pins = {
+            name: at
+            for name, at in pinned(request.lines, request.python)
+            if name not in (*request.excluded, *request.elsewhere)
+        }
         lacking = self.lacking(request) if request.dependencies and len(pins) > 1 else ()
         if isinstance(lacking, Unreachable):
             return lacking
@@ -274,7 +306,7 @@ class UvResolver:
 
     def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
         """Run uv until all packages without a wheel are known; those of ``pins`` are added to the stand-ins."""
-        excluded: dict[str, str] = {}
+        excluded = dict.fromkeys(request.elsewhere, "")
         while True:
             try:
                 answer = self._compile(request, excluded, stand_ins)
@@ -284,7 +316,9 @@ class UvResolver:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
                 from_source = (*answer.from_source, *excluded)
-                return replace(answer, from_source=from_source, lacking=(*answer.lacking, *excluded.values()))
+                return replace(
+                    answer, from_source=from_source, lacking=(*answer.lacking, *filter(None, excluded.values()))
+                )
             if not isinstance(answer, str):
                 return answer
             name = canonicalize_name(Requirement(answer).name)
@@ -465,6 +499,7 @@ def _digest(request: ResolveRequest) -> str:
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
     parts += ["lowest"] if request.lowest else []
+    parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -481,9 +516,7 @@ def _remembered(file: Path, fresh_s: float) -> Lock | None:
         return None
 
 
-def _remember(file: Path, lock: Lock) -> None:
-    try:
+def _write(file: Path, found: Mapping[str, Any]) -> None:
+    with suppress(DiskError):  # it is found out again
         make_folder(file.parent)
-        write_atomically(file, json.dumps({"at": time.time(), **asdict(lock)}).encode(), 0o600)
-    except DiskError:
-        pass  # it is resolved again
+        write_atomically(file, json.dumps({"at": time.time(), **found}).encode(), 0o600)
