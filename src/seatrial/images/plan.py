@@ -110,10 +110,7 @@ def plan_image(
         *build_choices(checked.builds, resolved),
         *system_choices,
         *_compiler(compiles),
-        *(
-            Choice(what="extension", value=each.folder, reason=f"compiles {', '.join(each.modules)}")
-            for each in extensions
-        ),
+        *own_code.choices,
         *slimming.choices,
     )
     warnings = (*old_calls, *idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)

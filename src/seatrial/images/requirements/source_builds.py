@@ -48,7 +48,7 @@ _TOOLS, BUILT = "/tmp/tools", "/tmp/built"
 
 @dataclass(frozen=True)
 class SourceBuild:
-    """What building one package takes.
+    """Hold what pip needs to build one package.
 
     Attributes:
         line: as pip gets it. tools: Debian packages, besides a compiler. modules: packages that it imports while it is

@@ -32,7 +32,7 @@ BUILD_FILES = ("pyproject.toml", "setup.py", "meson.build")
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceTexts:
     """Hold a source's paths below its first folder, and the text of those of BUILD_FILES that it has."""
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Source:
 
 def read_source(
     wanted: Requirement, python: str, sources: tuple[PackageSource, ...], authorities: Path | None, limit_s: float
-) -> Source | None:
+) -> SourceTexts | None:
     """Read the newest source that the requirement admits; None if no index without a login answers with one."""
     for each in sources:
         if each.kind == "index" and urlsplit(each.url).scheme in ("http", "https") and "@" not in each.url:
@@ -100,7 +100,7 @@ def _sources(page: str, url: str, wanted: Requirement, python: str) -> Iterator[
             yield version, urljoin(url, link)
 
 
-def _read(data: bytes) -> Source:
+def _read(data: bytes) -> SourceTexts:
     """Read a tar or zip archive by its members, without the folder that they are all in."""
     texts: dict[str, bytes] = {}
     if data.startswith(b"PK"):
@@ -116,4 +116,4 @@ def _read(data: bytes) -> Source:
                 names.append(member.name.partition("/")[2])
                 if names[-1] in BUILD_FILES and (file := archive.extractfile(member)) is not None:
                     texts[names[-1]] = file.read(_MOST_TEXT)
-    return Source(tuple(names), {name: text.decode("utf-8", "replace") for name, text in texts.items()})
+    return SourceTexts(tuple(names), {name: text.decode("utf-8", "replace") for name, text in texts.items()})

@@ -1,4 +1,4 @@
-"""What a plan does about packages without a wheel, by their sources on an index of this machine."""
+"""Plans of packages without a wheel, by their sources on an index of this machine."""
 
 from __future__ import annotations
 
@@ -66,7 +66,11 @@ def test_source_that_looks_for_libraries_is_left_out_unless_it_is_imported(plan:
     assert plan.chosen("from source") == ["of-a-system==1.0"]
 
 
-@pytest.mark.parametrize("archive", [b"", b"PK\x03\x04", gzip.compress(b"no archive"), b"\x1f\x8b" + bytes(100)])
+@pytest.mark.parametrize(
+    "archive",
+    [b"", b"PK\x03\x04", gzip.compress(b"no archive"), b"\x1f\x8b" + bytes(100)],
+    ids=["empty", "zip", "gzip", "broken"],
+)
 def test_source_that_cannot_be_read_is_taken_for_one_that_compiles(plan: Planner, index: Index, archive: bytes) -> None:
     index.source("fast", "1.0", {})
     index.archives["fast-1.0.tar.gz"] = archive
