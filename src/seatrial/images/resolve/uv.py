@@ -31,7 +31,6 @@ from packaging.version import Version
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
 from seatrial.images.requirements.source_builds import SourceBuild, read_build
 from seatrial.images.resolve.framework import is_for
-from seatrial.images.resolve.sdist import read_source
 from seatrial.images.resolve.wheel_metadata import empty_wheel, metadata_wheel
 from seatrial.images.sources import PackageSource, digest_of_wheel
 from seatrial.system import command
@@ -259,6 +258,8 @@ class UvResolver:
                     key: tuple(value) if isinstance(value, list) else value for key, value in data["build"].items()
                 }
                 return SourceBuild(**rows)
+        from seatrial.images.resolve.sdist import read_source  # its HTTP client is seldom needed
+
         limit_s = min(self._limit_s / 3, self._left_s())
         source = read_source(Requirement(line), request.python, request.sources, request.authorities, limit_s)
         if source is None:
