@@ -1,4 +1,4 @@
-"""Split the text of a shell script: into tokens, statements, and the pieces of a word."""
+"""Read the text of a shell script as statements, and a word as quotes, expansions and letters."""
 
 from __future__ import annotations
 
@@ -8,104 +8,174 @@ from typing import NamedTuple
 
 from seatrial.job.startable import UnreadCommand
 
-_NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?$!-])")
+_EXPANSION = r"\$(?:[A-Za-z_]\w*|[\d@*#?$!-])"
+_PIECE = re.compile(rf"\\.|'[^']*'|{_EXPANSION}|([$<>]?\(|\$\{{|[\"'`])|[\w./-]+|.", re.S)
+_QUOTED_PIECE = re.compile(rf"\\.|{_EXPANSION}|(\$\(|\$\{{|`)|[^\\$`\"]+|.", re.S)
+_CLOSING = {"(": ")", "{": "}", '"': '"', "'": "'", "`": "`"}
 _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
-_OPERATOR = re.compile(r"&>>?|&&|\|\||\|&|;;&|;;|;&|\d*(?:<<<|<<-?|<&|<>|>>|>&|>\||<(?!\()|>(?!\())|[;&|()\n]")
-_ARRAY = re.compile(r"\w+(?:\[\w*\])?\+?=")
-_BRACKETS = {"(": ")", "{": "}"}
-#: Words behind which a command begins, and those that open and close a statement.
-_BEFORE_COMMAND = ("if", "then", "elif", "else", "while", "until", "do", "!", "{", "function")
-_OPENS = {"if": "fi", "for": "done", "while": "done", "until": "done", "case": "esac", "{": "}", "(": ")"}
+_OPERATOR = re.compile(r"(\d*(?:&>>?|<<<|[<>]&|<>|>>|>\||<(?!\()|>(?!\()))|(?:&&|\|\||\|&?)\s*|;;|[;&()\n]")
+_ARRAY = re.compile(r"\w+\+?=(?=\()")
+_HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n(?:.*\n)*?\t*\2(?=\n|\Z)")
+#: Words that begin a statement → those that end its parts.
+_ENDS = {
+    "while": ("do", "done"),
+    "until": ("do", "done"),
+    "for": ("done",),
+    "select": ("done",),
+    "{": ("}",),
+    "(": (")",),
+}
 
 
-class Token(NamedTuple):
-    """Hold a word as it is written, or an operator, and ``file:line: text`` of its line."""
+class Statement(NamedTuple):
+    """Hold a command, or a compound of the kind ``if`` or ``&&``: its words as they are written, its statements."""
 
-    text: str
-    is_operator: bool
     place: str
+    kind: str
+    words: list[str]
+    parts: Sequence[list[Statement]] = ()
 
 
-def end_of(text: str, at: int) -> int:
-    """Return the index behind the quote, the expansion or the letter that begins at ``at``. Raises UnreadCommand."""
-    opened = text[at : at + 2]
-    if opened[0] == "\\":
-        return min(at + 2, len(text))
-    if name := _NAME.match(text, at):
-        return name.end()
-    if opened in ("$(", "${", "<(", ">("):
-        closing, inside = _BRACKETS[opened[1]], at + 2
-    elif opened[0] in "\"'`(":
-        closing, inside = _BRACKETS.get(opened[0], opened[0]), at + 1
-    else:
-        return at + 1
-    literal = {"'": None, '"': "'(<>", "}": "(<>"}.get(closing, "")
-    while inside < len(text):
-        if text[inside] == closing:
-            return inside + 1
-        inside = inside + 1 if literal is None or text[inside] in literal else end_of(text, inside)
-    raise UnreadCommand(text[at:].strip().partition("\n")[0][:80])
+def _piece(text: str, at: int, *, quoted: bool = False) -> str:
+    match = (_QUOTED_PIECE if quoted else _PIECE).match(text, at)
+    assert match is not None
+    end = match.end()
+    if opened := match[1]:
+        while not text.startswith(_CLOSING[opened[-1]], end):
+            if end >= len(text):
+                raise UnreadCommand(text[at:].strip().partition("\n")[0][:80])
+            end += len(_piece(text, end, quoted=opened == '"'))
+        end += 1
+    return text[at:end]
 
 
 def pieces(text: str, *, quoted: bool = False) -> Iterator[str]:
     """Yield quotes, expansions, escapes and letters; between double quotes, other quotes are letters."""
     at = 0
     while at < len(text):
-        end = at + 1 if quoted and text[at] not in "$`\\" else end_of(text, at)
-        yield text[at:end]
-        at = end
+        yield (piece := _piece(text, at, quoted=quoted))
+        at += len(piece)
 
 
-def tokens(text: str, name: str, places: Sequence[str] | None = None) -> list[Token]:
-    """Return a script's tokens; the text behind a ``<<`` is left out. Raises UnreadCommand.
+def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield words and operators; ``<`` for an input, and nothing for an output. Raises UnreadCommand.
 
-    Args:
-        places: one for each line, in place of the script's name and the line's number.
+    Each has its place: the one that is given, or ``name:line: text``.
     """
-    found, at, line, documents, is_test = list[Token](), 0, 1, list[str](), False
-    places = places or [f"{name}:{number}: {line.strip()[:80]}" for number, line in enumerate(text.split("\n"), 1)]
+    lines = text.split("\n")
+    text = _HEREDOC.sub(lambda match: "<" + match[1] + "\n" * match[0].count("\n"), text)
+    at, line, is_file = 0, 0, False
     while at < len(text):
-        start = at
+        start, found = at, place or f"{name}:{line + 1}: {lines[line].strip()[:80]}"
         if blank := _BLANK.match(text, at):
             at = blank.end()
         elif not text.startswith("((", at) and (operator := _OPERATOR.match(text, at)):
-            found.append(Token(operator[0], not is_test, places[line - 1]))
             at = operator.end()
-            while operator[0] == "\n" and documents:
-                end = re.compile(rf"(?m)^\t*{re.escape(documents.pop(0))}$").search(text, at)
-                at = end.end() if end else len(text)
+            if is_file:
+                raise UnreadCommand(found)
+            is_file = bool(operator[1])
+            if not is_file or "<" in operator[1]:
+                yield "<" if is_file else operator[0].rstrip() or "\n", found
         else:
-            at = end_of(text, at) if text.startswith("((", at) else at
+            at = array.end() if (array := _ARRAY.match(text, at)) else at
+            at += len(_piece(text, at))
             while at < len(text) and not text[at].isspace() and not _OPERATOR.match(text, at):
-                at = end_of(text, at)
-                at = end_of(text, at) if text[at : at + 1] == "(" and _ARRAY.fullmatch(text, start, at) else at
-            if found and re.fullmatch(r"\d*<<-?", found[-1].text):
-                documents.append(re.sub(r"[\\'\"]", "", text[start:at]))
-            found.append(Token(text[start:at], False, places[line - 1]))
-            is_test = found[-1].text == "[[" or (is_test and found[-1].text != "]]")
+                at += len(_piece(text, at))
+            if not is_file:
+                yield text[start:at], found
+            is_file = False
         line += text.count("\n", start, at)
-    return found
 
 
-def split(found: Sequence[Token], *separators: str) -> Iterator[tuple[str, list[Token]]]:
-    """Yield (the separator before it, tokens) of each part; not at separators inside a statement or brackets."""
-    before, part, opened, is_first, is_pattern = "", list[Token](), list[str](), True, False
-    for token in found:
-        text = token.text
-        if not opened and text in separators and (token.is_operator or is_first):
-            yield before, part
-            before, part, is_first = text, [], True
-            continue
-        part.append(token)
-        if is_pattern and text != "esac":  # of a case
-            is_pattern, is_first = text != ")", text == ")"
-            continue
-        if text in _OPENS and (is_first or text == "("):
-            opened.append(_OPENS[text])
-        elif opened and text == opened[-1] and (is_first or is_pattern or token.is_operator):
-            opened.pop()
-        is_pattern = opened[-1:] == ["esac"] and text in ("in", ";;", ";&", ";;&")
-        is_first = not re.search("[<>]", text) if token.is_operator else text in _BEFORE_COMMAND
-    if opened:
-        raise UnreadCommand(f"{opened[-1]} is missing")
-    yield before, part
+def statements(text: str, name: str, place: str = "") -> list[Statement]:
+    """Return the statements of a script; the arguments are those of ``tokens``. Raises UnreadCommand."""
+    return _Parser([*tokens(text, name, place)]).statements()[0]
+
+
+class _Parser:
+    def __init__(self, found: list[tuple[str, str]]) -> None:
+        self.rest, self.place = found[::-1], ""
+
+    def _next(self) -> str:
+        if not self.rest:
+            raise UnreadCommand(f"{self.place} (its end is missing)")
+        text, self.place = self.rest.pop()
+        return text
+
+    def _take(self, *texts: str) -> str:
+        """Return and remove the next token if it is one of these."""
+        return self._next() if self.rest and self.rest[-1][0] in texts else ""
+
+    def _words(self, end: str) -> list[str]:
+        """Return and remove the words before a token, and that token."""
+        return [word for word in iter(self._next, end) if not _OPERATOR.fullmatch(word)]
+
+    def statements(self, *ends: str) -> tuple[list[Statement], str]:
+        """Return the statements before one of the tokens, and that token; all statements if none is given."""
+        found = list[Statement]()
+        while True:
+            while self._take("\n", ";", "&"):
+                pass
+            if (end := self._take(*ends)) or not (self.rest or ends):
+                return found, end
+            found.append(self._chain())
+
+    def _chain(self) -> Statement:
+        found = self._pipeline()
+        while sign := self._take("&&", "||"):
+            found = Statement(found.place, sign, [], ([found], [self._pipeline()]))
+        return found
+
+    def _pipeline(self) -> Statement:
+        found = self._command()
+        self._take("<")
+        while self._take("|", "|&"):
+            reader = self._command()
+            if reader.kind:
+                raise UnreadCommand(reader.place)
+            found = Statement(found.place, "|", [], ([found], [reader._replace(words=[*reader.words, "<"])]))
+        return found
+
+    def _command(self) -> Statement:
+        words, place = [self._next()], self.place
+        [kind] = words
+        if kind == "!":
+            return Statement(place, kind, [], ([self._pipeline()],))
+        if kind == "if":
+            return self._if(place)
+        if kind == "case":
+            return self._case(place)
+        if kind in _ENDS:
+            words = self._words("do") if kind in ("for", "select") else []
+            return Statement(place, kind, words, [self.statements(end)[0] for end in _ENDS[kind]])
+        if _OPERATOR.fullmatch(kind) and kind != "<":
+            raise UnreadCommand(place)
+        if kind == "function" or self._take("("):
+            words = [self._next()] if kind == "function" else words
+            while self._take("(", ")", "\n"):
+                pass
+            return Statement(place, "function", words, ([self._command()],))
+        while self.rest:
+            is_test = words[0] == "[[" and words[-1] != "]]"
+            if not is_test and _OPERATOR.fullmatch(self.rest[-1][0]) and self.rest[-1][0] != "<":
+                break
+            words.append(self._next())
+        return Statement(place, "", words)
+
+    def _if(self, place: str) -> Statement:
+        condition, _ = self.statements("then")
+        body, end = self.statements("elif", "else", "fi")
+        others = [self._if(self.place)] if end == "elif" else self.statements("fi")[0] if end == "else" else []
+        return Statement(place, "if", [], (condition, body, others))
+
+    def _case(self, place: str) -> Statement:
+        words, clauses, end = self._words("in"), list[Statement](), ""
+        while end != "esac":
+            while self._take("\n"):
+                pass
+            if self._take("esac"):
+                break
+            patterns = self._words(")")
+            body, end = self.statements(";;", "esac")
+            clauses.append(Statement(place, "", patterns, (body,)))
+        return Statement(place, "case", words, (clauses,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from seatrial.job.shell_grammar import pieces, tokens
@@ -13,16 +14,17 @@ from seatrial.job.startable import UnreadCommand
 UNKNOWN, HERE = "\0", "\2"
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
-_SUBSTITUTED = re.compile(r"\$\{(#?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-=+?]|##?|%%?|//?|:)(.*))?\}", re.S)
-_MADE_BY_SHELL = re.compile(r"\*|(?<!\$)\{[^{}\s'\"]*(?:,|\.\.)")
-_LONGEST = 20_000
+_SUBSTITUTED = re.compile(r"\$\{(#?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-=?]|##?|%%?|:)(.*))?\}", re.S)
+_MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
+#: Limits: letters of a word, words of one, letters of a value that is cut by a pattern.
+_LONGEST, _MOST_WORDS, _LONGEST_CUT = 20_000, 1_000, 1_000
 
 
 class Words(ABC):
-    """Hold what a shell knows: its name, its arguments and its variables."""
+    """Hold what a shell knows: its name, its arguments, its variables, and the place of the statement that it runs."""
 
     def __init__(self, name: str, arguments: list[str]) -> None:
-        self.name, self.arguments = name, arguments
+        self.name, self.arguments, self.place = name, arguments, name
         self.values = dict[str, str | list[str]]()
 
     @abstractmethod
@@ -30,22 +32,21 @@ class Words(ABC):
         """Return the output of a command substitution."""
 
     def assign(self, word: str) -> None:
+        """Set a variable; do nothing for another word."""
         match = SET.fullmatch(word)
         if match is None:
             return
         name, index, adds, text = match.groups()
         before = self.values.get(name)
         if text.startswith("("):
-            items = [each for token in tokens(text[1:-1], name) for each in self.fields(token.text.strip())]
+            items = [each for token, _ in tokens(text[1:-1], "") for each in self.fields(token.strip())]
             items = [*(before if adds and isinstance(before, list) else []), *items]
             self.values[name] = items if UNKNOWN not in "".join(items) else unknown(word)
             return
-        own = re.compile(rf":?{UNKNOWN}\$(?:\{{{name}\}}|{name}\b)")  # A=$A:x, A is not set
-        value = own.sub("", self.text(text)) if name not in self.values else self.text(text)
-        value = f"{before}{value}" if adds and isinstance(before, str) else value
-        if len(value) > _LONGEST:
-            raise UnreadCommand(word[:80])
-        self.values[name] = f"{UNKNOWN}${name}" if index else value
+        value = self.text(f"${{{name}:-}}{text}" if adds else text)
+        if before is None:  # A=$A:x
+            value = re.sub(rf":?{UNKNOWN}\$(?:\{{{name}\}}|{name}\b)", "", value)
+        self.values[name] = unknown(word) if index else value
 
     def text(self, word: str) -> str:
         """Return a word that the shell does not split, its expansions filled in."""
@@ -53,44 +54,38 @@ class Words(ABC):
 
     def fields(self, word: str, *, splits: bool = True) -> list[str]:
         """Return the words that the shell makes of one; a mark precedes what it would replace by files."""
-        bare = re.sub(r"\\.|'[^']*'|\"[^\"]*\"", "", word)
+        bare = "".join(piece for piece in pieces(word) if piece[0] not in "\"'\\$`")
         fields, text, is_there = list[str](), UNKNOWN * bool(splits and _MADE_BY_SHELL.search(bare)), False
-        for piece in pieces(word):
-            if piece[0] in "\"'\\":
-                inner = piece[1:].replace("\n", "") if piece[0] == "\\" else piece[1:-1]
-                several = self._quoted(inner) if piece[0] == '"' else [inner]
-            elif piece[0] in "$`" and len(piece) > 1:
-                value = self._value(piece)
-                value = " ".join(value) if isinstance(value, list) else value
-                several = re.split(r"\s+", value) if splits else [value]
-                if several[1:]:  # blanks at its ends separate it from its neighbours
-                    fields += [text + several[0]] if text + several[0] or is_there else []
-                    fields += several[1:-1]
-                    text, is_there, several = "", False, several[-1:]
-            else:
-                is_home = piece == "~" and (not text or text[-1] in ":=")
-                several = [UNKNOWN + piece if is_home else piece]
-            is_there = is_there or (piece[0] in "\"'\\" and several != [])
-            fields += [text + several[0], *several[1:-1]] if several[1:] else []
-            text = several[-1] if several[1:] else text + "".join(several)
-            if len(text) > _LONGEST:
-                raise UnreadCommand(word[:80])
+        for value, is_quoted in self._parts(word):
+            whole = [value] if isinstance(value, str) else value
+            several = whole if splits and is_quoted else [" ".join(whole)]
+            several = re.split(r"\s+", several[0]) if splits and not is_quoted else several
+            is_home = not is_quoted and several == ["~"] and (not text or text[-1] in ":=")
+            is_there = is_there or (is_quoted and several != [])
+            for number, each in enumerate(several):
+                if number:
+                    fields += [text] if text or is_there else []
+                    text, is_there = "", is_quoted
+                text += UNKNOWN * is_home + each
+            if len(text) > _LONGEST or len(fields) > _MOST_WORDS:
+                raise UnreadCommand(self.place)
         return [*fields, text] if text or is_there else fields
 
-    def _quoted(self, text: str) -> list[str]:
-        """Return the text between double quotes; several words only for "$@" and "${A[@]}"."""
-        if re.fullmatch(r"\$@|\$\{(@|\w+\[@\])(:[^}]*)?\}", text):
-            value = self._value(text)
-            return value if isinstance(value, list) else [value]
-        result = ""
-        for piece in pieces(text, quoted=True):
-            value = self._value(piece) if piece[0] in "$`" and len(piece) > 1 else piece
-            if piece[0] == "\\":
-                value = "" if piece[1:] == "\n" else piece[1:] if piece[1:] in ("$", "`", '"', "\\") else piece
-            result += " ".join(value) if isinstance(value, list) else value
-            if len(result) > _LONGEST:
-                raise UnreadCommand(text[:80])
-        return [result]
+    def _parts(self, word: str, *, quoted: bool = False) -> Iterator[tuple[str | list[str], bool]]:
+        """Yield the values of a word's pieces, and whether the shell keeps each as it is."""
+        for piece in pieces(word, quoted=quoted):
+            first, is_long = piece[0], len(piece) > 1
+            if first == "\\":
+                is_kept = quoted and piece[1:] not in ("$", "`", '"', "\\", "\n")
+                yield piece if is_kept else piece[1:].replace("\n", ""), piece[1:] != "\n"
+            elif first in "$`" and is_long:
+                yield self._value(piece), quoted
+            elif first == '"' and not quoted:
+                yield from self._parts(piece[1:-1], quoted=True) if piece != '""' else [("", True)]
+            elif first == "'" and not quoted:
+                yield piece[1:-1], True
+            else:
+                yield unknown(piece) if first in "<>" and is_long else piece, quoted
 
     def _value(self, piece: str) -> str | list[str]:
         """Return what the shell puts in place of an expansion; with a mark before it if that is not known."""
@@ -101,10 +96,8 @@ class Words(ABC):
             return unknown(piece)
         counts, name, index, change, word = match.groups()
         value = self._get(name, index)
-        if change is not None and change.lstrip(":") in tuple("-=+?"):
+        if change is not None and change.lstrip(":") in tuple("-=?"):
             is_set = value is not None and (value != "" or change[0] != ":")
-            if change[-1] == "+":
-                return self.text(word) if is_set else ""
             if not is_set and change[-1] != "?":
                 value = self.text(word if re.search("['\"]", word) else f'"{word}"')
                 self.values |= {name: value} if change[-1] == "=" else {}
@@ -112,7 +105,9 @@ class Words(ABC):
             value = _changed(value, change, self.text(word), first=int(name in "@*"))
         if value is None or (counts and UNKNOWN in value):
             return unknown(piece)
-        return str(len(value)) if counts else value
+        if counts:
+            return str(len(value))
+        return " ".join(value) if "*" in (name, index) else value
 
     def _get(self, name: str, index: str | None) -> str | list[str] | None:
         """Return the value of a variable, or None if it has none that is known."""
@@ -138,9 +133,13 @@ def _changed(value: str | list[str], change: str, word: str, *, first: int) -> s
     """Return a value without its beginning or its end; the words from a number on; None if it is not known."""
     if UNKNOWN in "".join(value) or UNKNOWN in word:
         return None
-    if isinstance(value, list):
-        return value[max(int(word) - first, 0) :] if change == ":" and word.isdecimal() else None
-    if change[0] not in "#%":
+    if change == ":" or isinstance(value, list):
+        return (
+            value[max(int(word) - first, 0) :]
+            if change == ":" and word.isdecimal() and isinstance(value, list)
+            else None
+        )
+    if len(value) > _LONGEST_CUT:
         return None
     cuts = [at for at in range(len(value) + 1) if fnmatchcase(value[:at] if change[0] == "#" else value[at:], word)]
     if not cuts:

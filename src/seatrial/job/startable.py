@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -230,19 +231,17 @@ def _without_wrapper(words: list[str]) -> list[str]:
     return words[at:]
 
 
-def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path = Path()) -> PythonCommand | None:
+def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | None:
     """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; return None where no Python is started.
 
     Args:
-        exported: ``NAME=VALUE`` from the script that contains the command.
         here: the working directory.
 
     Raises UnreadCommand.
     """
-    rest, options, devices = [*words], list[str](), list[str]()
-    while rest and ASSIGNMENT.fullmatch(rest[0]):
-        exported = (*exported, rest.pop(0))
-    for name, _, value in (each.partition("=") for each in exported):
+    variables = [*itertools.takewhile(ASSIGNMENT.fullmatch, words)]
+    rest, options, devices = [*words[len(variables) :]], list[str](), list[str]()
+    for name, _, value in (each.partition("=") for each in variables):
         if name == "CUDA_VISIBLE_DEVICES":
             devices = ["--gpus", str(len(value.split(","))) if value not in ("", "-1") else "none"]
         elif not name.startswith(("MASTER_", "SLURM_", "CUDA_HOME")):
@@ -256,6 +255,12 @@ def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path 
                 options += ["--env", f"{_PYTHON_VARIABLES[rest.pop(0)]}={rest[0] if rest else ''}"]
             rest = rest[1:]
         program = rest.pop(1) if rest[:1] == ["-m"] and rest[1:2] and rest[1] in LAUNCHER_MODULES else ""
+    elif rest and (called := console_script(rest[0], here)):
+        module, function, is_main, folder = called
+        if not is_main:
+            raise UnreadCommand(f"{rest[0]} calls {function}() of {module}")
+        options += ["--env", f"PYTHONPATH={folder}"] if folder not in (".", "src") else []
+        program, rest = "", ["-m", module, *rest[1:]]
     elif program not in LAUNCHERS or (program == "accelerate" and rest[1:2] != ["launch"]):
         return None
     if program:
@@ -267,18 +272,6 @@ def read_command(words: Sequence[str], exported: Sequence[str] = (), here: Path 
     if not rest or rest[0].startswith("-"):
         return None
     return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:]))
-
-
-def project_command(words: Sequence[str], exported: Sequence[str], here: Path) -> PythonCommand | None:
-    """Read a command of the project's metadata, ``net-train --lr 1``; None for others. Raises UnreadCommand."""
-    words = without_runner(words)
-    if not (called := console_script(words[0], here) if words else None):
-        return None
-    module, function, is_main, folder = called
-    if not is_main:
-        raise UnreadCommand(f"{words[0]} calls {function}() of {module}")
-    path = (f"PYTHONPATH={folder}",) if folder not in (".", "src") else ()
-    return read_command(["python", "-m", module, *words[1:]], (*exported, *path), here)
 
 
 def _launched(program: str, rest: list[str], here: Path) -> list[str]:

@@ -25,13 +25,12 @@ from seatrial.job.startable import (
     is_python,
     likely_scripts,
     module_name,
-    project_command,
     read_command,
     scripts,
     what_is_here,
     without_runner,
 )
-from seatrial.job.tasks import make_script, makefile, task_script
+from seatrial.job.tasks import makefile, task_commands
 from seatrial.system.text import as_typed
 
 #: runpy finds a module by the name of its file, which may have hyphens.
@@ -95,19 +94,15 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
     if not words or not words[0]:
         return None
     try:
-        words = without_runner(words) or words
-        if command := read_command(words, here=here):
+        typed, words = shlex.join(words), without_runner(words) or words
+        called = None if is_file(here / words[0]) else console_script(words[0], here)
+        if (called is None or called[2]) and (command := read_command(words, here)):
             return command.words()
         if words[0] in SHELLS or (is_file(here / words[0]) and _is_shell(here / words[0])):
             return _in_shell(words, here).words()
-        if words[0] == "make" and (file := makefile(words, here)):
-            text, places = make_script(words, file)
-            return _one_command(shlex.join(words), file, read_shell(text, [], file.name, here, places), here).words()
-        if not is_file(here / words[0]) and (task := task_script(words[0], words[1:], here)):
-            return _one_command(words[0], here, read_shell(task, [], words[0], here), here).words()
-        called = None if is_file(here / words[0]) else console_script(words[0], here)
-        if called and called[2] and (command := project_command(words, (), here)):
-            return command.words()
+        if task_commands(words, here):
+            file = makefile(words, here) if words[0] == "make" else here
+            return _one_command(typed, file or here, read_shell(typed, [], words[0], here), here).words()
     except UnreadCommand as error:
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
@@ -119,7 +114,7 @@ def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
             "seatrial starts Python itself: name the script alone",
             run=f"seatrial run {shlex.join(command.words())}" if command else None,
         )
-    if is_file(here / words[0]) or not (called := console_script(words[0], here)):
+    if called is None:
         return None
     module, function, _, _ = called
     name = re.sub(r"\W", "_", words[0])

@@ -11,7 +11,7 @@ from typing import Any
 
 from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import is_file
-from seatrial.job.startable import UnreadCommand
+from seatrial.job.startable import UnreadCommand, without_runner
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _VARIABLE = re.compile(r"(?:export\s+|override\s+)?([\w.-]+)\s*(\?|::?|\+|!)?=\s*(.*)")
@@ -29,8 +29,18 @@ def makefile(words: Sequence[str], here: Path) -> Path | None:
     return next((here / name for name in (*named, *_MAKEFILES) if is_file(here / name)), None)
 
 
-def make_script(words: Sequence[str], file: Path) -> tuple[str, list[str]]:
-    """Return the commands of make's goals and of what they need, a line each, and the place of each line."""
+def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
+    """Return the commands of ``make``'s goals or of a task, each with its place, or "" for a task's."""
+    if words[0] == "make":
+        file = makefile(words, here)
+        return _make_commands(words, file) if file and not {"-C", "--directory"} & {*words} else []
+    name, *arguments = without_runner(words) or words
+    task = None if is_file(here / name) else _task_script(name, arguments, here)
+    return [(task, "")] if task else []
+
+
+def _make_commands(words: Sequence[str], file: Path) -> list[tuple[str, str]]:
+    """Return the commands of make's goals and of what they need, each with its place."""
     given = dict(word.partition("=")[::2] for word in words[1:] if "=" in word)
     rules, variables, recipe, number = dict[str, _Rule](), dict[str, str](), list[tuple[str, str]](), 1
     for match in re.finditer(r"((?:\\\n|[^\n])*)\n?", file.read_text(errors="replace")[:_MOST_TEXT]):
@@ -51,8 +61,7 @@ def make_script(words: Sequence[str], file: Path) -> tuple[str, list[str]]:
                 rules[goal] = ([*needs, *rule[2].split()], commands or recipe)
     goals = [word for at, word in enumerate(words) if at and word[0] != "-" and "=" not in word and word in rules]
     first = [goal for goal in rules if goal[0] != "."][:1]
-    found = [*_lines(goals or first, rules, {**variables, **given}, set())]
-    return "\n".join(f"( {text}\n)" for text, _ in found), [place for _, place in found for _ in range(2)]
+    return [*_lines(goals or first, rules, {**variables, **given}, set())]
 
 
 def _lines(
@@ -85,7 +94,7 @@ def _filled(text: str, variables: dict[str, str]) -> str:
     return text.replace("$$", "$")
 
 
-def task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
+def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
     """Return the commands of a task in pixi.toml, pyproject.toml or package.json; None if there is none."""
     from seatrial.system.project_files import parse_toml  # a task alone needs it
 

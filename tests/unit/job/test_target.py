@@ -233,8 +233,26 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "for x in 1; 2\ndone\n",
         "case x in\n",
         "A=(1\n",
+        'f() { f "$@" "$@" a; }\nf a\n',
+        "A=(1)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40,
+        f"A={'x' * 9000}\n" + "A=${A##*y*y*z*}\n" * 200,
     ],
-    ids=["doubled", "open", "defaults", "loop", "recursion", "brackets", "itself", "if", "for", "case", "array"],
+    ids=[
+        "doubled",
+        "open",
+        "defaults",
+        "loop",
+        "recursion",
+        "brackets",
+        "itself",
+        "if",
+        "for",
+        "case",
+        "array",
+        "arguments",
+        "list",
+        "cut",
+    ],
 )
 def test_a_shell_script_without_bounds_is_refused_at_once(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.sh").write_text(text)
