@@ -40,7 +40,7 @@ class Stream:
         folder: gets the log file and output.idx, or None.
 
     Attributes:
-        lines: line ends that were passed on. within_line: what it wrote last was no end of a line.
+        lines: line ends that were passed on. within_line: its last byte was not a line end.
     """
 
     def __init__(

@@ -248,7 +248,7 @@ class TargetRun:
         if any(stream.engine.waiting for stream in self._streams):
             pause_s = _TICK_S if pause_s is None else min(pause_s, _TICK_S)
         ready = self._selector.select(pause_s)
-        # Of two streams that are ready, a progress bar ends its line before the other stream begins one.
+        # If both streams are ready, a progress bar ends its line before the other stream begins one.
         for key, _ in sorted(ready, key=lambda each: not getattr(each[0].data, "within_line", False)):
             if key.fd == wakeup:
                 self._serve_signals(os.read(wakeup, 4096))

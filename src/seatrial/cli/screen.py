@@ -37,7 +37,7 @@ ELAPSED_FROM_S = 2
 #: Lines that are printed even with ``quiet``; those of a service follow its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
-#: A command, up to what separates it from the sentence: it stays on one line, so that users can copy it.
+#: A command up to the end of its clause. It stays on one line, so that users can copy it.
 _COMMAND = re.compile(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
 
 #: Beginnings of choices that nearly every run has.
@@ -188,7 +188,7 @@ class Screen:
                 (self._unended.discard if data.endswith(b"\n") else self._unended.add)(place)
 
     def end_line(self, stream: Stream = "stdout") -> None:
-        """Break the line where the target left one without an end, a progress bar, on our stream."""
+        """End the line that the target, for example its progress bar, left open on this stream."""
         unended = self._unended if are_one_file(1, 2) else self._unended & {stream}
         if unended:
             (self._out if stream == "stdout" else self._err).print()

@@ -88,7 +88,7 @@ def uncleaned(*, stderr: bool = False) -> TextIO:
 
 
 def at_words(text: str, console: Console, indent: str = "    ", whole: re.Pattern[str] | None = None) -> str:
-    """Break lines between words on a terminal, which would break them anywhere; indent what follows; keep ``whole``."""
+    """Wrap between words on a terminal, which would break anywhere; indent further lines; never break ``whole``."""
     if not console.is_terminal:
         return text
     from textwrap import TextWrapper  # only a terminal needs it

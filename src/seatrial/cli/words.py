@@ -20,9 +20,9 @@ _PARSERS = re.compile(
 )
 #: NAME or NAME=VALUE, as seatrial's own --env takes it.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
-#: Options that are seatrial's behind a script, also where the script declares them.
+#: Options that belong to seatrial even behind a script that declares them.
 _ALWAYS_OURS = {"--gpus", "--on", "--strict", "--trust", "--env", "-e", "-h", "--help"}
-#: Folders that seatrial mounts: text of a script that looks for them there.
+#: Option that mounts a folder → pattern of a script that reads the mounted folder.
 _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
 #: Options of seatrial that never follow a target.
 _NEVER_BEHIND_A_TARGET = ("-f", "--file")
@@ -66,7 +66,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     parts = list(typed_parts(command, known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
     behind = [words for name, words in typed_parts(argv[at + 1 : cut], known) if name and words[0] not in command]
-    behind = [] if argv[at] in RUNNERS else behind  # their own options
+    behind = [] if argv[at] in RUNNERS else behind  # a runner has options of its own
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
     return [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
@@ -75,8 +75,8 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
 def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
 
-    Only where no word behind it may be an option of ours: one of our names, or nearly one, counts as the script's if
-    its text has the name in quotes. ``--data`` is ours where the text looks for the folder that we mount.
+    Only if no word behind it may be an option of seatrial. A name that equals or resembles one belongs to the script
+    if its text has the name in quotes. ``--data`` stays seatrial's if the text reads the mounted folder.
     """
     if argv[0] not in ("run", "plan") or "--" in argv:
         return argv
@@ -104,7 +104,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
-    if not name and not script.is_file():  # which is what has to be reported
+    if not name and not script.is_file():  # the missing file is the error to report
         similar.clear()
     texts = [text]
     if ours or similar:
@@ -114,7 +114,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
         similar = {name for name in similar if not any(_declares(each, name, begun=True) for each in everywhere)}
-        texts = everywhere if absent else texts  # those of the right script may lie in another folder
+        texts = everywhere if absent else texts  # the intended script may lie in another folder
     declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
     looks = any(re.search(form, each) for name, form in _PLACES.items() if name in ours for each in texts)
     same = bool(ours) and not ours & _ALWAYS_OURS and not looks
@@ -147,7 +147,7 @@ def _reads_arguments(script: Path, text: str) -> bool:
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:
-    """Yield the project's files that a script imports, with their packages; from a folder that it adds, too."""
+    """Yield the project's files that a script imports, with their packages, also from other folders of the project."""
     from seatrial.job.reading.modules import folder_of
     from seatrial.job.startable import scripts
 

@@ -22,7 +22,7 @@ class UpRequest:
     """Holds the command line of ``seatrial up``.
 
     Attributes:
-        project: keeps the runs. folder: where the project's own file is looked for, then in those around it.
+        project: keeps the runs. folder: has the project's own file, unless a folder above it has the file.
         names: services; () for all.
         files: named by ``-f``; () if the project's own is looked for.
         profiles: of the Compose file, added to those in COMPOSE_PROFILES.

@@ -203,7 +203,7 @@ def _site(context: ComposeContext, service: Service, run: Run) -> Site:
 
 
 def one_command(argv: Sequence[str]) -> str:
-    """Return a command as typed, in one line: it is also shown as a comment in YAML."""
+    """Return a command on one line, quoted for a shell; YAML also shows it as a comment."""
     words = [f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word) for word in argv]
     return " ".join(words if len(argv) > 1 else argv).replace("\n", "\\n")  # a single word may be a sentence
 

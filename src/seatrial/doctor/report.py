@@ -226,7 +226,7 @@ def _print_finding_lines(finding: Finding, console: Console, *, shown: str, inde
 
 
 def _command(fix: str, head: Text, console: Console, style: str) -> Iterator[Text]:
-    """Yield a command behind its head; below it the comment, where a terminal would break it."""
+    """Yield a command behind its head, with the comment below it if the terminal is too narrow."""
     command, _, comment = fix.partition("   # ")
     if not console.is_terminal or len(head) + len(fix) <= console.width:
         command, comment = fix, ""

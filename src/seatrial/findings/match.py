@@ -177,7 +177,7 @@ class Matches:
         if (self._writes or b"    " in raw) and self._is_failed_write(number, raw):
             return True
         is_source, self._is_source = self._is_source and raw[:4] == b"    ", raw.startswith(b'  File "')
-        if is_source:  # of a traceback: the exception's own line follows
+        if is_source:  # a traceback's source line; the exception's own line follows
             return False
         plain_text = _plain_bytes(raw)
         self._added += len(plain_text)

@@ -21,7 +21,7 @@ _WRITTEN = {
     *("save", "savedir", "tensorboard", "work", "workdir"),
 }
 
-#: Words of an option whose file is read.
+#: Words in the name of an option that reads a file.
 _READ = re.compile("weight|pretrain|resume|load|annot|csv|data")
 _CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 #: A configuration is a few pages; a larger file of these formats holds data.
@@ -85,7 +85,7 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
             if file.suffix in _CONFIGURATION
             else file.suffix and file.parent.is_dir() and _READ.search(where)
         )
-        if "/" in value and named and not written:  # not yolov3.yaml, found by name
+        if "/" in value and named and not written:  # yolov3.yaml alone may be a package's name for it
             yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))

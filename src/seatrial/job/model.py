@@ -45,7 +45,7 @@ class Target(KeyTable):
         value: the path relative to the project, module name, recipe name, or "" for an image's own command.
         args: the target's own arguments, everything after ``--``.
         typed: the words after ``seatrial`` that made it, where a verb of its own did: ``export digits --to onnx``.
-        command: of a service of a Compose file, as it is shown.
+        command: a Compose service's command, for display.
     """
 
     kind: TargetKind

@@ -262,7 +262,7 @@ class Plan(Value):
 
     @property
     def shown_target(self) -> str:
-        """Return the target for reading: of a service of a Compose file its command."""
+        """Return the target for display: a Compose service's command, or the target's own line."""
         return self.job.target.command or self.target_line
 
     @property

@@ -294,7 +294,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         modules={
             **reading.needed,
             **keras_names(seen, modules),
-            **reading.needed,  # imports first
+            **reading.needed,  # an import's place replaces a use's
             **_named(seen, certain, {**optional, **imports}),
             **_of_lightning_1(seen),
         },

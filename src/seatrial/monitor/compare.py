@@ -159,7 +159,7 @@ _ARGUMENT = re.compile(
     r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:(?:=| (?![\w.]+=))([^\s-]\S*|-[\d.]\S*))?"
 )
 
-#: Between a target and its arguments, with a Compose service's command: ``python train.py --lr 0.1``.
+#: Separator of a target and its arguments; a Compose service's command has none: ``python train.py --lr 0.1``.
 _BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
 
 

@@ -130,9 +130,9 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
 
 
 def candidates(host: Host) -> list[Path]:
-    """Return the Pythons that may have what a target imports: the active environment's, also of conda, then ours."""
+    """Return the Pythons that may have a target's imports: the active virtual or conda environment's, then ours."""
     own = Path(sys.executable)
-    folder = host.env.get("VIRTUAL_ENV") or host.env.get("CONDA_PREFIX")  # as activation puts them onto PATH
+    folder = host.env.get("VIRTUAL_ENV") or host.env.get("CONDA_PREFIX")  # in the order of PATH
     active = Path(folder) / "bin" / "python" if folder else own
     if not active.exists() or active.parent.resolve() == own.parent.resolve():  # python and python3 of one environment
         return [own]

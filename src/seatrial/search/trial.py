@@ -77,7 +77,7 @@ class Trial:
     ending: Ending | None = None
 
     def reported(self, metric: str) -> str:
-        """Return its value of the objective with name and unit: ``accuracy 98.12 %``."""
+        """Return the trial's value of the objective with the metric's name and unit: ``accuracy 98.12 %``."""
         percent = self.ending is not None and any(phase + metric in self.ending.percent for phase in PHASES)
         return f"{metric} {self.value or 0.0:.5g}{' %' * percent}"
 

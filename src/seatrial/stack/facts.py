@@ -132,7 +132,7 @@ def table(name: str) -> dict[str, Any]:
 
 @lru_cache
 def wheels(framework: Framework, *, pinned: bool = False) -> tuple[Wheel, ...]:
-    """Return the known builds of a framework that have CUDA, newest version first; ``pinned``: the oldest, too."""
+    """Return the known builds of a framework with CUDA, newest first; ``pinned`` adds those that need a pin."""
     rows = table(framework)["releases" if framework == "tensorflow" else "wheels"]
     made = (_wheel(framework, {**row, framework: release}) for row in rows for release in _with_patches(row, framework))
     known = (each for each in made if pinned or not each.only_pinned)
@@ -140,7 +140,7 @@ def wheels(framework: Framework, *, pinned: bool = False) -> tuple[Wheel, ...]:
 
 
 def _with_patches(row: dict[str, Any], framework: Framework) -> Iterator[str]:
-    """Yield the row's release and its ``patches``, which are built as it is: 2.4.0, 2.4.1."""
+    """Yield the row's release and its ``patches``, which have the same build: 2.4.0, 2.4.1."""
     yield row[framework]
     for patch in row.get("patches", ()):
         yield f"{row[framework].rpartition('.')[0]}.{patch}"

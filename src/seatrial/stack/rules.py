@@ -53,7 +53,7 @@ class Constraints:
 
     @property
     def pinned(self) -> bool:
-        """Return whether the project names one release."""
+        """Return whether the project pins one release."""
         return any(each.operator == "==" for each in self.specifier)
 
 
@@ -229,8 +229,9 @@ def partner_release(wheel: Wheel, package: str) -> str | None:
     """Return the release of a partner for a build; None if any will do.
 
     torchaudio before 2.9 has torch's own minor number, 0.13 for 1.13. TensorFlow 2.6 to 2.15 each need the Keras of
-    their own number, later ones Keras 3; those before 2.16 the estimator of their number. Sources: https://docs.pytorch.org/audio/stable/installation.html,
-    "Compatibility Matrix"; install_requires in tensorflow/tools/pip_package/setup.py of these releases.
+    their own number, later ones Keras 3; releases before 2.16 need the estimator of their number. Sources:
+    https://docs.pytorch.org/audio/stable/installation.html, "Compatibility Matrix"; install_requires in
+    tensorflow/tools/pip_package/setup.py of these releases.
     """
     major, minor = Version(wheel.version).release[:2]
     if package == "torchvision":

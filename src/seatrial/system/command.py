@@ -191,8 +191,8 @@ def own_program(*words: str) -> list[str]:
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs an extra of ours, from the checkout of this installation if it is here."""
-    from importlib.metadata import PackageNotFoundError, distribution  # only where one is missing
+    """Return the command that installs an extra of seatrial, from the checkout that it was installed from if any."""
+    from importlib.metadata import PackageNotFoundError, distribution  # only for a missing extra
 
     origin = ""
     with contextlib.suppress(PackageNotFoundError, ValueError):

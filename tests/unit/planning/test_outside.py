@@ -70,10 +70,10 @@ OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root
         (
             "ROOT = '/home/nobody/data'\nLIST = '/home/nobody/data/list.txt'\n",
             (),
-            "container: --mount DIR:/home/nobody/data",
+            "to mount it: --mount DIR:/home/nobody/data",
         ),
         ("ROOT = 'D:\\\\data\\\\a'\n", (), "names D:\\data\\a, which this machine does not have"),
-        (OPTION, (), "container: --mount DIR:/home/nobody/data"),
+        (OPTION, (), "to mount it: --mount DIR:/home/nobody/data"),
         (OPTION, ("--root", "data"), ""),
         ("import os\nROOT = os.environ.get('DATA', '/data/raw')\n", (), ""),
         ("def load(root='/home/nobody/data'):\n    pass\n", (), ""),

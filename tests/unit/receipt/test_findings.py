@@ -167,8 +167,11 @@ def test_missing_argument_of_a_tune_is_added_to_the_tune(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("fix", "words"),
     [
-        ("seatrial run --memory 32g …   # or fewer workers", "what --memory 32g is to a run; then: seatrial up   # or"),
-        ("seatrial run … --mount FOLDER:/d", "what --mount FOLDER:/d is to a run; then: seatrial up"),
+        (
+            "seatrial run --memory 32g …   # or fewer workers",
+            "the equivalent of --memory 32g; then: seatrial up   # or",
+        ),
+        ("seatrial run … --mount FOLDER:/d", "the equivalent of --mount FOLDER:/d; then: seatrial up"),
     ],
 )
 def test_the_fix_of_a_compose_service_names_its_file(tmp_path: Path, fix: str, words: str) -> None:

@@ -64,7 +64,7 @@ def _reachable(machine: Machine) -> Verdict:
     seen = machine.cluster
     if isinstance(seen, ClusterError):
         if seen.installable:
-            return unknown(f"{path} exists, but kr8s is not installed: {install_extra('k8s')} to check the cluster")
+            return unknown(f"{path} exists, but kr8s is not installed; to check the cluster: {install_extra('k8s')}")
         return found("k8s-unreachable", [f"kubeconfig: {path}", str(seen)], severity=severity)
     assert seen is not None
     return ok(f"{seen.server} responds: {len(seen.nodes)} node{'s' * (len(seen.nodes) != 1)}")

@@ -71,7 +71,7 @@ def split(
     """Return the layers of these requirements; without a lock, the framework and all that the project lists.
 
     Args:
-        builds: what pip builds from source. pages: addresses of further wheels for LISTED.
+        builds: packages that pip builds from source. pages: addresses of wheels that the index lacks, for LISTED.
     """
     place = framework_place(found)
     hashed = "--require-hashes" in found.options or any("--hash" in line for line in found.lines)

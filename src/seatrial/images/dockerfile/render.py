@@ -130,7 +130,7 @@ class ImageContents:
 
     @property
     def in_sight(self) -> bool:
-        """Return True if a package is built with the image's packages in sight."""
+        """Return True if the build of a package needs the image's packages."""
         return any(each.in_sight for each in self.builds)
 
     @property
@@ -253,7 +253,7 @@ def _builder(contents: ImageContents) -> Iterator[str]:
     if contents.base.builder is None:
         yield "FROM system AS builder"
         if tools := debian_packages(contents.builds):
-            yield "# What compiles packages without a wheel stays in this stage."
+            yield "# Compilers of packages without a wheel stay in this stage."
             yield from _debian_packages(contents, list(tools), headers=True)
     else:
         yield "# The compiler and CUDA's headers stay in this stage."
@@ -306,7 +306,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
     if by_hash:
         flags.append("--no-deps --require-hashes --only-binary :all:")
     if folder == LISTED and contents.in_sight:
-        yield "# Built first, with the packages of the layers below in sight."
+        yield "# Wheels are built first, against the packages of the layers below."
         commands += _wheels(contents, sources, flags)
         flags.append(f"{BUILT}/*.whl")
     commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
@@ -329,7 +329,7 @@ def _wheels(contents: ImageContents, sources: list[str], flags: list[str]) -> It
     below = (contents.layers.folders[folder].lines for folder in contents.layers.by_hash)
     installed = {canonical_name(line) for lines in below for line in lines}
     pip, options = f"{VENV_PYTHON} -m pip", " ".join([*sources, *flags])
-    if FRAMEWORK in contents.layers.folders and FRAMEWORK not in contents.layers.by_hash:  # what it requires went again
+    if FRAMEWORK in contents.layers.folders and FRAMEWORK not in contents.layers.by_hash:  # with its requirements
         lines = shlex.join(contents.layers.folders[FRAMEWORK].lines)
         yield " ".join(filter(None, (f"{pip} install --no-compile", options, lines)))
     yield from wheel_commands(contents.builds, pip, options, contents.resolved.stack, contents.architectures, installed)

@@ -218,7 +218,7 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """Yield a sentence for each data set whose folder neither this machine nor a mount has; for others' paths, too."""
+    """Yield a warning for each data folder or path of another machine that neither this machine nor a mount has."""
     kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job)]
     absent: list[tuple[str, str]] = []
     for path, where in script.machine_paths.items():
@@ -227,7 +227,7 @@ def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
         if not known and not any(inside(path, each.path) for each in script.writes):
             absent.append((path, where))
     for path, where in absent[:_MOST_SHOWN]:
-        option = f"; to have it in the container: --mount {shlex.quote(f'DIR:{path}')}" if path.startswith("/") else ""
+        option = f"; to mount it: --mount {shlex.quote(f'DIR:{path}')}" if path.startswith("/") else ""
         yield f"{where} names {path}, which this machine does not have{option}"
     for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
         if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises

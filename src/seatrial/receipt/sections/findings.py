@@ -161,7 +161,7 @@ def _missing_file(run: RunEvidence) -> Finding | None:
 def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) -> tuple[str, str | None]:
     """Return the cause and, if it is known, the fix for a file that is missing at ``target``."""
     if "\\" in path:
-        return "Windows alone has \\ between folders: here it is a letter of the name", "write / in the script's paths"
+        return "Only Windows separates folders with \\; here it is part of a name", "use / in the script's paths"
     folder = None if path.startswith("/") else _started_from(path, plan)
     if folder is not None:
         workdir = folder if plan.on_the_host else f"{root}/{folder}"
@@ -297,7 +297,7 @@ _OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
 def pasteable(finding: Finding, plan: Plan) -> Finding:
     """Return the finding with a fix to paste: its own target in place of … and its ID in place of RUN.
 
-    A process has no option of a container: what the fix names instead is left of it.
+    A process has no options of a container, so only the alternative in the fix's comment stays.
     """
     if finding.fix is None or "seatrial " not in finding.fix:
         return finding
@@ -306,8 +306,8 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
         return _with_fix(finding, comment.removeprefix("or ") if comment.startswith("or ") else None)
     words, arguments = _run_again(plan)
     given = re.fullmatch(r"seatrial run (?:… )?((?:--\S+ ?(?:[^-\s…#]\S* ?)?)+)…?(.*)", finding.fix)
-    if plan.job.target.command and given:  # of a service, whose options are in its file
-        as_of_run = f"what {given[1].strip()} is to a run; then: seatrial up"
+    if plan.job.target.command and given:  # a service has its options in the Compose file
+        as_of_run = f"the equivalent of {given[1].strip()}; then: seatrial up"
         return _with_fix(finding, f"in the Compose file, service {plan.job.name}: {as_of_run}{given[2]}")
     fix = with_own_words(finding.fix, words, arguments)
     if plan.job.serve is not None or plan.job.target.typed:
