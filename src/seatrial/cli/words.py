@@ -78,7 +78,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     Only if no word behind it may be an option of seatrial. A name that equals or resembles one belongs to the script
     if its text has the name in quotes. ``--data`` stays seatrial's if the text reads the mounted folder.
     """
-    if argv[0] not in ("run", "plan") or "--" in argv:
+    if argv[0] not in ("run", "plan") or "--" in argv or not argv[1:]:
         return argv
     import difflib
 
