@@ -16,7 +16,6 @@ from seatrial.errors import TargetError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
-from seatrial.job.reading.keras_names import keras_names
 from seatrial.job.reading.lost_names import lost
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
@@ -293,9 +292,8 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         optional_imports=tuple(sorted(set(optional) - set(imports))),
         modules={
             **reading.needed,
-            **keras_names(seen, modules),
-            **reading.needed,  # imports first
             **_named(seen, certain, {**optional, **imports}),
+            **reading.needed,  # imports first
             **_of_lightning_1(seen),
         },
         where={**optional, **imports},
@@ -383,10 +381,17 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
 
 
 def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
-    """Map the names of imported packages that have a row in the tables to the place in the code that uses them."""
-    kept = (sign for sign in seen if sign.startswith(NAMED) and (sign in certain or not lost(sign.removeprefix(NAMED))))
-    names = {sign.removeprefix(NAMED): seen[sign] for sign in kept}
-    return {name: where for name, where in names.items() if name.partition(".")[0] in imports}
+    """Map names of imported packages that may be gone to the place in the code that uses them.
+
+    Of a package that would be held back for it, only where the code runs in any case; a Keras is only warned of.
+    """
+    names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
+    return {
+        name: where
+        for name, where in names.items()
+        if name.partition(".")[0] in imports
+        and (f"{NAMED}{name}" in certain or (gone := lost(name)) is None or gone.package == "tensorflow")
+    }
 
 
 def _of_lightning_1(seen: dict[str, str]) -> dict[str, str]:

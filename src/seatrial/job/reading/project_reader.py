@@ -26,6 +26,7 @@ from seatrial.job.reading.signs import (
     data_root,
     dotted,
     host_path,
+    imported_names,
     memory_note,
     of_a_machine,
     signs,
@@ -264,8 +265,10 @@ class ProjectReader:
                 self.project
             ):
                 (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
+        if isinstance(node, Import):
+            module.names |= imported_names(node)
         if isinstance(node, TELLING):
-            for sign, shown in (*signs(node), *keras_signs(node)):
+            for sign, shown in (*signs(node, module.names), *keras_signs(node)):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
                 self.reading.signs.setdefault(sign, evidence)
                 if certain and seen.certain:
