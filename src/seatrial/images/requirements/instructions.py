@@ -19,7 +19,7 @@ from seatrial.images.requirements.other_formats import as_pip_has_it
 from seatrial.images.requirements.pip_format import Extension, canonical_name, checked_requirement
 from seatrial.job.reading.modules import STANDARD_MODULES, folders_of, is_file
 from seatrial.job.reading.parsed_modules import Import
-from seatrial.job.reading.signs import dotted, modules_of
+from seatrial.job.reading.signs import dotted, literal, modules_of
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_text
 from seatrial.system.source import UnreadableSourceError, parse_source
@@ -186,6 +186,6 @@ def _compiled(tree: ast.Module) -> set[str]:
             given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "name")]
             if called != "setup":
                 given = [each for value in given for each in ast.walk(value) if isinstance(each, ast.expr)]
-            texts = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            texts = filter(None, map(literal, given))
             names |= {text.removesuffix(".pyx").replace("/", ".").rpartition(".")[2] for text in texts}
     return names

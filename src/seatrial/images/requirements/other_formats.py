@@ -26,6 +26,7 @@ from seatrial.images.requirements.pip_format import (
     text_of,
 )
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
+from seatrial.job.reading.signs import literal
 from seatrial.system.project_files import is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, shown
@@ -161,7 +162,7 @@ def read_setup(file: Path) -> Requirements | None:
             known = {name: extra for name, extra in found.items() if extra is not None}
             wanted, name = given.get("python_requires"), given.get("name")
             python = wanted.value if isinstance(wanted, ast.Constant) else ""
-            own = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+            own = literal(name)
             return Requirements(
                 lines,
                 python=python_specifier(python, "setup.py: python_requires"),
@@ -197,9 +198,7 @@ class _Values:
         if not isinstance(node, ast.Dict):
             return None
         pairs = list(zip(node.keys, node.values, strict=True))
-        found = {
-            key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)
-        }
+        found = {name: value for key, value in pairs if (name := literal(key)) is not None}
         return found if len(found) == len(pairs) else None
 
     def lines(self, node: ast.expr | None) -> tuple[str, ...] | None:
@@ -254,16 +253,16 @@ class _Values:
                     if isinstance(each, ast.Constant) and isinstance(each.value, str):
                         name = key if isinstance(key, str) else re.split(r"[^\w.-]", each.value)[0]
                         self.listed.setdefault(canonicalize_name(name), (each.value, each.lineno))
-        names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        names = [name for name in map(literal, keys) if name is not None]
         found = [self.listed[name] for name in map(canonicalize_name, names) if name in self.listed]
         return found if len(found) == len(keys) else None
 
     def _lists(self, node: ast.AST | None, seen: set[str]) -> Iterator[str]:
         """Yield the names of files in an expression that are there: ``read("requirements/runtime.txt")``."""
         for each in ast.walk(node) if node is not None else ():
-            if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.endswith(".txt"):
-                if is_there(self.file.parent / each.value):
-                    yield each.value
+            if (name := literal(each) or "").endswith(".txt"):
+                if is_there(self.file.parent / name):
+                    yield name
             elif isinstance(each, ast.Name) and each.id in self.names and each.id not in seen:
                 seen.add(each.id)
                 yield from self._lists(self.names[each.id], seen)

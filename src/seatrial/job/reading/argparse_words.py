@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from seatrial.job.reading.signs import dotted
+from seatrial.job.reading.signs import dotted, keywords, literal
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
 _MOST_NAMED = 5
@@ -38,14 +38,14 @@ class ParserWords:
         """
         called = dotted(node.func)
         owner, _, last = called.rpartition(".")
-        given = {each.arg: each.value for each in node.keywords}
+        given = keywords(node)
         parents = given.get("parents", ast.List(elts=[]))
         if last.endswith("ArgumentParser") or last == "add_parser":
             self._parsers += 1
             self._open |= last.endswith("Parser") and called not in ("ArgumentParser", "argparse.ArgumentParser")
             self._open |= not all(own(dotted(getattr(each, "func", each))) for each in getattr(parents, "elts", [node]))
         elif last == "add_argument":
-            flags = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            flags = [flag for flag in map(literal, node.args) if flag is not None]
             rest = dotted(given.get("nargs", node)).endswith("REMAINDER")
             self._open |= rest or not flags or len(flags) < len(node.args)
             for flag in flags if flags and flags[0].startswith("-") else ():
@@ -84,7 +84,7 @@ class ParserWords:
 
     def _required(self) -> Iterator[tuple[str, list[str]]]:
         for node, place in dict.fromkeys(self._options.values()):
-            required = next((each.value for each in node.keywords if each.arg == "required"), None)
+            required = keywords(node).get("required")
             if isinstance(required, ast.Constant) and required.value is True:
                 yield place, [flag for flag, known in self._options.items() if known[0] is node]
 

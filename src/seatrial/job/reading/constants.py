@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from seatrial.job.reading.flow import FunctionNode
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted
+from seatrial.job.reading.signs import dotted, keywords, literal
 
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
@@ -87,7 +87,7 @@ class Constants:
             return self.text(each, unit, depth + 1)
 
         if isinstance(node, ast.Constant):
-            return Text(node.value, True) if isinstance(node.value, str) else None
+            return Text(text, True) if (text := literal(node)) is not None else None
         if isinstance(node, ast.JoinedStr):
             parts = [inner(each.value if isinstance(each, ast.FormattedValue) else each) for each in node.values]
             return _joined("", parts)
@@ -179,11 +179,10 @@ class Constants:
         index = names.index(name) - (names[0] in ("self", "cls"))
         found = []
         for caller, node, always in self.callers.get(unit, ()):
-            given = next((each.value for each in node.keywords if each.arg == name), None)
-            given = given or (node.args[index] if 0 <= index < len(node.args) else None)
+            given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
             text = self.text(given, caller, depth + 1) if given else self._default(name, function, unit, depth)
             if text is not None:
-                sure = always and caller in self.always and not any(each.arg is None for each in node.keywords)
+                sure = always and caller in self.always and None not in keywords(node)
                 found.append(text._replace(sure=text.sure and sure))
         if not found and (text := self._default(name, function, unit, depth)) is not None:
             found.append(text._replace(sure=False))
@@ -225,12 +224,10 @@ class Constants:
         return found and found._replace(sure=found.sure and parsed and node.attr not in self.stored)
 
     def note_option(self, unit: Unit, node: ast.Call) -> None:
-        words = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        dest = next(
-            (k.value.value for k in node.keywords if k.arg == "dest" and isinstance(k.value, ast.Constant)), None
-        )
+        words = [word for word in map(literal, node.args) if word is not None]
+        dest = literal(keywords(node).get("dest"))
         longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
-        name = str(dest or longest.lstrip("-").replace("-", "_"))
+        name = dest or longest.lstrip("-").replace("-", "_")
         if words and name:
             known = self.options.setdefault(name, ParserOption(words, unit, node))
             known.again = known.again or known.node is not node
@@ -242,8 +239,7 @@ class Constants:
         for flag, value in typed_options(self._arguments):
             if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
                 return Text(value, True)
-        default = next((each.value for each in known.node.keywords if each.arg == "default"), None)
-        found = self.text(default, known.unit, depth + 1)
+        found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
 
     def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from seatrial.job.reading.signs import NAMED, dotted, texts_of
+from seatrial.job.reading.signs import NAMED, dotted, keywords, texts_of
 
 _GENERATORS = {"fit_generator", "evaluate_generator", "predict_generator"}
 _OPTIMIZERS = {"Adam", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl"}
@@ -20,7 +20,7 @@ def keras_signs(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
-    called, given = dotted(node.func), {each.arg: each.value for each in node.keywords}
+    called, given = dotted(node.func), keywords(node)
     last = called.rpartition(".")[2]
     if last in _GENERATORS:
         yield f"Model.{last}", last

@@ -63,8 +63,8 @@ _COMPILE_FLAGS = {"--compile", "--torch-compile", "--torch_compile", "--use-comp
 
 #: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
 _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
-#: Arguments that take their place.
-_SAYS_RANKS = {"rank", "world_size", "store"}
+#: Arguments that take their place; None: ``**arguments``.
+_SAYS_RANKS = {"rank", "world_size", "store", None}
 
 #: Names that TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
 _TENSORFLOW_1 = {
@@ -131,13 +131,11 @@ TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast
 
 def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (sign, name to show) for a node that is evidence of something. Args: names: see imported_names."""
-    if isinstance(node, ast.Constant) and node.value == "LOCAL_RANK":
-        yield "local-rank", "LOCAL_RANK"
-    elif isinstance(node, ast.Constant) and node.value == "HF_TOKEN":
-        yield "hub-token", "HF_TOKEN"
-    elif isinstance(node, ast.Constant):
-        if isinstance(node.value, str) and node.value.endswith(".cu") and len(node.value) < _LONGEST_PATH:
-            yield "cuda-source", node.value
+    if text := literal(node):
+        if sign := {"LOCAL_RANK": "local-rank", "HF_TOKEN": "hub-token"}.get(text):
+            yield sign, text
+        elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
+            yield "cuda-source", text
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
         if _is(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
@@ -193,15 +191,9 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
 
 def assigned_variables(node: ast.Assign) -> dict[str, str]:
     """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``; {} for other assignments."""
-    value = node.value.value if isinstance(node.value, ast.Constant) else None
-    names = [
-        target.slice.value
-        for target in node.targets
-        if isinstance(target, ast.Subscript)
-        and isinstance(target.slice, ast.Constant)
-        and dotted(target.value).rpartition(".")[2] == "environ"
-    ]
-    return {name: value for name in names if isinstance(name, str)} if isinstance(value, str) else {}
+    value, set_by_key = literal(node.value), [each for each in node.targets if isinstance(each, ast.Subscript)]
+    names = [literal(each.slice) for each in set_by_key if dotted(each.value).rpartition(".")[2] == "environ"]
+    return {name: value for name in names if name is not None} if value is not None else {}
 
 
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:
@@ -209,11 +201,8 @@ def asserted_version(node: ast.AST) -> tuple[str, str] | None:
     test = node.test if isinstance(node, ast.Assert) else None
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return None
-    [version] = test.comparators
-    name = dotted(test.left)
-    if not (name.endswith(".__version__") and isinstance(version, ast.Constant) and isinstance(version.value, str)):
-        return None
-    return name.partition(".")[0], version.value
+    name, version = dotted(test.left), literal(test.comparators[0])
+    return (name.partition(".")[0], version) if name.endswith(".__version__") and version is not None else None
 
 
 def host_path(node: ast.AST) -> str | None:
@@ -221,8 +210,8 @@ def host_path(node: ast.AST) -> str | None:
 
     Not ``/../``, which is put behind the folder of a file.
     """
-    text = node.value if isinstance(node, ast.Constant) else None
-    if not isinstance(text, str) or len(text) > _LONGEST_PATH or not text.isprintable():
+    text = literal(node)
+    if text is None or len(text) > _LONGEST_PATH or not text.isprintable():
         return None
     absolute = (
         text.startswith("/") and text.count("/") > 1 and text.strip("/") != "" and not text.startswith(("/../", "/./"))
@@ -258,7 +247,7 @@ def unlike_the_run(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
 
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
     """Yield the sign of ``os.environ["RANK"]``: reading it needs someone to set it, unless the script does."""
-    name = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    name = literal(node.slice)
     if name in _RANK_VARIABLES and dotted(node.value).rpartition(".")[2] == "environ":
         yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
 
@@ -294,7 +283,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
             yield "sets-ranks", "RANK"
         if len(values) == 2 and values[0] == "KERAS_BACKEND" and isinstance(values[1], str):
             yield "keras-default", values[1]
-    given = {each.arg: each.value for each in node.keywords}
+    given = keywords(node)
     if "device_map" in given and (spreads := _spreads(given["device_map"])) is not False:
         yield ("one-process" if spreads else "perhaps-one-process"), "device_map"
     if last in ("Parallel", "spawn") and _is_set("nproc_per_node", node):
@@ -318,12 +307,9 @@ def _spreads(device_map: ast.expr) -> bool | None:
 
 def _names_ranks(call: ast.Call) -> bool:
     """Return True if its arguments name who takes part; an ``init_method`` other than env:// may do so, too."""
-    for keyword in call.keywords:
-        if keyword.arg is None or keyword.arg in _SAYS_RANKS:
-            return True
-        if keyword.arg == "init_method":
-            return not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "env://")
-    return False
+    telling = (each for each in call.keywords if each.arg in {*_SAYS_RANKS, "init_method"})
+    first = next(telling, None)
+    return first is not None and (first.arg != "init_method" or literal(first.value) != "env://")
 
 
 def started_files(node: ast.AST) -> list[str]:
@@ -346,11 +332,10 @@ def data_root(call: ast.Call) -> str | None:
     name = dotted(call.func)
     if "datasets" not in name.split(".")[:-1] and name not in ("ImageFolder", "DatasetFolder"):
         return None
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    root = given.get("root", call.args[0] if call.args else None)
-    is_read = isinstance(root, ast.Constant) and _is(given.get("download", ast.Constant(False)), False)
-    path = root.value if is_read and isinstance(root, ast.Constant) else None
-    return path if isinstance(path, str) and path.startswith("/") else None
+    given = keywords(call)
+    path = literal(given.get("root", call.args[0] if call.args else None))
+    is_read = _is(given.get("download", ast.Constant(False)), False)
+    return path if path is not None and path.startswith("/") and is_read else None
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -368,7 +353,7 @@ def texts_of(node: ast.AST) -> list[str]:
         parts = [*texts_of(node.left), *texts_of(node.right)]
         return ["/".join(parts)] if parts else []
     if isinstance(node, ast.Constant):
-        return [node.value] if isinstance(node.value, str) and node.value else []
+        return list(filter(None, [literal(node)]))
     return [text for each in ast.iter_child_nodes(node) for text in texts_of(each)]
 
 
@@ -381,6 +366,16 @@ def dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Name):
         parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def literal(node: ast.AST | None) -> str | None:
+    """Return a text that stands in the source as it is; None for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def keywords(call: ast.Call) -> dict[str | None, ast.expr]:
+    """Return keyword → its value, None → that of ``**arguments``."""
+    return {each.arg: each.value for each in call.keywords}
 
 
 def _constants(nodes: Sequence[ast.expr]) -> list[object]:
