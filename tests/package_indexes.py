@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import tarfile
 import threading
 import time
 import zipfile
@@ -24,8 +25,9 @@ class Index:
 
     Attributes:
         projects: name → files. needs: ``name-version`` → requirements. html: pages as HTML.
-        login: ``user:password`` that it requires. delay_s: before each answer.
-        broken: body and content type sent in place of every page.
+        login: ``user:password`` that it requires. delay_s: before each answer. forgotten: paths whose first request
+            gets no answer.
+        broken: body and content type sent in place of every page. archives: file name → its bytes.
     """
 
     def __init__(self) -> None:
@@ -35,8 +37,10 @@ class Index:
         self.html = False
         self.login: str | None = None
         self.delay_s = 0.0
+        self.forgotten: set[str] = set()
         self.broken: tuple[bytes, str] | None = None
         self.requested: list[str] = []
+        self.archives: dict[str, bytes] = {}
         self.port = 0
 
     @property
@@ -79,6 +83,17 @@ class Index:
         """``pythons``: ``38 39``."""
         self.has(name, *(f"{name}-{version}-cp{each}-cp{each}-{platform}.whl" for each in pythons.split()))
 
+    def source(self, name: str, version: str, files: Mapping[str, str]) -> None:
+        """Publish a source, as a tar archive of these files."""
+        archive, folder = io.BytesIO(), f"{name}-{version}"
+        with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+            for path, text in files.items():
+                entry = tarfile.TarInfo(f"{folder}/{path}")
+                entry.size = len(text.encode())
+                tar.addfile(entry, io.BytesIO(text.encode()))
+        self.archives[f"{folder}.tar.gz"] = archive.getvalue()
+        self.has(name, f"{folder}.tar.gz")
+
     def page(self, name: str) -> tuple[bytes, str]:
         files = self.projects[name]
         if self.html:
@@ -119,6 +134,9 @@ def serving() -> Iterator[Index]:
                 return
             index.requested.append(self.path)
             time.sleep(index.delay_s)
+            if self.path in index.forgotten:
+                index.forgotten.remove(self.path)
+                time.sleep(300)
             name = self.path.rstrip("/").rpartition("/")[2]
             wanted = index.login and "Basic " + base64.b64encode(index.login.encode()).decode()
             if name in index.bodies:
@@ -127,6 +145,10 @@ def serving() -> Iterator[Index]:
                 self.wfile.write(index.bodies[name])
             elif wanted and self.headers.get("Authorization") != wanted:
                 self.send_error(401)
+            elif name in index.archives:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(index.archives[name])
             elif name not in index.projects:
                 self.send_error(404)
             else:

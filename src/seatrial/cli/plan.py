@@ -133,7 +133,7 @@ def build(
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
     job = read_allowed_job(words, flags, screen, building=True)
     with screen.working("reading the image"), screen.building() as progress:
-        built = build_image(plan_only(job, this_host()), this_host(), progress, explain=explain, lock=lock)
+        built = build_image(plan_only(job, this_host(), builds=True), this_host(), progress, explain=explain, lock=lock)
     print_built(built, as_json=as_json)
     return EXIT_DONE
 

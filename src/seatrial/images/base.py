@@ -19,9 +19,6 @@ from seatrial.stack.resolve import Stack
 
 DEFAULT_BASE: str = ImageOptions.model_fields["base"].default
 
-#: Packages that compile CUDA code with nvcc when pip installs them from source. Source: their install pages.
-_COMPILED_BY_PIP = ("flash-attn", "apex", "causal-conv1d", "mamba-ssm", "deepspeed", "pointnet2-ops", "pytorch3d")
-
 #: Packages whose wheels on the index have CUDA code that they compile at their first use; builds for one torch and CUDA
 #: have a local version, and have it compiled. Sources: their install pages.
 _COMPILED_AT_FIRST_USE: list[str] = table("import_names")["compiled_at_first_use"]
@@ -93,9 +90,8 @@ def needed_flavour(options: ImageOptions, project: Path, needs: Needs) -> tuple[
         return options.flavour, "image.flavour names it"
     if needs.nvcc is not None:
         return "devel", f"the target compiles CUDA code when it runs ({needs.nvcc})"
-    compiled = [line for line in needs.requirements.lines if canonical_name(line) in _COMPILED_BY_PIP]
-    if compiled:
-        return "devel", f"{compiled[0]} compiles CUDA code when it is installed"
+    if needs.compiled is not None:
+        return "devel", f"{needs.compiled} compiles CUDA code when it is installed"
     if cuda := next((each for each in needs.extensions if each.cuda), None):
         return "devel", f"{cuda.folder}/setup.py compiles CUDA code, which the target imports"
     sources = [path.name for pattern in ("*.cu", "csrc/*.cu", "src/*.cu") for path in sorted(project.glob(pattern))]

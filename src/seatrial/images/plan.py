@@ -37,7 +37,9 @@ from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.on_framework_image import kept_packages, onto_framework_image
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import check_code, held_back, is_below
+from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
+from seatrial.images.requirements.source_builds import SourceBuild, own_page
+from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
@@ -94,23 +96,21 @@ def plan_image(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
     )
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
-    with_system, system_choices, system_warnings = _with_system_packages(job, resolved)
-    layers = split(resolved.requirements, checked.locked)
+    with_system, system_choices, system_warnings = _with_system_packages(job, resolved, checked)
+    layers = split(resolved.requirements, checked.locked, checked.builds, resolved.pages.values())
     extensions, left_out = to_compile(needs, with_gpus=machine is not None)
     architectures = machine.capabilities if machine else ()
     own_code = OwnCode(extensions, architectures, sources_of(job.project, extensions))
-    plan = _to_build(with_system, base, resolved, layers, slimming, own, own_code, compiles=compiles)
+    plan = _to_build(with_system, base, resolved, layers, slimming, own, own_code, checked.builds, compiles=compiles)
     choices = (
         base.choice,
         needs.choice,
         *resolved.choices,
         *checked.choices,
+        *build_choices(checked.builds, resolved),
         *system_choices,
         *_compiler(compiles),
-        *(
-            Choice(what="extension", value=each.folder, reason=f"compiles {', '.join(each.modules)}")
-            for each in extensions
-        ),
+        *own_code.choices,
         *slimming.choices,
     )
     warnings = (*old_calls, *idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
@@ -186,11 +186,30 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
 def _as_the_code_needs(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
-    """Choose packages, with a framework of the code's age if there is one for this machine."""
-    for held in held_back(script, needs):
+    """Choose packages, with a framework of the code's age if there is one for this machine.
+
+    A bound of the code that fits nothing is left out, and the others are kept.
+    """
+
+    def chosen(bounds: Iterable[tuple[str, str]], held: Needs = needs) -> tuple[Base, Resolved, Checked, Needs]:
+        for bound, why in bounds:
+            held = held.changed(held.requirements.plus(constraints=(bound,)), why=f"{bound}, {why}")
+        return _with_what_they_bring(job, script, held, machine, resolver)
+
+    bounds = tuple(bounds_of_code(script, needs))
+    for fitted in transformers_for_torch(needs):
         with suppress(ConfigError, GpuContractError):
-            return _with_what_they_bring(job, script, held, machine, resolver)
-    return _with_what_they_bring(job, script, needs, machine, resolver)
+            return chosen(bounds, fitted)
+    if not bounds:
+        return chosen(())
+    with suppress(ConfigError, GpuContractError):
+        return chosen(bounds)
+    kept: list[tuple[str, str]] = []
+    for bound in bounds if len(bounds) > 1 else ():
+        with suppress(ConfigError, GpuContractError):
+            chosen((*kept, bound))
+            kept.append(bound)
+    return chosen(kept)
 
 
 def _with_what_they_bring(
@@ -203,7 +222,9 @@ def _with_what_they_bring(
     if job.image.base != DEFAULT_BASE:
         return found
     more = needs if machine is None else with_nvcc(needs, script, checked.names)
-    brought = next((each for each in FRAMEWORKS if each in checked.names), None)
+    more = with_builds(more, checked.builds, gpus=machine is not None)
+    built_on = {each for build in checked.builds for each in build.modules}
+    brought = next((each for each in FRAMEWORKS if each in checked.names or each in built_on), None)
     if brought is not None and resolved.stack.wheel is None:
         reason = f"{needs.reason}; {brought}, which one of them depends on"
         more = replace(more, imports=(*needs.imports, brought), reason=reason)
@@ -231,9 +252,12 @@ def _with_packages(
     return base, resolved, checked, needs
 
 
-def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
+def _with_system_packages(
+    job: Job, resolved: Resolved, checked: Checked
+) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
     """Add the Debian packages that the job's packages need; on a base of the user's own, only warn about them."""
     needed = system_packages(resolved.requirements.lines)
+    needed |= {each.name: ("libgomp1", *needed.get(each.name, ())) for each in checked.builds if each.openmp}
     packages = sorted({each for few in needed.values() for each in few} - set(job.image.system_packages))
     if not packages:
         return job, (), ()
@@ -255,6 +279,7 @@ def _to_build(
     slimming: Slimming,
     own_wheel: str | None,
     own_code: OwnCode,
+    builds: tuple[SourceBuild, ...],
     *,
     compiles: bool,
 ) -> ImagePlan:
@@ -276,6 +301,8 @@ def _to_build(
         own_sources=own_sources,
         own_wheel=own_wheel,
         extensions=own_code.commands(),
+        builds=builds,
+        architectures=own_code.architectures,
     )
     dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
@@ -314,7 +341,12 @@ def plan_packages(
 def _frameworks(job: Job, needs: Needs, machine: TargetMachine | None, **how: Any) -> Resolved:
     """Resolve the frameworks with the job's own sources; ``how``: the Python, and those that are barred."""
     own, mirror = has_own_sources(job.image), job.image.torch_index
-    return resolve_frameworks(needs, frozenset(needs.imports), machine=machine, own_sources=own, mirror=mirror, **how)
+    found = resolve_frameworks(needs, frozenset(needs.imports), machine=machine, own_sources=own, mirror=mirror, **how)
+    if own or job.image.base != DEFAULT_BASE or found.requirements.hashed:
+        return found
+    lines, sms = found.requirements.lines, machine.capabilities if machine else ()
+    pages = {canonical_name(line) or line: page for line in lines if (page := own_page(line, found.stack, sms))}
+    return replace(found, pages=pages)
 
 
 def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetMachine | None:

@@ -15,7 +15,7 @@ from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import CapacityError, GpuRequestError, ImageError, SeatrialError, UsageError
 from seatrial.images.dockerfile.context import with_code
 from seatrial.images.plan import plan_image
-from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
 from seatrial.job.cluster import CodeWay, GpuClaim, Kind, PodMount, Volume
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_RESUME, CONTAINER_RUN
 from seatrial.job.model import Job
@@ -29,7 +29,7 @@ from seatrial.system.text import as_typed
 
 
 def cluster_image(
-    job: Job, script: ScriptFacts, gpus: PodGpus, host: Host, cache_folder: Path
+    job: Job, script: ScriptFacts, gpus: PodGpus, host: Host, cache_folder: Path, *, launches: bool
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """Plan an image for the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
     image, choices = plan_image(
@@ -38,7 +38,7 @@ def cluster_image(
         cpu_only=not gpus.plan.count,
         machine=cluster_machine(gpus.facts, job.kubernetes.node_selector),
         multi_gpu=gpus.plan.count > 1 or script.multi_gpu_evidence is not None,
-        resolver=UvResolver(cache_folder / "packages", host),
+        resolver=UvResolver(cache_folder / "packages", host, limit_s=PATIENT_S if launches else LIMIT_S),
     )
     return (image if image.build else _ready(job, image, host)), choices
 

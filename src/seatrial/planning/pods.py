@@ -70,7 +70,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     facts = site.cluster.facts
     gpus = pod_gpus(job, facts)
     kind = job.kubernetes.kind
-    image, image_choices = cluster_image(job, script, gpus, site.host, site.host.cache_folder)
+    image, image_choices = cluster_image(job, script, gpus, site.host, site.host.cache_folder, launches=site.launches)
     image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"

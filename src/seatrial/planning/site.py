@@ -89,6 +89,7 @@ class Site:
         cluster: what the cluster has; None on this machine.
         caller: whose input and terminal the target may get; None: nobody's, it runs detached.
         service: the container is another's, and this is what it is like; None: it is all ours.
+        launches: the plan is about to be launched, so it waits longer for package indexes.
         hidden: further folders that no container may see: caches, leases, the engine's, other projects' runs.
     """
 
@@ -108,6 +109,7 @@ class Site:
     cluster: ClusterSite | None = None
     caller: Caller | None = None
     service: ServiceSite | None = None
+    launches: bool = False
     hidden: tuple[Path, ...] = ()
 
 

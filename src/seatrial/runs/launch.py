@@ -76,8 +76,12 @@ class _Ground:
     why_backend: Choice
 
 
-def plan_only(job: Job, host: Host) -> Plan:
-    """Plan a run, here or on the machine that ``image.target`` describes: no folder, no lease, no pull, no build."""
+def plan_only(job: Job, host: Host, *, builds: bool = False) -> Plan:
+    """Plan a run, here or on the machine that ``image.target`` describes: no folder, no lease, no pull, no build.
+
+    Args:
+        builds: a build follows, so the plan waits longer for package indexes.
+    """
     ground = _survey(job, host, offline=True)
     run = RunStore(job.project, host).run(new_run_id())
     here = ground.backend.traits.on_this_host
@@ -86,7 +90,7 @@ def plan_only(job: Job, host: Host) -> Plan:
     if here and another is None:
         held = leases(host).current(share=ground.job.gpus.share or 1.0)
         selection = select_gpus(ground.job, ground.script, ground.host, held)
-    plan = _plan(ground, run, selection, host, another=another, offline=True)
+    plan = _plan(ground, run, selection, host, another=another, offline=True, launches=builds)
     _refuse_cut_down_image(plan)
     return plan
 
@@ -306,6 +310,7 @@ def _plan(
     another: AnotherMachine | None = None,
     interactive: bool = False,
     offline: bool = False,
+    launches: bool = True,
     caller: Caller | None = None,
 ) -> Plan:
     job, tracking, untracked = with_server(ground.job, ground.backend, host, run.id)
@@ -326,6 +331,7 @@ def _plan(
         another=another,
         cluster=cluster,
         caller=caller,
+        launches=launches,
     )
     why_notify = "notified when the run has ended; the run does not wait"
     notify = [Choice(what="notify", value=job.notify.words, reason=why_notify)] if job.notify.requested else []

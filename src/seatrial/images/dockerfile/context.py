@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from seatrial.images.requirements.pip_format import Extension, Needs, canonical_
 from seatrial.images.resolve.framework import PACKAGES
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job
-from seatrial.job.plan import ImagePlan
+from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.units import format_bytes
 from seatrial.system import checkout
 from seatrial.system.agent_archive import zip_bytes
@@ -106,6 +106,12 @@ class OwnCode:
     extensions: tuple[Extension, ...] = ()
     architectures: tuple[str, ...] = ()
     texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> Iterator[Choice]:
+        """Yield the plan's line of each extension."""
+        for each in self.extensions:
+            yield Choice(what="extension", value=each.folder, reason=f"compiles {', '.join(each.modules)}")
 
     def commands(self) -> tuple[str, ...]:
         """Return shell commands, beginning where the sources are, that leave the modules in EXTENSIONS_AT."""

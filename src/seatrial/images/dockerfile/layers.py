@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from seatrial.images.dockerfile import layer_program
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
+from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.framework import PACKAGES, framework_place
 from seatrial.images.resolve.lock import Locked
 
@@ -61,8 +62,17 @@ class Layers:
         return found
 
 
-def split(found: Requirements, locked: Locked | None = None) -> Layers:
-    """Return the layers of these requirements; without a lock, the framework and all that the project lists."""
+def split(
+    found: Requirements,
+    locked: Locked | None = None,
+    builds: Iterable[SourceBuild] = (),
+    pages: Iterable[str] = (),
+) -> Layers:
+    """Return the layers of these requirements; without a lock, the framework and all that the project lists.
+
+    Args:
+        builds: what pip builds from source. pages: addresses of further wheels for LISTED.
+    """
     place = framework_place(found)
     hashed = "--require-hashes" in found.options or any("--hash" in line for line in found.lines)
     folders, by_hash = {}, set()
@@ -79,6 +89,11 @@ def split(found: Requirements, locked: Locked | None = None) -> Layers:
         folders[FRAMEWORK] = _framework(found, place)
     if found.lines and (locked is None or locked.rest):
         folders[LISTED] = found
+    if LISTED in folders:
+        addresses = {each.line for each in builds if each.in_sight and "://" in each.line}
+        rest = tuple(line for line in found.lines if line not in addresses)
+        options = (*found.options, *(f"--find-links {page}" for page in dict.fromkeys(pages)))
+        folders[LISTED] = replace(found, lines=rest, options=options)
     return Layers({name: folders[name] for name in _ORDER if name in folders}, frozenset(by_hash), hashed)
 
 

@@ -27,6 +27,8 @@ from seatrial.images.dockerfile.layers import (
     TOOLS,
     Layers,
 )
+from seatrial.images.requirements.pip_format import canonical_name
+from seatrial.images.requirements.source_builds import BUILT, SourceBuild, debian_packages, wheel_commands
 from seatrial.images.resolve.framework import Resolved
 from seatrial.images.slim.options import Slimming
 from seatrial.images.sources import pip_conf
@@ -102,6 +104,7 @@ class ImageContents:
             decides what is in there.
         own_wheel: file name of our wheel in the build context, or None.
         extensions: commands that compile the project's own modules.
+        builds: packages that pip builds from source. architectures: compute capabilities to compile for.
     """
 
     slug: str
@@ -117,11 +120,18 @@ class ImageContents:
     own_sources: str | None = None
     own_wheel: str | None = None
     extensions: tuple[str, ...] = ()
+    builds: tuple[SourceBuild, ...] = ()
+    architectures: tuple[str, ...] = ()
 
     @property
     def git(self) -> bool:
         """Return True if a requirement comes from a git repository."""
         return self.resolved.requirements.needs_git
+
+    @property
+    def in_sight(self) -> bool:
+        """Return True if a package is built with the image's packages in sight."""
+        return any(each.in_sight for each in self.builds)
 
     @property
     def pip_conf(self) -> bool:
@@ -141,7 +151,9 @@ class ImageContents:
     @property
     def has_builder(self) -> bool:
         """Return True if packages are built in a stage that has more than the image."""
-        return LISTED in self.layers.folders and (self.base.builder is not None or self.git)
+        return LISTED in self.layers.folders and (
+            self.base.builder is not None or self.git or bool(debian_packages(self.builds))
+        )
 
 
 def _is_python(debian_package: str) -> bool:
@@ -240,11 +252,14 @@ def _system(contents: ImageContents) -> Iterator[str]:
 def _builder(contents: ImageContents) -> Iterator[str]:
     if contents.base.builder is None:
         yield "FROM system AS builder"
+        if tools := debian_packages(contents.builds):
+            yield "# What compiles packages without a wheel stays in this stage."
+            yield from _debian_packages(contents, list(tools), headers=True)
     else:
         yield "# The compiler and CUDA's headers stay in this stage."
         yield f"FROM {contents.base.builder} AS builder"
         packages = {*contents.base_packages, *contents.system_packages, "build-essential", "python3-dev"}
-        yield from _debian_packages(contents, sorted(packages))
+        yield from _debian_packages(contents, sorted({*packages, *debian_packages(contents.builds)}))
         yield f"COPY --from=system {VENV} {VENV}"
     if contents.git:
         yield "# A requirement comes from a git repository."
@@ -290,6 +305,10 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
     install = " ".join([f"{VENV_PYTHON} -m pip install --no-compile", *sources])
     if by_hash:
         flags.append("--no-deps --require-hashes --only-binary :all:")
+    if folder == LISTED and contents.in_sight:
+        yield "# Built first, with the packages of the layers below in sight."
+        commands += _wheels(contents, sources, flags)
+        flags.append(f"{BUILT}/*.whl")
     commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
     if folder == FRAMEWORK and not by_hash:
         yield "# What it requires besides goes again: that is the next layer."
@@ -304,6 +323,16 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         commands += _slim(contents, folder, install)
     commands.append(f"{VENV_PYTHON} {_LAYER} finish")
     yield from _run(contents, commands, _mounts(contents, folder))
+
+
+def _wheels(contents: ImageContents, sources: list[str], flags: list[str]) -> Iterator[str]:
+    below = (contents.layers.folders[folder].lines for folder in contents.layers.by_hash)
+    installed = {canonical_name(line) for lines in below for line in lines}
+    pip, options = f"{VENV_PYTHON} -m pip", " ".join([*sources, *flags])
+    if FRAMEWORK in contents.layers.folders and FRAMEWORK not in contents.layers.by_hash:  # what it requires went again
+        lines = shlex.join(contents.layers.folders[FRAMEWORK].lines)
+        yield " ".join(filter(None, (f"{pip} install --no-compile", options, lines)))
+    yield from wheel_commands(contents.builds, pip, options, contents.resolved.stack, contents.architectures, installed)
 
 
 def _mounts(contents: ImageContents, folder: str) -> list[str]:
@@ -425,7 +454,7 @@ def render_plain(contents: ImageContents) -> str | None:
         contents.options.ca_bundle,
         contents.pip_conf,
     )
-    if any((*needs, contents.wheels, contents.own_wheel)):
+    if any((*needs, contents.wheels, contents.own_wheel, contents.in_sight)):
         return None
     if contents.slimming.arguments and contents.slimming.packages:  # requested; `auto` may as well keep it
         return None
@@ -438,7 +467,7 @@ def _lines(contents: ImageContents) -> Iterator[str]:
     yield f"FROM {contents.base.image}"
     yield f"WORKDIR {CONTAINER_PROJECT}"
     git = ("git", "ca-certificates") if contents.git else ()
-    yield from _of_the_project(contents, (*contents.base_packages, *git))
+    yield from _of_the_project(contents, (*contents.base_packages, *git, *debian_packages(contents.builds)))
     yield f"RUN python3 -m venv {VENV}"
     if lines:
         files = {"requirements.txt": lines, "constraints.txt": constraints}

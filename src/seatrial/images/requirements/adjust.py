@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from seatrial.images.requirements.imports import implied_packages, known_package
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.removed_apis import is_below
+from seatrial.images.requirements.source_builds import companions, has_own_pages
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.script import HOROVOD, ScriptFacts
 from seatrial.stack.facts import table
@@ -29,7 +30,7 @@ def installable(needs: Needs) -> Needs:
     Lists name modules of Python itself at times; the index has nothing by that name, or something else. horovod does
     not build, and seatrial has a stand-in for it (seatrial.compat).
     """
-    needs = _of_an_index(_without_python(needs))
+    needs = _without_pages(_of_an_index(_without_python(needs)))
     if standard := list(filter(_is_standard_module, needs.requirements.lines)):
         what = "a module" if len(standard) == 1 else "modules"
         note = (
@@ -58,6 +59,19 @@ def _of_an_index(needs: Needs) -> Needs:
         notes.append(f"left out: {', '.join(out)}")
     note = f"{needs.source} names files of the machine that it was made on: {'; '.join(notes)}"
     return needs.with_lines(filter(None, (own.get(line, line) for line in lines)), warning=note)
+
+
+def _without_pages(needs: Needs) -> Needs:
+    """Leave out addresses and builds of wheels for the author's torch, where a table has those for the plan's."""
+    found, hosts = needs.requirements, table("source_builds")["hosts"]
+    theirs = [each for each in found.options if any(f"//{host}/" in each for host in hosts)]
+    builds = {line: line.partition("+")[0] for line in found.lines if "+" in line and has_own_pages(line)}
+    if not (theirs or builds):
+        return needs
+    options = tuple(each for each in found.options if each not in theirs)
+    lines = tuple(builds.get(line, line) for line in found.lines)
+    note = f"{', '.join((*theirs, *builds))}: the plan's torch decides about the build"
+    return needs.changed(replace(found, lines=lines, options=options), why=note)
 
 
 def _listed(names: Iterable[str | None]) -> str:
@@ -167,6 +181,7 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     why = list[str]()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
+    lines += [each for each in companions(found) if not _has(found, each) and each not in lines]
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:

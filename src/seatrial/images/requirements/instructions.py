@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 from seatrial.errors import ConfigError
@@ -16,7 +16,12 @@ from seatrial.images.lint.commands import commands_of, installs_of
 from seatrial.images.lint.instructions import Instruction, read_instructions
 from seatrial.images.requirements.imports import ImportedPackages, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it
-from seatrial.images.requirements.pip_format import Extension, canonical_name, checked_requirement
+from seatrial.images.requirements.pip_format import (
+    Extension,
+    canonical_name,
+    checked_requirement,
+    read_requirements,
+)
 from seatrial.job.reading.modules import STANDARD_MODULES, folders_of, is_file
 from seatrial.job.reading.parsed_modules import Import
 from seatrial.job.reading.signs import dotted, literal, modules_of
@@ -91,13 +96,18 @@ def further_environments(folder: Path) -> list[str]:
 
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
-    """Yield (requirement, ``README.md:12``) of each package, Dockerfiles first."""
+    """Yield (requirement, ``README.md:12 installs``) of each package: further lists, Dockerfiles, pages."""
+    for name in (each for each in further_lists(project, project) if each != "requirements.txt"):
+        with suppress(ConfigError):  # it is for another use
+            yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
     for name, text in _read(project, (*_DOCKERFILES, *_PAGES)):
         steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)
         commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
         for each in installs_of(tuple(commands)):
+            folders = [word for option, word in pairwise(each.words) if option in ("-e", "--editable")]
+            packages = [word for word in each.packages if word not in folders or "://" in word]
             if each.action == "install":
-                yield from ((line, f"{name}:{each.line}") for line in _lines(each.packages, each.tool))
+                yield from ((line, f"{name}:{each.line} installs") for line in _lines(packages, each.tool))
 
 
 def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -137,7 +147,13 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
             of_it = name.lower() in line.lower() if listed is None else provides(listed, name, package)
             if of_it and name not in found and packages.known.get(name) != line:
                 found[name] = line
-                notes.append(f"{place} installs {line}")
+                notes.append(f"{place} {line}")
+    cloned = {name: ask for name, ask in packages.elsewhere.items() if name not in found and ask.startswith("git+")}
+    for page, text in _read(project, (*_DOCKERFILES, *_PAGES)) if cloned else ():
+        for name, ask in cloned.items():
+            if name not in found and ask.removeprefix("git+").partition("#")[0].lower() in text.lower():
+                found[name] = ask
+                notes.append(f"{page} names {ask}")
     rest = packages.without([name for name in found if name not in packages.known])
     return replace(rest, known={**rest.known, **found}), tuple(notes)
 

@@ -30,6 +30,8 @@ _URL = re.compile(r"^(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://")
 _LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
 #: ``torch>=2.0.1+cu118``, as pip below 24.1 took it: a build can be named, and not be a bound.
 _LOCAL_BOUND = re.compile(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$))")
+#: ``numpy==1.25.2+computecanada``: a build of a cluster or a distribution, which a line without the label admits too.
+_LABEL = re.compile(r"(==\s*\d[\w.]*)(?:\+(?!cpu|cu\d|cuda|rocm|pt\d)[\w.]+|-unsupported)(?=\s*(?:[,;#)]|$))")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
@@ -242,7 +244,7 @@ def python_specifier(value: object, place: str) -> SpecifierSet:
 
 def checked_requirement(text: str, place: str) -> str:
     """Return ``text`` as a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
-    text = text if "://" in text else _LOCAL_BOUND.sub(r"\1", text)
+    text = text if "://" in text else _LABEL.sub(r"\1", _LOCAL_BOUND.sub(r"\1", text))
     requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
     if _CONTROL.search(text):  # a line break would begin a line of pip's own options
         raise ConfigError(f"{place}: {shown(text)} is not one line of text", run="write one requirement per line")
@@ -366,6 +368,7 @@ class Needs:
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself. nvcc: what runs nvcc in the run itself, or None.
+        compiled: a requirement for whose installation pip runs nvcc, or None.
         image: the base if it is a framework image. image_choices: the plan's lines about it.
     """
 
@@ -380,6 +383,7 @@ class Needs:
     project: Path | None = None
     extensions: tuple[Extension, ...] = ()
     nvcc: str | None = None
+    compiled: str | None = None
     image: FrameworkImage | None = None
     image_choices: tuple[Choice, ...] = ()
 

@@ -179,7 +179,7 @@ def _with_imported(
     if not missing or needs.requirements.hashed:
         return needs
     also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
-    notes = (note for note in shown if note.partition(" installs ")[2] in missing.values())
+    notes = (note for note in shown if note.split(" ", 2)[2] in missing.values())
     why = "; ".join((f"the target also imports {also_imported}", *notes))
     return needs.changed(needs.requirements.plus(*dict.fromkeys(missing.values())), why=why)
 

@@ -11,10 +11,11 @@ from packaging.version import InvalidVersion, Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
 from seatrial.job.reading.lost_names import lost
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.facts import Framework, table, wheels
+from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import Candidate, Constraints, code_for_every_gpu
 
@@ -99,8 +100,8 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
             yield _OldCode(row["framework"], row["since"], _shown(where, module), "", row["fix"])
     for line in found.lines:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
-            pinned = _pinned(line)
-            if "before" not in row or (pinned and not _reaches(pinned, row["before"])):
+            wanted = parsed(line)
+            if "before" not in row or (wanted and not wanted.url and is_below(wanted.specifier, row["before"])):
                 yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 
 
@@ -118,33 +119,29 @@ def _shown(where: str, name: str) -> str:
     return where if " " in where else f"{where} imports {name}"  # a line, or an import
 
 
-def held_back(script: ScriptFacts, needs: Needs) -> tuple[Needs, ...]:
-    """Return the needs with releases old enough for the code and the pins; () if no release is too new.
-
-    Only a release that the project leaves open is chosen here.
-    """
+def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str]]:
+    """Yield (``torch<2.6``, why) for each release that the project leaves open and that its code is too old for."""
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
     keras = ((name, first, _shown(where, module)) for name, first, where, module in _old_keras(script))
     for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
-            held = needs.requirements.plus(constraints=(f"{name}<{since}",))
-            needs = needs.changed(held, why=f"{name}<{since}, as {why}")
+            yield f"{name}<{since}", f"as {why}"
             names.add(name)
     gone = [(found, _shown(place, name)) for name, place in script.modules.items() if (found := lost(name))]
     for found, why in sorted(gone, key=lambda each: Version(each[0].before)):
         of_it = [each.specifier for each in needs.requirements.of(found.package)]
         fixed = any(is_below(each, found.since) or "==" in {part.operator for part in each} for each in of_it)
         if not fixed and not _address_of(found.package, needs.requirements):
-            line = f"{found.package}<{found.before}"
-            needs = needs.changed(needs.requirements.plus(constraints=(line,)), why=f"{line}, as {why}")
+            yield f"{found.package}<{found.before}", f"as {why}"
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
-        held = needs.requirements.plus(constraints=("pyyaml<5.4",))  # the last release that builds on newer Pythons
-        needs = needs.changed(held, why=f"pyyaml<5.4, as {where} names no Loader")
-    bounded = any("<" in line for line in needs.requirements.constraints)
-    return (*_transformers_for_torch(needs), *((needs,) if bounded else ()))
+        yield "pyyaml<5.4", f"as {where} names no Loader"  # the last release that builds on newer Pythons
+    lines = needs.requirements.lines
+    fitting = min(((Version(most), most, line) for line in lines if (most := newest_torch(line))), default=None)
+    if fitting is not None and "torch" not in names and _reaches(TORCH_VERSION, fitting[1]):
+        yield f"torch<{fitting[1]}", f"the newest that {fitting[2]} is known to fit"
 
 
-def _transformers_for_torch(needs: Needs) -> Iterator[Needs]:
+def transformers_for_torch(needs: Needs) -> Iterator[Needs]:
     """Yield the needs with the extra by which transformers names its torch: a release that is too new ignores torch."""
     operators = {part.operator for each in needs.requirements.of("torch") for part in each.specifier}
     for place, line in enumerate(needs.requirements.lines):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -14,17 +16,25 @@ from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere, provides
-from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
+from seatrial.images.requirements.source_builds import SourceBuild
+from seatrial.images.resolve.builds import builds_of, refuse_unbuildable
 from seatrial.images.resolve.contradiction import contradiction
-from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public, written
-from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
-from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.images.resolve.explain import bounded, requiring, unchecked, wrong_guess
+from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, written
+from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
+from seatrial.images.resolve.uv import (
+    Answer,
+    Lock,
+    PackageResolver,
+    ResolveRequest,
+    Unreachable,
+    Unsatisfiable,
+)
 from seatrial.images.resolve.wheel_files import refuse_unstartable, wrong_package
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
-from seatrial.stack.facts import wheels
-from seatrial.stack.resolve import PYTHONS
 
 #: A line that pins one release of a package, or its patch releases.
 _PINNED = re.compile(r"[\w.-]+\s*==\s*([\d.]+?)(?:\.\*)?")
@@ -39,12 +49,14 @@ class Checked:
 
     Attributes:
         locked: what is installed by hash; None if pip resolves everything.
+        builds: what pip builds from source.
     """
 
     lock: Lock | None = None
     locked: Locked | None = None
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
+    builds: tuple[SourceBuild, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,29 +97,32 @@ def resolve_packages(
     """
     base, resolved = choose(barred, needs)
     if resolver is None:
-        return base, resolved, Checked(), needs
-    return _PackageChoice(resolver, job, needs, barred, choose, own_base).made(base, resolved)
+        return base, resolved, Checked(builds=() if own_base else builds_of(None, None, None, resolved)), needs
+    choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
+    base, resolved, checked, needs = choice.made(base, resolved)
+    if not own_base:
+        checked = replace(checked, builds=builds_of(resolver, choice.request(resolved), checked.lock, resolved))
+    return base, resolved, checked, needs
 
 
 #: Limit on lines left out (each takes a run of uv); least and most lines of a frozen list (a longer one takes minutes);
 #: the lock file in a reason.
 _MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, (40, 200), re.compile(r"(\S+\.lock) pins")
 
-#: Package → tools that compile it, besides a C compiler. Source: the package's page on installation from source.
-_UNBUILDABLE = {
-    "scipy": "Fortran and BLAS",
-    "numba": "LLVM",
-    "llvmlite": "LLVM",
-    "pyarrow": "Arrow's C++ libraries",
-    "h5py": "HDF5",
-    "tensorflow": "Bazel",
-    "torch": "a toolchain for CUDA",
-}
+#: Runs of uv at once; each has threads of its own.
+_AT_ONCE = 4
 
 
 @dataclass
 class _PackageChoice:
-    """One choice of packages. The first attributes are arguments of resolve_packages."""
+    """One choice of packages. The first attributes are arguments of resolve_packages.
+
+    Attributes:
+        bounded: canonical name → line of the packages with a version.
+        options: Python → base image and frameworks, best first. lacking: Python → pins without a wheel for it.
+        further: requirements that lack a wheel for some Python, besides the listed pins.
+        unread: what was not judged since no index answered, as a warning.
+    """
 
     resolver: PackageResolver
     job: Job
@@ -116,18 +131,24 @@ class _PackageChoice:
     choose: Choose
     own_base: bool
     bounded: dict[str, str] = field(default_factory=dict)
+    options: dict[str, tuple[Base, Resolved]] = field(default_factory=dict)
+    lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    further: set[str] = field(default_factory=set)
     left_out: int = 0
 
     def made(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked, Needs]:
-        base, resolved = self._adapted(base, resolved)
+        base, resolved = self._adapted(*self._with_most_wheels(base, resolved))
         if self.needs.image is not None:
             base, resolved = self._with_next_wheels(base, resolved)
-        self.bounded = _bounded(self.needs.requirements)
-        if (request := self._request(resolved)) is None:
+            self._with_most_wheels(base, resolved)
+        if (request := self.request(resolved)) is None:
             return base, resolved, Checked(), self.needs
         if self.bounded:
-            return *self._with_wheels(base, resolved), self.needs
+            return *self._with_wheels(), self.needs
         answer = self._answer(request)
+        if isinstance(answer, Unreachable):
+            return base, resolved, Checked(warnings=unchecked(answer, request, {})), self.needs
         if isinstance(answer, Unsatisfiable) and not self.own_base:
             self._refuse_missing(answer, request)
             if not (answer.no_package or answer.no_version):
@@ -140,7 +161,7 @@ class _PackageChoice:
         What the project left open is ours to choose, and no contradiction of its own.
         """
         for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT + 2):
-            request = self._request(resolved)
+            request = self.request(resolved)
             answer = self._answer(request) if request is not None else None
             if request is None or answer is None or isinstance(answer, Unreachable):
                 break
@@ -148,7 +169,7 @@ class _PackageChoice:
                 if (wrong := wrong_package(self.resolver, request, answer, self.needs)) is None:
                     break
                 changed = self.needs.without_guess(wrong, "the package of this name is another's")
-            elif (wrong := _wrong_guess(answer, self.needs)) is not None:
+            elif (wrong := wrong_guess(answer, self.needs)) is not None:
                 why = "the package index lacks it" if answer.no_package else "the package of this name is another's"
                 changed = self.needs.without_guess(wrong, why)
             elif (left_out := self._left_out(answer)) is not None:
@@ -158,10 +179,11 @@ class _PackageChoice:
             else:
                 break
             try:
-                base, resolved = self.choose(self.barred, changed)
+                found = self.choose(self.barred, changed)
             except (ConfigError, GpuContractError):
                 break
             self.needs = changed
+            base, resolved = self._with_most_wheels(*found)
         return base, resolved
 
     def _with_next_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
@@ -169,7 +191,7 @@ class _PackageChoice:
 
         A pin without any wheel stays: pip builds it, and most such packages are pure Python.
         """
-        request = self._request(resolved)
+        request = self.request(resolved)
         answer = self._answer(request) if request is not None else None
         if request is None or not isinstance(answer, Lock):
             return base, resolved
@@ -222,65 +244,111 @@ class _PackageChoice:
             return needs.with_lines((line for line in found.lines if line not in listed), warning=note)
         return None
 
-    def _with_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked]:
-        """Try one Python after the other until one has a wheel of each package."""
-        tried: dict[str, str] = {}
-        usable: list[tuple[Base, Resolved, Lock]] = []
+    def _with_most_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
+        """Choose the first Python for which the fewest pins lack a wheel; others count only if the first lacks one."""
+        self.bounded = bounded(self.needs.requirements)
+        self.unread = ()
+        self.options = {resolved.stack.python: (base, resolved)}
+        self.lacking = {resolved.stack.python: self._without_wheels(resolved)}
+        if any(self.lacking.values()):
+            self._add_other_pythons()
+        return self.options[min(self.options, key=lambda python: len(self.lacking[python]))]
+
+    def _add_other_pythons(self) -> None:
+        """Add each Python that the frameworks and the code allow, best first."""
+        barred, others = {**self.barred, **dict.fromkeys(self.options, "")}, dict[str, tuple[Base, Resolved]]()
+        while not self.own_base and self.needs.image is None:
+            try:
+                base, resolved = self.choose(barred, self.needs)
+            except (ConfigError, GpuContractError):
+                break
+            others[resolved.stack.python], barred[resolved.stack.python] = (base, resolved), ""
+        self.options |= others
+        self._compare(others)
+
+    def _compare(self, pythons: Collection[str]) -> None:
+        """Find what lacks a wheel for each; one of which no index answers is not an option."""
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            found = threads.map(lambda python: self._without_wheels(self.options[python][1]), pythons)
+            self.lacking |= dict(zip(pythons, found, strict=True))
+        for python in pythons if self.unread else ():
+            del self.options[python]
+
+    def _without_wheels(self, resolved: Resolved) -> tuple[str, ...]:
+        """Return the packages without a wheel for this Python; () as well if no index answers."""
+        if (request := self.request(resolved)) is None:
+            return ()
+        lacking = self.resolver.lacking(request, self.further)
+        if isinstance(lacking, Unreachable):
+            self.unread = unchecked(lacking, request, self.bounded)
+            return ()
+        return tuple(name for line in lacking if (name := Requirement(line).name) not in resolved.pages)
+
+    def _with_wheels(self) -> tuple[Base, Resolved, Checked]:
+        """Resolve for the most promising Python, and for others while one may leave less to be built from source."""
+        refused: dict[str, str] = {}
+        locks: dict[str, Lock] = {}
         at_odds: set[str] = set()
-        refused: tuple[Unsatisfiable, ResolveRequest] | None = None
-        while True:
-            request = self._request(resolved)
+        refusal: tuple[Unsatisfiable, ResolveRequest] | None = None
+        while remaining := [python for python in self.options if python not in refused]:
+            python = min(remaining, key=lambda each: len(self._missing(each, locks)))
+            base, resolved = self.options[python]
+            if python in locks:
+                break
+            request = self.request(resolved)
             assert request is not None
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
-                if usable:
-                    break
-                return base, resolved, Checked(warnings=_unchecked(answer, request, self.bounded))
+                self.unread = unchecked(answer, request, self.bounded)
+                known = [each for each in locks if each not in refused]
+                python = min(known, key=lambda each: len(locks[each].from_source), default=python)
+                base, resolved = self.options[python]
+                break
             if isinstance(answer, Lock):
                 hidden = at_odds & set(map(canonicalize_name, answer.from_source))  # its requirements are unknown
-                usable += [] if hidden else [(base, resolved, answer)]
-                if not answer.from_source:
-                    break
-                lacking = self._named(answer.from_source[0])
-                tried[request.python] = f"{lacking} has no wheel for Python {request.python}"
+                locks[python] = answer
+                if not set(answer.lacking) <= self.further:
+                    self.further |= set(answer.lacking)
+                    self._compare([each for each in self.options if each not in locks])
+                if hidden or (self.own_base and self._missing(python, locks)):
+                    refused[python] = self._no_wheel(answer.from_source, python)
             else:
                 if (left_out := self._left_out(answer)) is not None:
-                    self.needs, self.bounded = left_out, _bounded(left_out.requirements)
-                    base, resolved = self.choose({**self.barred, **tried}, self.needs)
+                    self.needs = left_out
+                    self._with_most_wheels(*self.choose(self.barred, left_out))
+                    refused, locks = {}, {}
                     continue
                 if not self.own_base:
                     self._refuse_missing(answer, request)
-                tried[request.python] = f"the packages do not fit together on Python {request.python}: {answer.cause}"
-                refused = refused or (answer, request)
-                at_odds |= _requiring(answer.cause)
-            if self.own_base:
-                note = f"{tried[request.python]}, and the base image has Python {request.python}"
+                refused[python] = f"the packages do not fit together on Python {python}: {answer.cause}"
+                refusal = refusal or (answer, request)
+                at_odds |= requiring(answer.cause)
+            if self.own_base and python in refused:
+                note = f"{refused[python]}, and the base image has Python {python}"
                 return base, resolved, replace(self._locked(resolved, answer), warnings=(note,))
-            try:
-                base, resolved = self.choose({**self.barred, **tried}, self.needs)
-            except (ConfigError, GpuContractError):
-                break
-        if not usable:
-            assert refused is not None
-            raise contradiction(self.resolver, *refused, self.needs)
-        best = min(usable, key=lambda each: len(each[2].from_source))
-        self._refuse_unbuildable(best[2], best[1])
-        tried.pop(best[1].stack.python, None)
-        base, resolved = self.choose({**self.barred, **tried}, self.needs)
-        return base, resolved, self._locked(resolved, best[2])
+            if len(self.options) == 1 and (python in refused or self._missing(python, locks)):
+                self._add_other_pythons()
+        else:
+            assert refusal is not None
+            raise contradiction(self.resolver, *refusal, self.needs)
+        if python in locks and not self.own_base:
+            refuse_unbuildable(locks[python], self.needs, python, self.bounded)
+        better = takewhile(lambda each: each != python, self.options)
+        worse = {each: refused.get(each) or self._no_wheel(self._missing(each, locks), each) for each in better}
+        base, resolved = self.choose({**self.barred, **worse}, self.needs)
+        checked = self._locked(resolved, locks[python]) if python in locks else Checked()
+        return base, resolved, replace(checked, warnings=(*checked.warnings, *self.unread))
 
-    def _refuse_unbuildable(self, lock: Lock, resolved: Resolved) -> None:
-        """Raise ConfigError for a listed release without a wheel whose source needs more than a C compiler."""
-        for name in map(canonicalize_name, lock.from_source):
-            if name in _UNBUILDABLE and name in self.bounded and not self.own_base:
-                older = self.bounded[name].replace("==", ">=")
-                raise ConfigError(
-                    f"{self._named(name)} has no wheel for Python {resolved.stack.python} or another in question",
-                    cause=f"compiling it needs {_UNBUILDABLE[name]}",
-                    run=written([older], self.needs.source, self.needs),
-                )
+    def _missing(self, python: str, locks: Mapping[str, Lock]) -> tuple[str, ...]:
+        names = locks[python].from_source if python in locks else self.lacking[python]
+        return tuple(name for name in names if name not in self.options[python][1].pages)
 
-    def _request(self, resolved: Resolved) -> ResolveRequest | None:
+    def _no_wheel(self, names: tuple[str, ...], python: str) -> str:
+        if not names:
+            return f"no index answered for Python {python}"
+        return f"{self._named(names[0])} has no wheel for Python {python}"
+
+    def request(self, resolved: Resolved) -> ResolveRequest | None:
         """Return the request; None without an index or a known Python, or for a list with its own hashes."""
         found, options, host = resolved.requirements, self.job.image, self.resolver.host
         sources = index_sources(options, found, host)
@@ -295,16 +363,17 @@ class _PackageChoice:
             sources=sources,
             prereleases="--pre" in found.options,
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
+            elsewhere=tuple(resolved.pages),
             links=links,
             authorities=Path(bundle) if bundle else None,
         )
 
     def _answer(self, request: ResolveRequest) -> Answer:
-        answer = self.resolver.resolve(request)
-        if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in OF_TORCH:
-            return self.resolver.resolve(
-                replace(request, excluded=(*request.excluded, *OF_TORCH))
-            )  # only PyTorch's index has this build
+        answer = self.resolver.resolve(preferring(self.resolver, request))
+        name = (answer.no_package or answer.no_version) if isinstance(answer, Unsatisfiable) else None
+        own_build = any(re.match(rf"{name} *==.*\da0$", line) for line in request.lines)  # of NVIDIA's containers
+        if name in OF_TORCH and not own_build:  # only PyTorch's index has this build
+            return self.resolver.resolve(replace(request, excluded=(*request.excluded, *OF_TORCH)))
         return answer
 
     def _demanded(self, request: ResolveRequest) -> str | None:
@@ -346,7 +415,8 @@ class _PackageChoice:
             raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
         newest = self._newest(request, name)
         wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
-        closest = self._newest(request, f"{name}<={wanted[1]}") if wanted else None  # 4.27.0, of 4.27.0.dev0
+        nearby = (f"{name}=={wanted[1]}.*", f"{name}<={wanted[1]}") if wanted else ()  # 4.27.0, of 4.27.0.dev0
+        closest = next(filter(None, (self._newest(request, line) for line in nearby)), None)
         raise ConfigError(
             f"{line}: the package index has no such version",
             cause=f"the newest is {newest}" if newest else None,
@@ -362,21 +432,16 @@ class _PackageChoice:
 
     def _locked(self, resolved: Resolved, answer: Answer) -> Checked:
         """Lock what was answered, and name what has no hash."""
-        request = self._request(resolved)
+        request = self.request(resolved)
         if request is None or not isinstance(answer, Lock):
             return Checked()
         refuse_unstartable(self.resolver, request, answer, self.job)
         base = self.needs.image.image if self.needs.image else self.job.image.base
         locked = lock_packages(self.resolver, request, resolved, answer, base)
         choices = []
-        if answer.from_source:
-            built = [self.bounded.get(canonicalize_name(name), name) for name in answer.from_source]
-            reason = (
-                "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
-            )
-            choices.append(Choice(what="from source", value=", ".join(built), reason=reason))
-        if locked is None:
+        if locked is None or isinstance(locked, Unreachable):
             reason = "the list's options or the base image decide which files pip takes"
+            reason = f"{locked.reason}: pip resolves them in the build" if locked else reason
             choices.append(Choice(what="not locked", value="all packages", reason=reason))
             return Checked(answer, None, tuple(choices))
         place = framework_place(resolved.requirements)
@@ -385,45 +450,3 @@ class _PackageChoice:
             reason = "no hash is known on this machine: pip resolves them in the build"
             choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
         return Checked(answer, locked, tuple(choices))
-
-
-def _requiring(cause: str) -> set[str]:
-    """Return the packages that, by uv's explanation, require a release that others exclude: ``x==1 depends on y<2``."""
-    return set(map(canonicalize_name, re.findall(r"([A-Za-z][\w.-]*\w)(?:==\S+)? depends? on", cause)))
-
-
-def _wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
-    named = set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", answer.cause)))
-    return next((name for name in needs.guessed if name in {answer.no_package or "", *named}), None)
-
-
-def _bounded(found: Requirements) -> dict[str, str]:
-    """Return canonical name → line of the packages with a version, known releases of frameworks left out."""
-    bounded: dict[str, str] = {}
-    for line in (*found.constraints, *found.lines):
-        requirement = parsed(line)
-        if requirement is None or requirement.url or not _applies(requirement):
-            continue
-        name = canonicalize_name(requirement.name)
-        framework = PACKAGES.get(name)
-        specifier, _ = public(requirement)
-        if framework == name and any(specifier.contains(wheel.version) for wheel in wheels(framework)):
-            continue
-        if any(each.operator != "!=" for each in specifier):
-            bounded[name] = line.partition(" --")[0]
-    return bounded
-
-
-def _applies(requirement: Requirement) -> bool:
-    """Return True if the marker is true for some Python on Linux."""
-    on_linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
-    marker = requirement.marker
-    versions = ({"python_version": python, "python_full_version": f"{python}.0"} for python in PYTHONS)
-    return marker is None or any(marker.evaluate({**on_linux, **version}) for version in versions)
-
-
-def _unchecked(answer: Unreachable, request: ResolveRequest, bounded: Mapping[str, str]) -> tuple[str, ...]:
-    """Name the first lines that exclude newer releases, which an old Python may need."""
-    lines = [line for line in bounded.values() if re.search(r"[=~]=|<", line.replace(">=", ""))]
-    listed = ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
-    return (f"{answer.reason}: whether Python {request.python} has {listed} was not checked",) if lines else ()

@@ -27,6 +27,8 @@ def contradiction(
     listed = "; ".join(f"{line} ({_place_of(line, needs)})" for line in involved[:4])
     if needs.source == "the imports":
         change = "write requirements.txt with versions that fit"
+    elif dead := re.search(r"\b([\w.-]+)==([\w.]+) has no wheels with a matching", answer.cause):
+        change = written([f"{dead[1]}>={dead[2]}"], needs.source, needs)
     else:
         change = _fitting(resolver, answer, request, needs) or f"change one of these versions in {needs.source}"
     return ConfigError(

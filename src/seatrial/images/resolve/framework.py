@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -52,6 +52,7 @@ class Resolved:
         index: package index to look at as well, or None. needed: the requirements name a build that only it has;
             otherwise it is left out where the base image's pip names its own sources.
         stack: of the first framework; without one, just a Python.
+        pages: package → address of its wheels for this build, beside the index.
     """
 
     requirements: Requirements
@@ -60,6 +61,7 @@ class Resolved:
     index_needed: bool = False
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
+    pages: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve_frameworks(
@@ -87,7 +89,7 @@ def resolve_frameworks(
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
     if python:  # a list may have one release of a framework for each
-        found = replace(found, lines=tuple(line for line in found.lines if _is_for(line, python)))
+        found = replace(found, lines=tuple(line for line in found.lines if is_for(line, python)))
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
@@ -350,7 +352,7 @@ def framework_place(found: Requirements) -> int | None:
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
 
 
-def _is_for(line: str, python: str) -> bool:
+def is_for(line: str, python: str) -> bool:
     """Return True if the line has no marker, or its marker is true on this Python."""
     marker = requirement.marker if (requirement := parsed(line)) else None
     return marker is None or marker.evaluate(

@@ -10,7 +10,7 @@ from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved, framework_place, public
-from seatrial.images.resolve.uv import Lock, LockedPackage, PackageResolver, ResolveRequest
+from seatrial.images.resolve.uv import Answer, Lock, LockedPackage, PackageResolver, ResolveRequest, Unreachable
 from seatrial.images.sources import PackageSource
 
 #: Packages with releases and builds that only PyTorch's index has.
@@ -40,7 +40,7 @@ class Locked:
 
 def lock_packages(
     resolver: PackageResolver, request: ResolveRequest, resolved: Resolved, lock: Lock, base: str
-) -> Locked | None:
+) -> Locked | Unreachable | None:
     """Lock what ``request`` was answered with; None if pip must resolve everything.
 
     Versions that the framework leaves open are the same for all projects that allow them: they are resolved without
@@ -50,25 +50,32 @@ def lock_packages(
     unknown = base != DEFAULT_BASE and (python_of_image(base) is None or _OTHER_WHEELS.search(base))
     if unknown or any(option.startswith(_CHOOSING) for option in found.options):
         return None
-    if (place := framework_place(found)) is None:
+    if framework_place(found) is None:
         return _by_layer(found, lock, frozenset(), hashed=True)
     further = (PackageSource(resolved.index),) if resolved.index else ()
+    answer: Answer = lock
     for builds, sources in ((True, further), *(((False, ()),) if further else ())):
-        asked = replace(
+        question = replace(
             request,
             lines=bare(found.lines, builds=builds),
             constraints=bare(found.constraints, builds=builds),
             sources=(*request.sources, *sources),
             excluded=(),
         )
-        line = bare(found.lines[place : place + 1], builds=builds)
-        own = resolver.resolve(replace(asked, lines=(*line, "numpy"), constraints=()))
-        if not isinstance(own, Lock):
-            continue
-        answer = resolver.resolve(replace(asked, preferred=tuple((each.name, each.version) for each in own.packages)))
-        if isinstance(answer, Lock):
-            return _by_layer(found, answer, frozenset(each.name for each in own.packages), hashed=builds)
-    return None
+        question = preferring(resolver, question)
+        answer = resolver.resolve(question)
+        if isinstance(answer, Lock) and question.preferred:
+            return _by_layer(found, answer, frozenset(name for name, _ in question.preferred), hashed=builds)
+    return answer if isinstance(answer, Unreachable) else None
+
+
+def preferring(resolver: PackageResolver, request: ResolveRequest) -> ResolveRequest:
+    """Return the request with the releases preferred that its framework takes where nothing else is listed."""
+    if (place := framework_place(Requirements(lines=request.lines))) is None:
+        return request
+    own = resolver.resolve(replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=()))
+    found = own.packages if isinstance(own, Lock) else ()
+    return replace(request, preferred=tuple((each.name, each.version) for each in found))
 
 
 def bare(lines: Iterable[str], *, builds: bool) -> tuple[str, ...]:

@@ -2,8 +2,11 @@
 
 uv runs in an empty folder, with its own environment and our interpreter: in a project's folder it would start the
 project's ``.venv/bin/python``. It gets no PATH: there is nothing else that it may start. Sources are never built
-(``--no-build``): a package without a wheel is excluded and listed as one that pip builds in the image. Metadata comes
-from strangers, so its memory is bounded.
+(``--no-build``): pip builds a package without a wheel in the image. Metadata comes from strangers, so its memory is
+bounded.
+
+A pin that has a source and no wheel gets a stand-in, an empty wheel of its version: uv then sees what others require of
+it. No other package gets one, or a stand-in without requirements would hide a contradiction.
 """
 
 from __future__ import annotations
@@ -15,24 +18,34 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
-from seatrial.images.resolve.wheel_metadata import metadata_wheel
+from seatrial.images.requirements.source_builds import SourceBuild, read_build
+from seatrial.images.resolve.framework import is_for
+from seatrial.images.resolve.sdist import read_source
+from seatrial.images.resolve.wheel_metadata import empty_wheel, metadata_wheel
 from seatrial.images.sources import PackageSource, digest_of_wheel
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 from seatrial.system.project_files import parse_toml
 
-#: A plan waits no longer than this for one answer of all indexes together; uv gives up on one request after a third.
-LIMIT_S = 15.0
+#: A plan waits no longer than this for all answers of all indexes together; a run, whose build takes minutes, longer.
+LIMIT_S, PATIENT_S = 30.0, 180.0
+#: An index that sends nothing for this long is requested again, for twice as long: uv keeps what came until then.
+_SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 2
+_FORMAT = 3
 
 #: Address space of uv, which takes 1 GB on two cores; metadata of an index may unpack to any size.
 _MOST_BYTES = 8 << 30
@@ -48,8 +61,11 @@ os.execv(argv[0], argv)
 #: A larger wheel is not fetched for a list of its files.
 _MOST_LISTED_BYTES = 8_000_000
 
-#: Packages without a wheel in one list.
-_MOST_EXCLUDED = 20
+#: Packages without a wheel in one list, each of which takes a run of uv.
+_MOST_EXCLUDED = 40
+
+#: For how long uv keeps pages and files of an index, also where the index allows less.
+_KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
 
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
@@ -59,9 +75,11 @@ _PLATFORM = f"{platform.machine()}-manylinux_2_35"
 
 #: uv 0.13: the texts that are read; all others are shown as they are.
 _NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NO_PACKAGE = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 _NO_SOLUTION = "No solution found when resolving dependencies"
+_SILENT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 
@@ -79,6 +97,7 @@ class ResolveRequest:
         python: ``3.11``.
         dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
+        elsewhere: names with wheels at an address of their own, which count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
     """
@@ -92,6 +111,7 @@ class ResolveRequest:
     lowest: bool = False
     excluded: tuple[str, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
+    elsewhere: tuple[str, ...] = ()
     links: tuple[Path, ...] = ()
     authorities: Path | None = None
 
@@ -108,10 +128,15 @@ class LockedPackage:
 
 @dataclass(frozen=True)
 class Lock:
-    """Hold versions that fit together; ``from_source`` names packages without a wheel, which pip builds."""
+    """Hold versions that fit together.
+
+    Attributes:
+        from_source: names of packages without a wheel, which pip builds. lacking: each as a requirement.
+    """
 
     packages: tuple[LockedPackage, ...]
     from_source: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,23 +173,58 @@ class PackageResolver(Protocol):
     def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
         """Return the paths of the files in a package's wheel; none if it is large, or cannot be had."""
 
+    def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
+        """Return what lacks a wheel for this Python, of the lines with an upper bound and of further requirements."""
+
+    def build_of(self, name: str, line: str, request: ResolveRequest) -> SourceBuild | None:
+        """Return what building a package takes, read from its source; None if that cannot be had."""
+
 
 class UvResolver:
-    """Resolve with the uv of this environment; locks are remembered by all that they follow from."""
+    """Resolve with the uv of this environment; locks are remembered by all that they follow from.
+
+    One resolver serves one plan: ``limit_s`` is the time of all its runs of uv together.
+    """
 
     def __init__(self, folder: Path, host: Host, *, limit_s: float = LIMIT_S) -> None:
         self.host = host
         self._folder = folder
         self._limit_s = limit_s
+        self._began: float | None = None
+        self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of sources that are there
 
     def resolve(self, request: ResolveRequest) -> Answer:
-        """Return a remembered lock, or run uv once for each package without a wheel that it must exclude."""
+        """Return a remembered lock, or run uv."""
+        return self._remembering(request, self._resolve)
+
+    def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
+        """Find all lines without a wheel by one question: for each, the newest release up to it that has one.
+
+        A stand-in, an empty wheel of version 0, is that of a package without any.
+        """
+        bounded = {line: newest for line in request.lines if (newest := _up_to(line)) and is_for(line, request.python)}
+        questions = {**bounded, **{line: _up_to(line) or line for line in further}}
+        lines = tuple(sorted(questions.values()))
+        alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=())
+        oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in lines}
+        lock = self._remembering(alone, lambda request: self._run(request, {}, oldest)) if questions else Lock(())
+        if isinstance(lock, Unreachable):
+            return lock
+        found = {each.name: each.version for each in lock.packages} if isinstance(lock, Lock) else {}
+        wanted = ((canonicalize_name(Requirement(line).name), Requirement(line).specifier) for line in questions)
+        return tuple(
+            f"{name}{specifier}"
+            for name, specifier in wanted
+            if name not in found or not specifier.contains(Version(found[name]).public, prereleases=True)
+        )
+
+    def _remembering(self, request: ResolveRequest, answered: Callable[[ResolveRequest], Answer]) -> Answer:
         memory = self._folder / "locks" / f"{_digest(request)}.json"
         if (lock := _remembered(memory, _FRESH_S)) is not None:
             return lock
-        answer = self._resolve(request)
+        answer = answered(request)
         if isinstance(answer, Lock):
-            _remember(memory, answer)
+            _write(memory, asdict(answer))
         elif isinstance(answer, Unreachable):
             return _remembered(memory, float("inf")) or answer
         return answer
@@ -189,37 +249,105 @@ class UvResolver:
                     return frozenset(found)
         return frozenset()
 
+    def build_of(self, name: str, line: str, request: ResolveRequest) -> SourceBuild | None:
+        """Return a remembered answer, or read the package's newest source that the line admits."""
+        memory = self._folder / "builds" / f"{_digest(replace(request, lines=(line,), constraints=()))}.json"
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(memory.read_bytes())
+            if 0 <= time.time() - float(data["at"]) <= _FRESH_S:
+                rows: dict[str, Any] = {
+                    key: tuple(value) if isinstance(value, list) else value for key, value in data["build"].items()
+                }
+                return SourceBuild(**rows)
+        limit_s = min(self._limit_s / 3, self._left_s())
+        source = read_source(Requirement(line), request.python, request.sources, request.authorities, limit_s)
+        if source is None:
+            return None
+        found = read_build(name, line, source.names, source.texts)
+        _write(memory, {"build": asdict(found)})
+        return found
+
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
+        """Run uv until it ends, again where an index was silent. Raises CommandTimeoutError: the time is up."""
+        (folder / "uv.toml").write_text(_configured(request.sources))
         bounded = [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), _uv(), "pip"]
         python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
-        argv = [*bounded, *argv, *python, "--python-platform", _PLATFORM, "--no-config", "--quiet"]
-        return command.run(argv, timeout_s=self._limit_s, env=self._environment(request, folder), cwd=folder)
+        argv = [*bounded, *argv, *python, "--python-platform", _PLATFORM, "--config-file", "uv.toml", "--quiet"]
+        silence_s = _SILENCE_S
+        while True:
+            env = self._environment(request, folder, silence_s)
+            ended = command.run(argv, timeout_s=self._left_s(), env=env, cwd=folder)
+            if ended.exit_code == 0 or _NO_SOLUTION in ended.stderr or not _SILENT.search(ended.stderr):
+                return ended
+            silence_s *= 2
+
+    def _left_s(self) -> float:
+        """Return what is left of the limit, which begins with the first call."""
+        self._began = time.monotonic() if self._began is None else self._began
+        return max(self._limit_s - (time.monotonic() - self._began), 0.01)
 
     def _resolve(self, request: ResolveRequest) -> Answer:
-        from_source: list[str] = []
+        """Find the pins without a wheel first: whether the index has their source takes a run of uv for each."""
+        pins = {
+            name: at
+            for name, at in pinned(request.lines, request.python)
+            if name not in (*request.excluded, *request.elsewhere)
+        }
+        lacking = self.lacking(request) if request.dependencies and len(pins) > 1 else ()
+        if isinstance(lacking, Unreachable):
+            return lacking
+        stand_ins = {name: at for name, at in pins.items() if (request.python, name, at) in self._sources}
+        names = {Requirement(line).name for line in lacking} & pins.keys() - stand_ins.keys()
+        if doubtful := tuple(f"{name}=={pins[name]}" for name in sorted(names)):
+            alone = replace(request, lines=doubtful, constraints=(), dependencies=False, preferred=())
+            if not isinstance(sources := self._run(alone, pins, stand_ins), Lock):
+                return sources
+        return self._run(request, pins, stand_ins)
+
+    def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
+        """Run uv until all packages without a wheel are known; those of ``pins`` are added to the stand-ins."""
+        excluded = dict.fromkeys(request.elsewhere, "")
         while True:
             try:
-                answer = self._compile(request, from_source)
+                answer = self._compile(request, excluded, stand_ins)
             except CommandTimeoutError:
-                return Unreachable(f"{_shown(request)} did not answer in time")
+                return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
-            if isinstance(answer, str) and answer not in from_source and len(from_source) < _MOST_EXCLUDED:
-                from_source.append(answer)
-                continue
-            if isinstance(answer, str):
+            if isinstance(answer, Lock):
+                from_source = (*answer.from_source, *excluded)
+                return replace(
+                    answer, from_source=from_source, lacking=(*answer.lacking, *filter(None, excluded.values()))
+                )
+            if not isinstance(answer, str):
+                return answer
+            name = canonicalize_name(Requirement(answer).name)
+            if name in stand_ins or name in excluded or len(excluded) >= _MOST_EXCLUDED:
                 return Unsatisfiable(f"{answer} has no wheel")
-            return answer
+            if name in pins:
+                stand_ins[name] = pins[name]
+                self._sources.add((request.python, name, pins[name]))
+            else:
+                excluded[name] = answer
 
-    def _compile(self, request: ResolveRequest, from_source: list[str]) -> Answer | str:
-        """Run uv once; return the name of a package that must be excluded, or the answer."""
+    def _late(self, request: ResolveRequest) -> Unreachable:
+        longer = f", or run it, which waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
+        again = f"the next plan goes on from what came: plan again{longer}"
+        return Unreachable(f"{_shown(request)} did not answer in time, {self._limit_s:g} s ({again})")
+
+    def _compile(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
+        """Run uv once; return a requirement without a wheel, or the answer."""
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
             folder = Path(scratch)
             (folder / "requirements.in").write_text("\n".join([*request.lines, ""]))
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
-            (folder / "excludes.txt").write_text("\n".join([*request.excluded, *from_source, ""]))
+            (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             (folder / "links").mkdir()
             digests = _write_links(folder / "links", request.links)
+            for name, version in stand_ins.items():
+                file, data = empty_wheel(name, version)
+                (folder / "links" / file).write_bytes(data)
+                digests[hashlib.sha256(data).hexdigest()] = None
             if request.preferred:
                 rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
                 (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
@@ -230,19 +358,18 @@ class UvResolver:
             argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
-            argv += ["--find-links", "links"] if request.links else []
+            argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
-                lock = _read_lock(folder / _LOCK, from_source, digests)
+                lock = _read_lock(folder / _LOCK, digests)
                 return lock or Unreachable("uv wrote a lock that cannot be read")
         return _refusal(ended.stderr, request)
 
-    def _environment(self, request: ResolveRequest, home: Path) -> dict[str, str]:
+    def _environment(self, request: ResolveRequest, home: Path, silence_s: int) -> dict[str, str]:
         """Translate pip's settings into uv's; addresses may hold logins, so they stand in no argument."""
         passed = {name: self.host.env[name] for name in _PASSED_ON if name in self.host.env}
         passed |= {name: value for name, value in self.host.env.items() if name.lower() in _PROXIES}
         netrc = Path(self.host.env.get("HOME") or "/nonexistent", ".netrc")
-        indexes = [each.url for each in request.sources if each.kind == "index"]
         links = [each.url for each in request.sources if each.kind == "links"]
         return {
             **({"NETRC": str(netrc)} if netrc.is_file() else {}),
@@ -250,15 +377,36 @@ class UvResolver:
             "HOME": str(home),
             "UV_CACHE_DIR": str(self._folder / "uv"),
             "UV_PYTHON_DOWNLOADS": "never",
-            "UV_HTTP_TIMEOUT": str(round(self._limit_s / 3) or 1),
+            "UV_HTTP_TIMEOUT": str(silence_s),
+            "UV_HTTP_CONNECT_TIMEOUT": str(silence_s),
             "UV_HTTP_RETRIES": "0",
             "UV_SYSTEM_CERTS": "1",
             "NO_COLOR": "1",
             **({"SSL_CERT_FILE": str(request.authorities)} if request.authorities else {}),
-            **({"UV_DEFAULT_INDEX": indexes[0]} if indexes else {"UV_NO_INDEX": "1"}),
-            **({"UV_INDEX": " ".join(indexes[1:])} if indexes[1:] else {}),
             **({"UV_FIND_LINKS": ",".join(links)} if links else {}),
         }
+
+
+def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, version) of the lines that admit one public release on this Python."""
+    for line in lines:
+        requirement = Requirement(line)
+        exact = [each for each in requirement.specifier if each.operator == "==" and not set("*+") & set(each.version)]
+        if len(exact) == len(requirement.specifier) == 1 and is_for(line, python):
+            yield canonicalize_name(requirement.name), str(Version(exact[0].version))
+
+
+def _up_to(line: str) -> str | None:
+    """Return the line without its lower bounds, ``numpy<=1.19.2`` of ``numpy==1.19.2``; None if it has no upper one."""
+    requirement, upper = Requirement(line), list[str]()
+    for each in requirement.specifier:
+        if each.operator.startswith("<"):
+            upper.append(str(each))
+        elif each.operator == "~=" or each.version.endswith(".*"):
+            upper += [f"<={each.version.rpartition('.')[0]}.999999"] * (each.operator != "!=")
+        elif each.operator == "==":
+            upper.append(f"<={Version(each.version).public}")
+    return f"{canonicalize_name(requirement.name)}{','.join(upper)}" if upper else None
 
 
 def _uv() -> str:
@@ -271,11 +419,19 @@ def _uv() -> str:
         raise EngineUnavailableError("uv is not installed", run="pip install --force-reinstall seatrial") from error
 
 
+def _configured(sources: tuple[PackageSource, ...]) -> str:
+    """Return uv.toml with the indexes, the first one last in its order; a page serves all runs of uv of a plan."""
+    indexes = [each.url for each in sources if each.kind == "index"]
+    rows = [f"[[index]]\nurl = {json.dumps(url)}\n{_KEPT}\n" for url in indexes]
+    return "".join([*rows[1:], *(f"{row}default = true\n" for row in rows[:1])]) or "no-index = true\n"
+
+
 def _refusal(text: str, request: ResolveRequest) -> Answer | str:
-    """Read uv's error: a package to exclude, an index that cannot be read, or the reason of a conflict."""
+    """Read uv's error: a package without a wheel, an index that cannot be read, or the reason of a conflict."""
     text = _IN_URL.sub("", text)
     if no_wheel := _NO_WHEEL.search(text):
-        return no_wheel[1]
+        release = re.search(rf"\b{re.escape(no_wheel[1])}==[\w.]+(?= has no usable wheels)", " ".join(text.split()))
+        return release[0] if release else no_wheel[1]
     if _LOGIN.search(text):
         return Unreachable(f"{_shown(request)} asks for a login: put it in seatrial.toml, [image] index_url")
     if _NO_SOLUTION not in text:
@@ -301,9 +457,9 @@ def _shown(request: ResolveRequest) -> str:
     return request.sources[0].shown if request.sources else "the folder of wheels"
 
 
-def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str]:
+def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str | None]:
     """Write the metadata of these wheels for uv; return the digests of what it reads → those of the wheels."""
-    digests = {}
+    digests: dict[str, str | None] = {}
     for path in wheels:
         data = metadata_wheel(path) or b""  # nothing: uv then names the wheel, and gives up
         (folder / path.name).write_bytes(data)
@@ -311,22 +467,31 @@ def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str]:
     return digests
 
 
-def _read_lock(file: Path, from_source: list[str], digests: dict[str, str]) -> Lock | None:
-    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file."""
+def _read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
+    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file.
+
+    Args:
+        digests: those that uv found in a folder → those of the real wheels; None for a stand-in.
+    """
     try:
         listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
-        packages = tuple(_package(each, digests) for each in listed)
+        packages = [_package(each, digests) for each in listed]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
         return None
-    return Lock(packages, tuple(from_source))
+    stood_in = [each for each in packages if each.sha256 == ("",)]
+    lines = [f"{each.name}=={each.version}" for each in stood_in]
+    found = tuple(each for each in packages if each not in stood_in)
+    return Lock(found, tuple(each.name for each in stood_in), tuple(lines))
 
 
-def _package(row: dict[str, Any], digests: dict[str, str]) -> LockedPackage:
+def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPackage:
+    """Read one row; a package that has a stand-in alone has the hash ""."""
     wheels = row.get("wheels", [])
     sizes = [wheel["size"] for wheel in wheels if isinstance(wheel.get("size"), int)]
-    hashes = (wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {}))
-    real = tuple(sorted({digests.get(each, each) for each in hashes}))
-    return LockedPackage(row["name"], row["version"], real, max(sizes, default=None))
+    hashes = [wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})]
+    real = {digests.get(each, each) for each in hashes}
+    known = tuple(sorted(each for each in real if each is not None))
+    return LockedPackage(row["name"], row["version"], known or ("",) * (None in real), max(sizes, default=None))
 
 
 def _digest(request: ResolveRequest) -> str:
@@ -334,6 +499,7 @@ def _digest(request: ResolveRequest) -> str:
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
     parts += ["lowest"] if request.lowest else []
+    parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -345,14 +511,12 @@ def _remembered(file: Path, fresh_s: float) -> Lock | None:
         if not 0 <= time.time() - float(data["at"]) <= fresh_s:
             return None
         rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
-        return Lock(tuple(rows), tuple(map(str, data["from_source"])))
+        return Lock(tuple(rows), tuple(map(str, data["from_source"])), tuple(map(str, data["lacking"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _remember(file: Path, lock: Lock) -> None:
-    try:
+def _write(file: Path, found: Mapping[str, Any]) -> None:
+    with suppress(DiskError):  # it is found out again
         make_folder(file.parent)
-        write_atomically(file, json.dumps({"at": time.time(), **asdict(lock)}).encode(), 0o600)
-    except DiskError:
-        pass  # it is resolved again
+        write_atomically(file, json.dumps({"at": time.time(), **found}).encode(), 0o600)

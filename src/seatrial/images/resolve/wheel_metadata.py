@@ -30,8 +30,18 @@ def metadata_wheel(path: Path) -> bytes | None:
         return None
     if len(metadata) > _MOST_BYTES:
         return None
-    folder = entry.filename.partition("/")[0]
-    wheel = f"Wheel-Version: 1.0\nGenerator: {path.name}\nRoot-Is-Purelib: true\nTag: py3-none-any\n".encode()
+    return _wheel(entry.filename.partition("/")[0], metadata, path.name)
+
+
+def empty_wheel(name: str, version: str) -> tuple[str, bytes]:
+    """Return the file name and content of a wheel for every machine, with neither code nor requirements."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+    return f"{stem}-py3-none-any.whl", _wheel(f"{stem}.dist-info", metadata, "seatrial")
+
+
+def _wheel(folder: str, metadata: bytes, generator: str) -> bytes:
+    wheel = f"Wheel-Version: 1.0\nGenerator: {generator}\nRoot-Is-Purelib: true\nTag: py3-none-any\n".encode()
     return zip_bytes({f"{folder}/METADATA": metadata, f"{folder}/WHEEL": wheel, f"{folder}/RECORD": b""})
 
 

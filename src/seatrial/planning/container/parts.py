@@ -146,7 +146,7 @@ def planned_image(
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
     from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
-    from seatrial.images.resolve.uv import UvResolver
+    from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
 
     return plan_image(
         job,
@@ -154,7 +154,9 @@ def planned_image(
         cpu_only=not gpus,
         machine=site.host.machine(gpus),
         multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
-        resolver=UvResolver(site.host.cache_folder / "packages", site.host),
+        resolver=UvResolver(
+            site.host.cache_folder / "packages", site.host, limit_s=PATIENT_S if site.launches else LIMIT_S
+        ),
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from package_indexes import Index, serving
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements
-from seatrial.images.resolve import check
+from seatrial.images.resolve import check, uv
 from seatrial.images.resolve.framework import written
 from seatrial.job.model import Target
 from seatrial.job.script import ScriptFacts
@@ -92,6 +92,15 @@ def test_pin_without_a_wheel_is_built_if_other_packages_need_a_newer_python(plan
     assert plan.chosen("from source") == ["numpy==1.17.4"]
 
 
+def test_what_no_python_has_a_wheel_of_does_not_decide(plan: Any) -> None:
+    """The first Python is kept, and no other one is resolved for a package without any wheel."""
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
+    plan.index.needs["trainer-1.0"] = ("old-source",)
+    assert plan("trainer==1.0\nplain==1.0\n").base == "python:3.11-slim-bookworm"
+    assert plan.chosen("from source") == ["old-source"]
+    assert plan("numpy~=1.17.2\nold-source==0.7.2\n").base == "python:3.8-slim-bookworm"
+
+
 def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Any) -> None:
     made = plan("numpy==1.17.4\n", base="python:3.12-bookworm")
     assert made.base == "python:3.12-bookworm"
@@ -112,6 +121,36 @@ def test_an_index_that_is_not_there(plan: Any) -> None:
     assert warning.startswith("http://127.0.0.1:9/simple cannot be read: ")
     assert warning.endswith("whether Python 3.11 has numpy==1.17.4, unheard-of==1.0 was not checked")
     assert "hunter2" not in warning and "abc" not in warning
+
+
+def test_a_request_that_the_index_forgets_is_made_again(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uv, "_SILENCE_S", 1)
+    plan.index.forgotten = {"/simple/numpy/"}
+    made = plan("numpy==1.17.4\nplain==1.0\n")
+    assert made.base == "python:3.8-slim-bookworm" and made.warnings == ()
+    assert plan.index.requested.count("/simple/numpy/") == 2 and plan.index.requested.count("/simple/plain/") == 1
+
+
+def test_a_slow_index_gives_the_plan_of_a_quick_one(plan: Any) -> None:
+    plan.index.needs["plain-1.0"] = ("six",)
+    plan.index.delay_s = 0.7
+    slow = plan("numpy==1.17.4\nplain==1.0\nold-source==0.7.2\n")
+    assert slow.base == "python:3.8-slim-bookworm" and plan.chosen("from source") == ["old-source==0.7.2"]
+    plan.index.delay_s = 0.0
+    assert plan("numpy==1.17.4\nplain==1.0\nold-source==0.7.2\n") == slow
+
+
+def test_what_came_in_time_is_kept_and_the_rest_is_stated_each_time(plan: Any) -> None:
+    """The second page is requested when the first has come."""
+    plan.index.needs["plain-1.0"] = ("six",)
+    plan.index.delay_s, plan.limit_s = 1.2, 1.8
+    for _ in range(2):
+        [warning] = plan("plain\n").warnings
+        assert "did not answer in time, 1.8 s (the next plan goes on from what came: plan again, or run it" in warning
+        plan.index.delay_s = 2.5
+    plan.index.delay_s, plan.limit_s = 0.0, 30.0
+    assert plan("plain\n").warnings == ()
+    assert plan.index.requested.count("/simple/plain/") == 1
 
 
 def test_an_index_that_does_not_answer_in_time(plan: Any) -> None:
@@ -176,8 +215,8 @@ def test_lines_and_settings_choose_the_index(plan: Any) -> None:
         config.write_text(f"[global]\nindex-url = {other.url}\n[install]\nextra-index-url =\n  {plan.index.url}\n")
         plan.environ = {"PIP_CONFIG_FILE": str(config)}
         other.requested.clear()
-        plan("early!=2,<1.2,>0\nplain==1.0\n")
-        assert {"/simple/early/", "/simple/plain/"} == set(other.requested)
+        plan("six!=2,<9,>0\nplain==1.0\n")
+        assert {"/simple/six/", "/simple/plain/"} == set(other.requested)
 
 
 def test_a_folder_of_wheels_counts(plan: Any) -> None:
@@ -226,6 +265,17 @@ def test_an_older_pyyaml_is_taken_for_code_of_its_time_where_it_fits(
     plan.index.needs["trainer-1.0"] = others
     made = plan("pyyaml\ntrainer\n", ScriptFacts(modules={"yaml.load": "train.py:2 yaml.load(…)"}))
     assert re.findall(r"pyyaml==(\S+)", "\n".join(made.context_texts.values())) == constraints
+
+
+def test_a_bound_of_the_code_that_does_not_fit_leaves_the_others(plan: Any) -> None:
+    torch_releases(plan.index)
+    plan.index.has("pyyaml", "pyyaml-5.3.1-py3-none-any.whl", "pyyaml-6.0-py3-none-any.whl")
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
+    plan.index.needs["trainer-1.0"] = ("pyyaml>=5.4",)
+    old = {"yaml.load": "train.py:2 yaml.load(…)", "torchvision.transforms.functional_tensor": "train.py:3"}
+    made = plan("pyyaml\ntrainer\ntorch\n", ScriptFacts(modules=old, imports=("torch",)))
+    assert made.stack["torch"] == "2.1.2"
+    assert re.findall(r"pyyaml==(\S+)", "\n".join(made.context_texts.values())) == ["6.0"]
 
 
 def test_dependency_without_a_wheel_is_built_in_the_image(plan: Any) -> None:
@@ -362,10 +412,11 @@ def test_an_edit_has_the_form_of_its_file(tmp_path: Path, file: str, text: str |
 
 def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(plan: Any) -> None:
     plan.index.has("scipy", "scipy-1.2.1.tar.gz")
+    plan.index.has("numpy", "numpy-1.15.0.zip")
     with pytest.raises(ConfigError, match=r"scipy==1\.2\.1 \(requirements\.txt\) has no wheel") as refusal:
-        plan("scipy==1.2.1\nplain\n")
+        plan("scipy==1.2.1\nplain\nnumpy==1.15.0\n")
     assert refusal.value.cause == "compiling it needs Fortran and BLAS"
-    assert refusal.value.run == "write scipy>=1.2.1 in requirements.txt"
+    assert refusal.value.run == "write numpy>=1.15.0 and scipy>=1.2.1 in requirements.txt"
 
 
 def test_a_guess_whose_wheel_has_another_module_is_not_installed(plan: Any, index: Index) -> None:
@@ -390,3 +441,28 @@ def test_a_module_that_the_release_cannot_start_is_refused(plan: Any, index: Ind
     assert f"-m {module}: tool 1.0 has no" in refused and "its commands are toolctl" in refused
     assert refused.endswith("> run_toolctl.py && seatrial run run_toolctl.py fit 'a b'")
     plan("tool==2.0")
+
+
+def test_a_release_of_which_only_old_wheels_are_there_names_the_line_to_write(plan: Any) -> None:
+    plan.index.wheels("seen", "3.4.4.19", "35 36 37")
+    assert "write seen>=3.4.4.19 in requirements.txt" in plan.refused("seen==3.4.4.19\nplain\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"), [("seen==4.1.1", "seen==4.1.1.26"), ("torch==1.2.0a0+afb7a16", "the package index has no such")]
+)
+def test_a_version_that_no_index_has_is_refused_with_the_nearest(plan: Any, line: str, named: str) -> None:
+    torch_releases(plan.index)
+    for version in ("3.4.18.65", "4.1.1.26", "5.0.0.93"):
+        plan.index.has("seen", f"seen-{version}-py3-none-any.whl")
+    assert named in plan.refused(f"{line}\nplain==1.0\n")
+
+
+def test_a_label_of_a_cluster_or_distribution_is_left_out(plan: Any) -> None:
+    assert plan("plain==1.0+computecanada\nsix==1.17.0-unsupported\npkg-resources==0.0.0\n").warnings == ()
+    assert plan.chosen("packages") == ["plain==1.0, six==1.17.0"]
+
+
+def test_a_line_of_pips_form_in_a_list_of_conda_is_read(plan: Any) -> None:
+    made = plan("numpy=1.17.4=py38h\npip=19.3=py38\npython=3.8.1=h1\nplain==1.0\n")
+    assert made.base == "python:3.8-slim-bookworm" and "plain==1.0" in plan.chosen("packages")[0]

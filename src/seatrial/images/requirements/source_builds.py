@@ -1,0 +1,267 @@
+"""Find what pip needs to build packages from source, by their own files or a table, and wheels beside the index."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.imports import packages_of_imports
+from seatrial.images.requirements.pip_format import Requirements, canonical_name, checked_requirement, parsed
+from seatrial.job.reading.modules import STANDARD_MODULES
+from seatrial.job.reading.parsed_modules import Import
+from seatrial.job.reading.signs import modules_of
+from seatrial.stack.facts import table
+from seatrial.stack.resolve import Stack
+from seatrial.system.project_files import parse_toml
+from seatrial.system.source import UnreadableSourceError, parse_source
+
+#: End of a source's name → Debian packages that compile it; a word of its build files → Debian packages.
+_LANGUAGES = {
+    **dict.fromkeys((".c", ".cc", ".cpp", ".cu", ".cxx", ".pyx"), ()),
+    **dict.fromkeys((".f", ".f90"), ("gfortran",)),
+    ".rs": ("cargo",),
+}
+_PROGRAMS = {"cmake": ("cmake",), "swig": ("swig",), "pkg-config": ("pkg-config",), "mesonpy": ("pkg-config",)}
+
+#: setup.py imports them in a function at times; all other modules count where it cannot go on without them.
+_ANYWHERE = {"torch", "numpy", "Cython"}
+_NOT_NEEDED = {"setuptools", "pkg_resources", "distutils", "wheel", "pip", "skbuild"}
+
+#: A library of the system, by pkg-config, Meson or a configure script.
+_OF_THE_SYSTEM = re.compile(r"pkg-?config['\"\s,]|PKG_CONFIG|(?<![.\w])dependency\(\s*'(?!python|numpy|pybind11)")
+
+#: Where the tools and the wheels are while the layer is made.
+_TOOLS, BUILT = "/tmp/tools", "/tmp/built"
+
+
+@dataclass(frozen=True)
+class SourceBuild:
+    """Hold what pip needs to build one package.
+
+    Attributes:
+        line: as pip gets it. tools: Debian packages, besides a compiler. modules: packages that it imports while it is
+            built, from around it instead of an environment of its own; () if what it declares is enough.
+        compiles: it is more than Python. libraries: it looks for libraries of the system.
+        assigned: variables that it reads.
+    """
+
+    name: str
+    line: str
+    tools: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    compiles: bool = True
+    cuda: bool = False
+    openmp: bool = False
+    libraries: bool = False
+    legacy: bool = False
+    assigned: str = ""
+
+    @property
+    def in_sight(self) -> bool:
+        """Return True if the packages of the image have to be visible to the build."""
+        return bool(self.modules) or self.legacy
+
+
+def known_build(line: str) -> SourceBuild | None:
+    """Return what the table has about a package or a git repository; None if it has nothing."""
+    requirement = parsed(line)
+    address = (requirement.url if requirement else line) or ""
+    repository = re.search(r"/([\w.-]+?)(?:\.git)?/?(?:[@#?]|$)", address.partition("://")[2])
+    folder = re.search(r"subdirectory=(?:[^&]*/)?([\w.-]+)", address)
+    names = [requirement.name] if requirement else []
+    names += [each[1] for each in (folder, repository) if each]
+    known: dict[str, dict[str, Any]] = table("source_builds")["known"]
+    name = next((name for name in map(canonicalize_name, names) if name in known), None)
+    if name is None:
+        return None
+    row = known[name]
+    return SourceBuild(
+        name,
+        line,
+        tuple(row.get("tools", "").split()),
+        tuple(row.get("modules", "").split()),
+        cuda=row.get("cuda", False),
+        openmp="torch" in row.get("modules", ""),
+        legacy="modules" in row,
+        assigned=row.get("set", ""),
+    )
+
+
+def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, str]) -> SourceBuild:
+    """Return what a source's own files show, and the table of headers."""
+    paths = [PurePosixPath(each) for each in names]
+    ends = {each.suffix for each in paths} & {*_LANGUAGES}
+    setup, project, meson = (texts.get(each, "") for each in ("setup.py", "pyproject.toml", "meson.build"))
+    declared = _declared(project)
+    words = "\n".join((setup, project)).lower()
+    headers = table("source_builds")["headers"].get(name, "").split()
+    needed = _imported(setup, {each.parts[0].removesuffix(".py") for each in paths if each.parts})
+    packages = {canonical_name(each) for each in declared or ()}
+    known = packages_of_imports(needed, ()).known.values()  # a guess would install whatever has the name
+    lines = [each for each in known if canonical_name(each) not in packages]
+    if "torch" in needed:  # the one that it declares would be another build
+        lines = [*{*lines, "torch"}, *(each for each in declared or () if canonical_name(each) != "torch")]
+    listed = known_build(line)
+    return SourceBuild(
+        name,
+        line,
+        tuple(sorted({*headers, *(tool for each in ends for tool in _LANGUAGES[each]), *_programs(words)})),
+        tuple(sorted(lines)),
+        compiles=bool(ends or headers),
+        cuda=".cu" in ends and "torch" in needed,
+        openmp="openmp" in words or "torch" in needed,
+        libraries=bool(headers or _OF_THE_SYSTEM.search(setup + meson) or "configure.ac" in names),
+        legacy=declared is None,
+        assigned=listed.assigned if listed else "",
+    )
+
+
+def _programs(words: str) -> Iterator[str]:
+    for word, tools in _PROGRAMS.items():
+        if word in words:
+            yield from tools
+
+
+def _declared(project: str) -> list[str] | None:
+    """Return the requirements of ``[build-system]``; None without one: the source is from before it."""
+    try:
+        system = parse_toml(project, Path("pyproject.toml")).get("build-system")
+    except ConfigError:
+        return None
+    if not isinstance(system, dict) or not isinstance(requires := system.get("requires"), list):
+        return None
+    return [each for each in requires if isinstance(each, str) and _is_requirement(each)]
+
+
+def _is_requirement(text: str) -> bool:
+    with suppress(ConfigError):
+        return "://" not in checked_requirement(text, "pyproject.toml")
+    return False
+
+
+def _imported(setup: str, own: Collection[str]) -> set[str]:
+    """Return the modules of others without which setup.py ends, or builds less."""
+    try:
+        tree = parse_source(setup.encode(), "setup.py")
+    except UnreadableSourceError:
+        return set()
+    first = [name.partition(".")[0] for each in tree.body if isinstance(each, Import) for name in modules_of(each)]
+    every = (name.partition(".")[0] for each in ast.walk(tree) if isinstance(each, Import) for name in modules_of(each))
+    return {*first, *(_ANYWHERE & {*every})} - STANDARD_MODULES - _NOT_NEEDED - {*own}
+
+
+def debian_packages(builds: Iterable[SourceBuild]) -> tuple[str, ...]:
+    """Return the Debian packages of the stage that builds them; () if all are plain Python."""
+    compiled = [each for each in builds if each.compiles]
+    return tuple(sorted({"build-essential", *(tool for each in compiled for tool in each.tools)})) if compiled else ()
+
+
+def wheel_commands(
+    builds: Iterable[SourceBuild],
+    pip: str,
+    options: str,
+    stack: Stack,
+    sms: tuple[str, ...],
+    installed: Collection[str | None],
+) -> Iterator[str]:
+    """Yield shell commands that leave wheels of these packages in BUILT, built with the image's packages in sight.
+
+    Sources from before ``[build-system]`` were written for the setuptools of their day.
+    """
+    own = {*installed, "torch", "setuptools", "wheel"}
+    torch = Version(stack.wheel.version) if stack.wheel and stack.wheel.framework == "torch" else None
+    old = bool(stack.python) and Version(stack.python) < Version("3.12")
+    for legacy in (True, False):
+        chosen = [each for each in builds if each.in_sight and each.legacy == legacy]
+        tools = {tool for each in chosen for tool in each.modules if canonical_name(tool) not in own}
+        if torch and any("torch" in each.modules for each in chosen):  # before 2.4 it imports pkg_resources.packaging
+            tools |= {"setuptools<70", "wheel<0.46"} if torch < Version("2.4") else {"setuptools<81", "wheel"}
+        else:
+            tools |= {"setuptools<66", "wheel<0.40"} if legacy and old else {"setuptools<81", "wheel"}
+        tools = {"cython<3" if canonical_name(tool) == "cython" and legacy else tool for tool in tools} | {"ninja"}
+        assigned = [f"PYTHONPATH={_TOOLS}", f"PATH={_TOOLS}/bin:$PATH"]
+        if any(each.cuda for each in chosen) and not stack.cpu:
+            assigned.append(f"FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST='{';'.join(sms)}'")
+        assigned += [each.assigned.format(sm=";".join(sms).replace(".", "")) for each in chosen if each.assigned]
+        if chosen:
+            lines = shlex.join(each.line for each in chosen)
+            yield f"{pip} install -q --target {_TOOLS} {shlex.join(sorted(tools))}"
+            build = f"{' '.join(assigned)} {pip} wheel --no-deps --no-build-isolation -w {BUILT}"
+            yield " ".join(filter(None, (build, options, lines)))
+            yield f"rm -r {_TOOLS}"
+
+
+def own_page(line: str, stack: Stack, sms: Collection[str]) -> str | None:
+    """Return the address with a package's wheels for this build of torch; None if no table has one."""
+    if stack.wheel is None or stack.wheel.framework != "torch" or (wanted := _named(line)) is None:
+        return None
+    release, newest = ".".join(stack.wheel.version.split(".")[:2]), _newest(wanted.specifier)
+    for row in _rows(wanted):
+        of_torch = Version(row["torch"][0]) <= Version(release) <= Version(row["torch"][1])
+        has_code = (
+            not row.get("gpus") if stack.cpu else all(Version(sm) <= Version(row.get("most_sm", "99")) for sm in sms)
+        )
+        if of_torch and has_code and newest >= Version(row.get("least", {}).get(canonical_name(line), "0")):
+            return str(row["page"].format(torch=release, build=stack.build))
+    return None
+
+
+def newest_torch(line: str) -> str | None:
+    """Return ``2.5`` for a package that is known to fit torch 2.4 and no later one; None if any may do."""
+    wanted = _named(line)
+    most = max((Version(row["torch"][1]) for row in _rows(wanted)), default=None) if wanted else None
+    return f"{most.major}.{most.minor + 1}" if most else None
+
+
+def has_own_pages(line: str) -> bool:
+    """Return True for a package with wheels at an address of its own, whose local versions are builds for one torch."""
+    return (wanted := _named(line)) is not None and bool(_rows(wanted))
+
+
+def companions(found: Requirements) -> list[str]:
+    """Return what listed packages import and do not declare; nothing in place of the other build of mmcv."""
+    have = {canonical_name(line) for line in found.lines}
+    rows = (row for row in table("source_builds")["companions"] if row["of"] in have)
+    fitting = (row for row in rows for each in found.of(row["of"]) if _is_about(row, each))
+    lines = dict.fromkeys(line for row in fitting for line in row["lines"].split())
+    return [line for line in lines if not (have & {"mmcv", "mmcv-full"} and line.startswith("mmcv"))]
+
+
+def _named(line: str) -> Requirement | None:
+    return requirement if (requirement := parsed(line)) and not requirement.url else None
+
+
+def _rows(wanted: Requirement) -> list[dict[str, Any]]:
+    """Return the table's rows of a package that are about the newest release that the requirement admits."""
+    name = canonicalize_name(wanted.name)
+    return [
+        row for row in table("source_builds")["pages"] if name in row["packages"].split() and _is_about(row, wanted)
+    ]
+
+
+def _is_about(row: Mapping[str, Any], wanted: Requirement) -> bool:
+    return SpecifierSet(row.get("releases", "")).contains(_newest(wanted.specifier), prereleases=True)
+
+
+def _newest(specifier: SpecifierSet) -> Version:
+    """Return about the newest release that a specifier admits: 99 without an upper bound, 1.99 for ``<2``."""
+    named = {Version(each.version.removesuffix(".*")) for each in specifier}
+    below = {
+        Version(f"{each.major}.{each.minor - 1}.99" if each.minor else f"{each.major - 1}.99")
+        for each in named
+        if each.major
+    }
+    order = (Version("99"), *sorted(named | below, reverse=True))
+    return next((each for each in order if specifier.contains(each, prereleases=True)), Version("0"))

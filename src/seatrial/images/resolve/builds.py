@@ -1,0 +1,104 @@
+"""Decide about packages without a wheel: which are built, with what, and which are a system's own and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from packaging.utils import canonicalize_name
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.imports import packages_of_imports
+from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
+from seatrial.images.requirements.source_builds import SourceBuild, debian_packages, known_build
+from seatrial.images.resolve.framework import Resolved, written
+from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest
+from seatrial.job.plan import Choice
+
+#: Package → tools that compile it, besides a C compiler. Source: the package's page on installation from source.
+_UNBUILDABLE = {
+    "scipy": "Fortran and BLAS",
+    "numba": "LLVM",
+    "llvmlite": "LLVM",
+    "pyarrow": "Arrow's C++ libraries",
+    "h5py": "HDF5",
+    "tensorflow": "Bazel",
+    "torch": "a toolchain for CUDA",
+}
+
+#: Sources that are read for one plan.
+_MOST_READ = 20
+
+
+def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[str, str]) -> None:
+    """Raise ConfigError for a listed release without a wheel whose source needs more than a compiler."""
+    built = set(map(canonicalize_name, lock.from_source)) & bounded.keys()
+    for name in map(canonicalize_name, lock.from_source):
+        if name in _UNBUILDABLE and name in bounded:
+            older = sorted(bounded[each].replace("==", ">=") for each in {*_UNBUILDABLE, "numpy"} & built)
+            raise ConfigError(
+                f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another in question",
+                cause=f"compiling it needs {_UNBUILDABLE[name]}",
+                run=written(older, needs.source.replace("the imports", "requirements.txt"), needs),
+            )
+
+
+def builds_of(
+    resolver: PackageResolver | None, request: ResolveRequest | None, answer: Answer | None, resolved: Resolved
+) -> tuple[SourceBuild, ...]:
+    """Return what pip builds: packages without a wheel, and addresses of sources; without a lock, known ones."""
+    found = resolved.requirements
+    lines = {canonical_name(line) or line: line for line in found.lines}
+    names = [name for name, line in lines.items() if _is_source(line)]
+    if isinstance(answer, Lock):
+        names += [name for name in map(canonicalize_name, answer.from_source) if name not in resolved.pages]
+    else:
+        names += [name for name in lines if name not in (*names, *resolved.pages)]
+    builds = []
+    for name in names[:_MOST_READ] if isinstance(answer, Lock) else names:
+        line, build = lines.get(name, name), None
+        if resolver and request and isinstance(answer, Lock) and not _is_source(line):
+            bare = str(parsed(line) or name).partition(";")[0]
+            build = resolver.build_of(name, bare, request)
+            build = build or known_build(line) or SourceBuild(name, bare)
+        elif (build := known_build(line)) is None:
+            continue
+        builds.append(replace(build, line=line))
+    return tuple(builds)
+
+
+def _is_source(line: str) -> bool:
+    requirement = parsed(line)
+    address = line if requirement is None else requirement.url or ""
+    return "://" in address and ".whl" not in address
+
+
+def with_builds(needs: Needs, builds: Collection[SourceBuild], *, gpus: bool) -> Needs:
+    """Note what compiles CUDA code, and leave out what is built against a system's libraries and not imported."""
+    known = packages_of_imports(needs.imports, ())
+    imported = {canonical_name(each) for each in (*known.known.values(), *known.guessed.values())}
+    idle = [each.line for each in builds if each.libraries and each.name not in imported]
+    left = [line for line in needs.requirements.lines if line in idle and not needs.requirements.hashed]
+    if left:
+        note = (
+            f"{', '.join(left)} ({needs.source}) {'is' if len(left) == 1 else 'are'} left out: the package index has "
+        )
+        note += "no wheel, the source needs libraries of a system, and nothing imports it"
+        needs = needs.with_lines((line for line in needs.requirements.lines if line not in left), warning=note)
+    cuda = next((each.line for each in builds if each.cuda and each.line not in left), None) if gpus else None
+    return replace(needs, compiled=cuda)
+
+
+def build_choices(builds: Collection[SourceBuild], resolved: Resolved) -> Iterator[Choice]:
+    """Yield the plan's lines about packages that no lock has: built ones, and those with wheels of their own."""
+    if builds:
+        tools = [each for each in debian_packages(builds) if not each.startswith("lib")]
+        sight = sorted({tool for each in builds for tool in each.modules if tool in ("torch", "numpy", "Cython")})
+        reason = "the index has no wheel of them: pip builds them"
+        reason += f" with {', '.join(tools)} in a stage of its own" if tools else ""
+        reason += " and nvcc" if any(each.cuda for each in builds) and not resolved.stack.cpu else ""
+        reason += f", {' and '.join(sight)} in sight" if sight else ""
+        yield Choice(what="from source", value=", ".join(each.line for each in builds), reason=reason)
+    for page in dict.fromkeys(resolved.pages.values()):
+        names = ", ".join(name for name, address in resolved.pages.items() if address == page)
+        yield Choice(what="wheels", value=names, reason=f"from {page}, as the index has none for {resolved.stack.name}")

@@ -1,0 +1,71 @@
+"""Wheels at addresses of their own, and what a table has about sources without an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from image_plans import Planned, planned
+from seatrial.job.script import ScriptFacts
+from seatrial.stack.machine import parse_target
+
+
+def on_gpu(project: Path, requirements: str, gpu: str = "H100") -> Planned:
+    machine = parse_target(f"driver=580.65.06,gpu={gpu}")
+    return planned(project, {"requirements.txt": requirements}, ScriptFacts(), cpu_only=False, machine=machine)
+
+
+@pytest.mark.parametrize(
+    ("requirements", "gpu", "address"),
+    [
+        ("torch==2.8.0\ntorch-scatter", "H100", "data.pyg.org/whl/torch-2.8.0+cu128.html"),
+        ("torch\ntorch-scatter==2.1.2+pt113cu117\ntorch-cluster", "H100", "torch-2.9.0+cu"),
+        ("torch==2.8.0\ntorch-scatter==2.0.9", "H100", None),
+        ("torch==2.4.1\nmmcv==2.2.0", "A100", "mmcv/dist/cu121/torch2.4/"),
+        ("torch==2.4.1\nmmcv==2.2.0", "H100", None),
+        ("torch==2.2.0\ndgl", "H100", "data.dgl.ai/wheels/torch-2.2/cu121/"),
+    ],
+)
+def test_wheels_follow_the_torch_of_the_plan(tmp_path: Path, requirements: str, gpu: str, address: str | None) -> None:
+    made = on_gpu(tmp_path, requirements, gpu)
+    assert bool(made.chosen("wheels")) == (address is not None)
+    listed = made.image.context_texts["packages/requirements.txt"]
+    assert (address or "wheel") in listed or address is None
+    if address is None:
+        dockerfile = made.image.dockerfile or ""
+        assert "-devel-" in dockerfile and "TORCH_CUDA_ARCH_LIST='9.0'" in dockerfile
+
+
+def test_address_in_a_list_gives_way_to_that_of_the_plan(tmp_path: Path) -> None:
+    made = on_gpu(tmp_path, "-f https://data.pyg.org/whl/torch-1.10.0+cu113.html\ntorch==2.0.1\ntorch-scatter\n")
+    listed = made.image.context_texts["packages/requirements.txt"]
+    assert "torch-1.10.0" not in listed and "torch-2.0.0+cu118" in listed
+    assert made.chosen("torch") == ["torch==2.0.1+cu118"]
+
+
+@pytest.mark.parametrize(
+    ("line", "torch"), [("mmcv-full", "2.0.1"), ("mmcv", "2.4.1"), ("mmcv<2", "2.0.1"), ("torch-sparse", "2.12")]
+)
+def test_torch_is_the_newest_that_a_package_is_known_to_fit(tmp_path: Path, line: str, torch: str) -> None:
+    assert on_gpu(tmp_path, f"torch\n{line}\n").chosen("torch")[0].startswith(f"torch=={torch}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git+https://github.com/facebookresearch/detectron2.git",
+        "detectron2 @ git+https://github.com/facebookresearch/detectron2@v0.6",
+        "git+https://github.com/NVlabs/tiny-cuda-nn/#subdirectory=bindings/torch",
+        "flash-attn==2.8.3",
+    ],
+)
+def test_known_source_is_compiled_with_torch_in_sight(tmp_path: Path, line: str) -> None:
+    dockerfile = on_gpu(tmp_path, f"torch\n{line}\n").image.dockerfile or ""
+    assert "-devel-" in dockerfile and "FORCE_CUDA=1" in dockerfile
+    assert "--no-build-isolation -w /tmp/built" in dockerfile
+
+
+def test_git_repository_in_cxx_gets_a_compiler_and_cmake(tmp_path: Path) -> None:
+    made = planned(tmp_path, {"requirements.txt": "git+https://github.com/kpu/kenlm.git\n"}, ScriptFacts())
+    assert "build-essential cmake" in (made.image.dockerfile or "")

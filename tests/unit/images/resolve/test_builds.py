@@ -1,0 +1,77 @@
+"""Plans of packages without a wheel, by their sources on an index of this machine."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+
+import pytest
+
+from package_indexes import Index, serving
+from seatrial.job.script import ScriptFacts
+
+from .conftest import Planner
+
+EXTENSION = "from setuptools import Extension, setup\nsetup(name='fast', ext_modules=[Extension('fast', ['fast.c'])])\n"
+MODERN = "[build-system]\nrequires = ['setuptools']\n"
+TOOLS, SIGHT = "FROM system AS builder", "--no-build-isolation"
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with serving() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("files", "within", "without"),
+    [
+        ({"setup.py": "from setuptools import setup\nsetup()", "pyproject.toml": MODERN}, [], [TOOLS, SIGHT]),
+        ({"setup.py": EXTENSION, "fast.c": "", "pyproject.toml": MODERN}, [TOOLS, "install -y"], [SIGHT]),
+        ({"setup.py": "import pkg_resources"}, [SIGHT, "'setuptools<66' 'wheel<0.40'"], [TOOLS]),
+        (
+            {"setup.py": f"from Cython.Build import cythonize\nimport numpy\n{EXTENSION}", "fast.pyx": ""},
+            [TOOLS, SIGHT, "'cython<3'", " numpy "],
+            [],
+        ),
+        (
+            {"setup.py": f"import helpers\n{EXTENSION}", "helpers.py": "", "fast.c": "", "pyproject.toml": MODERN},
+            [],
+            [SIGHT],
+        ),
+        (
+            {"pyproject.toml": MODERN.replace("setuptools", "cmake"), "CMakeLists.txt": "", "a.cc": ""},
+            [" cmake "],
+            [SIGHT],
+        ),
+        ({"Cargo.toml": "", "src/lib.rs": "", "pyproject.toml": MODERN}, [" cargo"], [SIGHT]),
+        ({"setup.py": "print 'Python 2'"}, [SIGHT], [TOOLS]),
+    ],
+)
+def test_source_decides_what_its_build_gets(
+    plan: Planner, index: Index, files: dict[str, str], within: list[str], without: list[str]
+) -> None:
+    index.source("fast", "1.0", files)
+    dockerfile = plan("fast==1.0\n").dockerfile or ""
+    assert plan.chosen("from source") == ["fast==1.0"]
+    assert all(each in dockerfile for each in within) and not any(each in dockerfile for each in without), dockerfile
+
+
+def test_source_that_looks_for_libraries_is_left_out_unless_it_is_imported(plan: Planner, index: Index) -> None:
+    index.source("of-a-system", "1.0", {"setup.py": "call(['pkg-config', '--libs', 'thing'])", "a.c": ""})
+    index.wheels("numpy", "1.26.4", "311")
+    image = plan("of-a-system==1.0\nnumpy==1.26.4\n")
+    assert plan.chosen("packages") == ["numpy==1.26.4"] and "of-a-system==1.0" in "".join(image.warnings)
+    plan("of-a-system==1.0\nnumpy==1.26.4\n", ScriptFacts(imports=("of_a_system",)))
+    assert plan.chosen("from source") == ["of-a-system==1.0"]
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [b"", b"PK\x03\x04", gzip.compress(b"no archive"), b"\x1f\x8b" + bytes(100)],
+    ids=["empty", "zip", "gzip", "broken"],
+)
+def test_source_that_cannot_be_read_is_taken_for_one_that_compiles(plan: Planner, index: Index, archive: bytes) -> None:
+    index.source("fast", "1.0", {})
+    index.archives["fast-1.0.tar.gz"] = archive
+    assert "build-essential" in (plan("fast==1.0\n").dockerfile or "")
