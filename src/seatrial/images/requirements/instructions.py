@@ -24,7 +24,7 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.job.reading.modules import STANDARD_MODULES, folders_of, is_file
 from seatrial.job.reading.parsed_modules import Import
-from seatrial.job.reading.signs import dotted, literal, modules_of
+from seatrial.job.reading.signs import last_name, literal, modules_of
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_text
 from seatrial.system.source import UnreadableSourceError, parse_source
@@ -197,7 +197,7 @@ def _compiled(tree: ast.Module) -> set[str]:
     """Return the names that setup.py gives to compiled modules, and to their package."""
     names = set()
     for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
-        called = dotted(call.func).rpartition(".")[2]
+        called = last_name(call.func)
         if _COMPILES.search(called) or called == "setup":
             given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "name")]
             if called != "setup":

@@ -27,6 +27,7 @@ from seatrial.job.reading.signs import (
     dotted,
     host_path,
     imported_names,
+    last_name,
     memory_note,
     of_a_machine,
     signs,
@@ -284,7 +285,7 @@ class ProjectReader:
             if root := data_root(node):
                 self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
-            if called.rpartition(".")[2] in ("import_module", "__import__") and certain and node.args:
+            if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
                 self.imported_by_text.append(((module.path, unit), node))
             run = list(named(module, unit, called, self.modules.at)) if called else []
             receiver = node.func.value if isinstance(node.func, ast.Attribute) else None

@@ -138,7 +138,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield "cuda-source", text
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
-        if _is(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
+        if is_constant(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
             yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
@@ -192,7 +192,7 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
 def assigned_variables(node: ast.Assign) -> dict[str, str]:
     """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``; {} for other assignments."""
     value, set_by_key = literal(node.value), [each for each in node.targets if isinstance(each, ast.Subscript)]
-    names = [literal(each.slice) for each in set_by_key if dotted(each.value).rpartition(".")[2] == "environ"]
+    names = [literal(each.slice) for each in set_by_key if last_name(each.value) == "environ"]
     return {name: value for name in names if name is not None} if value is not None else {}
 
 
@@ -248,7 +248,7 @@ def unlike_the_run(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
     """Yield the sign of ``os.environ["RANK"]``: reading it needs someone to set it, unless the script does."""
     name = literal(node.slice)
-    if name in _RANK_VARIABLES and dotted(node.value).rpartition(".")[2] == "environ":
+    if name in _RANK_VARIABLES and last_name(node.value) == "environ":
         yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
 
 
@@ -289,7 +289,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     if last in ("Parallel", "spawn") and _is_set("nproc_per_node", node):
         yield "spawn", called
     for name in ("token", "use_auth_token", "push_to_hub", "torch_compile"):
-        if _is(given.get(name), True):
+        if is_constant(given.get(name), True):
             yield ("torch-compile" if name == "torch_compile" else "hub-token"), f"{name}=True"
     if _is_set("cuda_sources", node):
         yield "cuda-source", f"{called}(cuda_sources=…)"
@@ -315,13 +315,8 @@ def _names_ranks(call: ast.Call) -> bool:
 def started_files(node: ast.AST) -> list[str]:
     """Return Python files that a text or a list starts: ``python train.py --lr``, ``[sys.executable, "train.py"]``."""
     parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-    values = ["python" if dotted(each) == "sys.executable" else getattr(each, "value", "") for each in parts]
-    found = (
-        _STARTED.search(" ".join(each for each in values if isinstance(each, str)))
-        if isinstance(node, ast.List | ast.Tuple | ast.Constant)
-        else None
-    )
-    return [found[1]] if found else []
+    values = ["python" if dotted(each) == "sys.executable" else literal(each) or "" for each in parts]
+    return [found[1]] if (found := _STARTED.search(" ".join(values))) else []
 
 
 def data_root(call: ast.Call) -> str | None:
@@ -334,7 +329,7 @@ def data_root(call: ast.Call) -> str | None:
         return None
     given = keywords(call)
     path = literal(given.get("root", call.args[0] if call.args else None))
-    is_read = _is(given.get("download", ast.Constant(False)), False)
+    is_read = is_constant(given.get("download", ast.Constant(False)), False)
     return path if path is not None and path.startswith("/") and is_read else None
 
 
@@ -346,7 +341,7 @@ def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 def texts_of(node: ast.AST) -> list[str]:
     """Return texts in an expression; the parts of ``join(here, "a", "b")`` and ``here / "a" / "b"`` as one, ``a/b``."""
-    if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "join":
+    if isinstance(node, ast.Call) and last_name(node.func) == "join":
         parts = [text for each in node.args for text in texts_of(each)]
         return ["/".join(parts)] if parts else []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -355,6 +350,11 @@ def texts_of(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Constant):
         return list(filter(None, [literal(node)]))
     return [text for each in ast.iter_child_nodes(node) for text in texts_of(each)]
+
+
+def last_name(node: ast.AST) -> str:
+    """Return ``c`` of ``a.b.c``, or of ``c`` alone; "" of anything that is no name."""
+    return dotted(node).rpartition(".")[2]
 
 
 def dotted(node: ast.AST) -> str:
@@ -389,10 +389,10 @@ def _is_descriptor_0(node: ast.AST) -> bool:
 def _is_set(name: str, call: ast.Call, *, first: bool = False) -> bool:
     """Return whether an argument is given, and not None; ``first``: it may be the first one."""
     given = [*call.args[:first], *(each.value for each in call.keywords if each.arg == name)]
-    return any(not _is(value, None) for value in given)
+    return any(not is_constant(value, None) for value in given)
 
 
-def _is(node: ast.AST | None, value: object) -> bool:
+def is_constant(node: ast.AST | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
