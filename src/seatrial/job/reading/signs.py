@@ -146,14 +146,14 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}{loading}", called
     elif isinstance(node, ast.Attribute):
         name = dotted(node)
-        full = _full(name, names)
         library, _, inner = name.partition(".")
-        if full.startswith(("keras.", "tensorflow.")):
+        module, full = _full(library, names), _full(name, names)
+        if module == "tensorflow" or f"{module}.".startswith(("keras.", "tensorflow.keras.")):
             yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif full in _ONCE or lost(full):
-            yield f"{NAMED}{_ONCE.get(full, full)}", name
+        elif full in _ONCE or lost(name):
+            yield f"{NAMED}{_ONCE.get(full, name)}", name
         elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
         elif library in ("tf", "tensorflow") and inner.partition(".")[0] in _TENSORFLOW_2:
