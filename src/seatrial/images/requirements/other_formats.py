@@ -40,13 +40,8 @@ ENVIRONMENT_FILES = tuple(
     for name in (
         *("environment", "env", "conda", "conda_environment", "conda_env", "conda-environment", "conda-env"),
         *("environment-gpu", "environment_gpu", "environment-cuda", "environment-linux", "environment_linux"),
-        *(
-            "conda/environment",
-            "configs/conda_env",
-            "docker/environment",
-            "envs/environment",
-            "requirements/environment",
-        ),
+        *("conda/environment", "configs/conda_env", "docker/environment", "envs/environment"),
+        "requirements/environment",
     )
     for ending in ("yml", "yaml")
 )
@@ -216,31 +211,31 @@ class _Values:
         return tuple(checked_requirement(text, f"setup.py:{line}") for text, line in texts)
 
     def _texts(self, node: ast.expr | None) -> list[tuple[str, int]] | None:
-        if isinstance(node, ast.Name):
-            if node.id in self._open or node.id not in self.names:
-                return None
-            self._open.add(node.id)
-            found = self._texts(self.names[node.id])
-            self._open.discard(node.id)
-            return found
-        if isinstance(node, ast.Constant):
-            return [(node.value, node.lineno)] if isinstance(node.value, str) else None
-        several = node.elts if isinstance(node, ast.List | ast.Tuple | ast.Set) else None
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            several = [node.left, node.right]
-        if several is not None:
-            parts = [self._texts(each) for each in several]
-            return None if None in parts else [text for part in parts for text in part or ()]
-        if isinstance(node, ast.Starred):
-            return self._texts(node.value)
-        if isinstance(node, ast.Subscript):  # deps["torch"]
-            return self._looked_up([node.slice])
-        if isinstance(node, ast.Call):
-            if not node.args:
-                return self._texts(node.func)
-            known = getattr(node.func, "id", "") in ("list", "sorted", "set", "tuple")
-            return self._texts(node.args[0]) if known else self._looked_up(node.args)
+        match node:
+            case ast.Name(id=name) if name in self.names and name not in self._open:
+                self._open.add(name)
+                found = self._texts(self.names[name])
+                self._open.discard(name)
+                return found
+            case ast.Constant(value=str(text)):
+                return [(text, node.lineno)]
+            case ast.List(elts=several) | ast.Tuple(elts=several) | ast.Set(elts=several):
+                return self._all(several)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._all([left, right])
+            case ast.Starred(value=value) | ast.Call(func=value, args=[]):
+                return self._texts(value)
+            case ast.Call(func=ast.Name(id="list" | "sorted" | "set" | "tuple"), args=[value, *_]):
+                return self._texts(value)
+            case ast.Call(args=keys):
+                return self._looked_up(keys)
+            case ast.Subscript(slice=key):  # deps["torch"]
+                return self._looked_up([key])
         return None
+
+    def _all(self, nodes: list[ast.expr]) -> list[tuple[str, int]] | None:
+        parts = [self._texts(each) for each in nodes]
+        return None if None in parts else [text for part in parts for text in part or ()]
 
     def _looked_up(self, keys: list[ast.expr]) -> list[tuple[str, int]] | None:
         """Find ``deps["torch"]``, ``deps_list("torch")`` by a table's key or a list's name; None if one is missing."""

@@ -86,44 +86,35 @@ class Constants:
         def inner(each: ast.expr) -> Text | None:
             return self.text(each, unit, depth + 1)
 
-        if isinstance(node, ast.Constant):
-            return Text(text, True) if (text := literal(node)) is not None else None
-        if isinstance(node, ast.JoinedStr):
-            parts = [inner(each.value if isinstance(each, ast.FormattedValue) else each) for each in node.values]
-            return _joined("", parts)
-        if isinstance(node, ast.BinOp):
-            left = inner(node.left)
-            if isinstance(node.op, ast.Add):
-                return _joined("", [left, inner(node.right)]) if left else None
-            if isinstance(node.op, ast.Div):
-                return _joined("/", [left, inner(node.right)]) if left else None
-            if isinstance(node.op, ast.Mod) and left:
+        match node:
+            case ast.Constant(value=str(text)):
+                return Text(text, True)
+            case ast.JoinedStr():
+                parts = [inner(each.value if isinstance(each, ast.FormattedValue) else each) for each in node.values]
+                return _joined("", parts)
+            case ast.BinOp(op=ast.Add() | ast.Div()) if left := inner(node.left):
+                return _joined("/" if isinstance(node.op, ast.Div) else "", [left, inner(node.right)])
+            case ast.BinOp(op=ast.Mod()) if left := inner(node.left):
                 return left._replace(text=re.sub(r"%[^a-zA-Z%]*[a-zA-Z]", ANY, left.text))
-            return None
-        if isinstance(node, ast.BoolOp):
-            values = [inner(each) for each in node.values]
-            first = next((each for each in values if each is not None), None)
-            return first and first._replace(sure=first.sure and first is values[0])
-        if isinstance(node, ast.IfExp):
-            either = inner(node.body) or inner(node.orelse)
-            return either and either._replace(sure=False)
-        if isinstance(node, ast.Call):
-            return self._text_of_call(node, unit, depth)
-        if isinstance(node, ast.Name):
-            return self._text_of_name(node.id, unit, depth)
-        if isinstance(node, ast.Attribute):
-            return self._text_of_attribute(node, unit, depth)
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.slice, ast.Constant)
-            and isinstance(node.value, ast.Name)
-        ):
-            tables = self._assigned(unit, node.value.id) or self._assigned((unit[0], ""), node.value.id)
-            if len(tables) == 1 and isinstance(tables[0], ast.Dict):
-                pairs = zip(tables[0].keys, tables[0].values, strict=True)
-                return next(
-                    (inner(v) for k, v in pairs if isinstance(k, ast.Constant) and k.value == node.slice.value), None
-                )
+            case ast.BoolOp():
+                values = [inner(each) for each in node.values]
+                first = next((each for each in values if each is not None), None)
+                return first and first._replace(sure=first.sure and first is values[0])
+            case ast.IfExp():
+                either = inner(node.body) or inner(node.orelse)
+                return either and either._replace(sure=False)
+            case ast.Call():
+                return self._text_of_call(node, unit, depth)
+            case ast.Name():
+                return self._text_of_name(node.id, unit, depth)
+            case ast.Attribute():
+                return self._text_of_attribute(node, unit, depth)
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=wanted)):
+                tables = self._assigned(unit, name) or self._assigned((unit[0], ""), name)
+                if len(tables) == 1 and isinstance(tables[0], ast.Dict):
+                    pairs = zip(tables[0].keys, tables[0].values, strict=True)
+                    found = (inner(value) for key, value in pairs if getattr(key, "value", ...) == wanted)
+                    return next(found, None)
         return None
 
     def _text_of_call(self, node: ast.Call, unit: Unit, depth: int) -> Text | None:

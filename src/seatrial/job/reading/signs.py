@@ -198,11 +198,11 @@ def assigned_variables(node: ast.Assign) -> dict[str, str]:
 
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:
     """Return (module, version) of ``assert timm.__version__ == "0.3.2"``; None for any other node."""
-    test = node.test if isinstance(node, ast.Assert) else None
-    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
-        return None
-    name, version = dotted(test.left), literal(test.comparators[0])
-    return (name.partition(".")[0], version) if name.endswith(".__version__") and version is not None else None
+    match node:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(version))])):
+            name = dotted(left)
+            return (name.partition(".")[0], version) if name.endswith(".__version__") else None
+    return None
 
 
 def host_path(node: ast.AST) -> str | None:
