@@ -17,7 +17,7 @@ from seatrial.job.reading.modules import (
     locate_module,
 )
 from seatrial.job.reading.parsed_modules import Import, Module
-from seatrial.job.reading.signs import MOST_PARTS, dotted, modules_of, texts_of
+from seatrial.job.reading.signs import MOST_PARTS, dotted, texts_of, tops_of
 
 _MOST_NAMES = 1_000
 
@@ -76,8 +76,8 @@ class ImportRoots:
         """Return whether Python itself or the project has all that an import in ``path`` names."""
         if isinstance(node, ast.ImportFrom) and node.level:
             return True
-        tops = [name.partition(".")[0] for name in modules_of(node)]
-        return all(top in STANDARD_MODULES or locate_module(top, [path.parent, *self.absolute]) for top in tops)
+        roots = [path.parent, *self.absolute]
+        return all(top in STANDARD_MODULES or locate_module(top, roots) for top in tops_of([node]))
 
     def extend_by_call(self, module: Module, call: ast.Call) -> None:
         """Make the folder of ``sys.path.append("lib")`` one more place to look in."""

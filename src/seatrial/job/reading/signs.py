@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from seatrial.job.reading.lost_names import lost
 
@@ -337,6 +337,12 @@ def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     """Return the names that an import names: ``torch.utils.tensorboard`` of ``from torch.utils import tensorboard``."""
     names = [alias.name for alias in node.names]
     return names if isinstance(node, ast.Import) else [f"{node.module or ''}.{name}" for name in names]
+
+
+def tops_of(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the top-level names of the modules that the imports among these nodes name."""
+    imports = (each for each in nodes if isinstance(each, ast.Import | ast.ImportFrom))
+    return {name.partition(".")[0] for each in imports for name in modules_of(each)}
 
 
 def texts_of(node: ast.AST) -> list[str]:
