@@ -180,10 +180,9 @@ class _Values:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 self.names |= {each.id: node.value for each in targets if isinstance(each, ast.Name)}
             elif isinstance(node, ast.FunctionDef):
-                returned = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value]
-                self.names |= {
-                    name: each.value for name, each in zip([node.name], returned, strict=False) if each.value
-                }
+                returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value]
+                if returned:
+                    self.names[node.name] = returned[0]
 
     def table(self, node: ast.expr | None) -> dict[str, ast.expr] | None:
         """Read ``{"dev": ["pytest"]}`` or ``dict(dev=["pytest"])``; None if it is computed."""
@@ -242,12 +241,10 @@ class _Values:
         if not self.listed:
             for value in self.names.values():
                 listed = value.elts if isinstance(value, ast.List | ast.Tuple) else []
-                pairs = [(each, each) for each in listed]
-                pairs += [(key, each) for key, each in (self.table(value) or {}).items()]  # type: ignore[misc]
-                for key, each in pairs:
-                    if isinstance(each, ast.Constant) and isinstance(each.value, str):
-                        name = key if isinstance(key, str) else re.split(r"[^\w.-]", each.value)[0]
-                        self.listed.setdefault(canonicalize_name(name), (each.value, each.lineno))
+                for key, each in (*((None, each) for each in listed), *(self.table(value) or {}).items()):
+                    if (text := literal(each)) is not None:
+                        name = re.split(r"[^\w.-]", text)[0] if key is None else key
+                        self.listed.setdefault(canonicalize_name(name), (text, each.lineno))
         names = [name for name in map(literal, keys) if name is not None]
         found = [self.listed[name] for name in map(canonicalize_name, names) if name in self.listed]
         return found if len(found) == len(keys) else None

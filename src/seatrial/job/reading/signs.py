@@ -359,7 +359,7 @@ def texts_of(node: ast.AST) -> list[str]:
 
 
 def last_name(node: ast.AST) -> str:
-    """Return ``c`` of ``a.b.c``, or of ``c`` alone; "" of anything that is no name."""
+    """Return ``c`` of ``a.b.c``, or of ``c`` alone; "" where no name stands."""
     return dotted(node).rpartition(".")[2]
 
 
@@ -380,7 +380,7 @@ def literal(node: ast.AST | None) -> str | None:
 
 
 def keywords(call: ast.Call) -> dict[str | None, ast.expr]:
-    """Return keyword → its value, None → that of ``**arguments``."""
+    """Return keyword → its value, None → the value of ``**arguments``."""
     return {each.arg: each.value for each in call.keywords}
 
 
