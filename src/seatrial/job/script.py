@@ -16,7 +16,6 @@ from seatrial.errors import TargetError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
-from seatrial.job.reading.keras_names import keras_names
 from seatrial.job.reading.lost_names import lost
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
@@ -31,7 +30,6 @@ FRAMEWORKS = ("torch", "jax", "tensorflow")
 
 #: Top-level module → its framework. The frameworks themselves are searched first.
 BUILT_ON: dict[str, str] = json.loads(Path(__file__).with_name("built_on.json").read_text())
-
 
 HOROVOD = "horovod"
 
@@ -176,7 +174,7 @@ def script_facts(
     """
     named = [project / each for each in path]
     first = [folder or project, *named]
-    start = _source(target, project, [*first, project, project / "src"])
+    start = _source(target, project, first)
     if start is None:
         return _elsewhere(target, project, path)
     around = [folder / "src"] if folder else []
@@ -207,8 +205,7 @@ def source_digest(job: Job) -> str | None:
     """
     if job.target.kind not in ("script", "module"):
         return None
-    named = [job.project / each for each in _own_path(job)]
-    start = _source(job.target, job.project, [job.folder, *named, job.project, job.project / "src"])
+    start = _source(job.target, job.project, [job.folder, *(job.project / each for each in _own_path(job))])
     if start is None or not start.is_relative_to(job.project):
         return None
     return hashlib.sha256(read_bytes(start, inside=job.project, refusal=TargetError)).hexdigest()
@@ -257,20 +254,19 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project
 def _elsewhere(target: Target, project: Path, path: tuple[str, ...]) -> ScriptFacts:
     """Return the facts of a module that Python does not find: none, unless a folder of the project has it."""
     top = target.value.partition(".")[0]
-    if target.kind != "module" or top in STANDARD_MODULES or folder_of(target.value, project) is None:
-        return ScriptFacts(python_path=path)
-    if folder_of(top, project) is None:  # a package without __init__.py
+    ours = target.kind == "module" and top not in STANDARD_MODULES
+    if not ours or None in (folder_of(target.value, project), folder_of(top, project)):  # or without __init__.py
         return ScriptFacts(python_path=path)
     return ScriptFacts(imports=(top,), where={top: f"-m {target.value}"}, python_path=path)
 
 
-def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
+def _source(target: Target, project: Path, first: list[Path]) -> Path | None:
     if target.kind == "script":
         return project / target.value
     if target.kind == "recipe":
         return source_of(target.value)  # read only
     if target.kind == "module":
-        return find_module(target.value, roots, main=True)
+        return find_module(target.value, [*first, project, project / "src"], main=True)
     return None
 
 
@@ -293,9 +289,8 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         optional_imports=tuple(sorted(set(optional) - set(imports))),
         modules={
             **reading.needed,
-            **keras_names(seen, modules),
-            **reading.needed,  # an import's place replaces a use's
             **_named(seen, certain, {**optional, **imports}),
+            **reading.needed,  # imports first
             **_of_lightning_1(seen),
         },
         where={**optional, **imports},
@@ -383,10 +378,14 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
 
 
 def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
-    """Map the names of imported packages that have a row in the tables to the place in the code that uses them."""
-    kept = (sign for sign in seen if sign.startswith(NAMED) and (sign in certain or not lost(sign.removeprefix(NAMED))))
-    names = {sign.removeprefix(NAMED): seen[sign] for sign in kept}
-    return {name: where for name, where in names.items() if name.partition(".")[0] in imports}
+    """Map names of imported packages that may be gone to the place in the code that uses them.
+
+    Of a package that would be held back for it, only where the code runs in any case; a Keras is only warned of.
+    """
+    names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
+    sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}
+    kept = (name for name in names if name in sure or not lost(name))
+    return {name: names[name] for name in kept if name.partition(".")[0] in imports}
 
 
 def _of_lightning_1(seen: dict[str, str]) -> dict[str, str]:

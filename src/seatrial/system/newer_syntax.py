@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 Version = tuple[int, int]
 
-_PREFIX = r"(?<!\w)(?P<prefix>[rRbBuUfFtT]{0,2})(?P<quote>'''|\"\"\"|'|\")"
-#: Where syntax may begin that came after Python 3.9. Sources: PEP 634, 654, 695, 758.
+_QUOTES = ("'''", '"""', "'", '"')
+_QUOTE = "|".join(_QUOTES)
+#: A comment, the begin of a formatted string, and a whole string of any other kind.
+_WORD = (
+    rf"(?P<lost>#[^\n]*)|(?<!\w)(?P<prefix>[rR]?[fFtT][rR]?)(?P<quote>{_QUOTE})"
+    rf"|(?P<plain>{_QUOTE})(?s:\\.|[^\\])*?(?:(?P=plain)|\Z)"
+)
+#: Where syntax may begin that came after Python 3.9. Sources: PEP 634, 654, 695, 758. Not ``except IOError, e``.
 _START = re.compile(
-    rf"#[^\n]*|{_PREFIX}"
+    rf"{_WORD}"
     r"|^(?P<indent>[ \t]*)(?P<kind>class|(?:async[ \t]+)?def|type)[ \t]+(?P<name>\w+)[ \t]*(?P<open>\[|(?==[^=]))"
-    r"|^(?P<except>[ \t]*except)(?:(?P<star>[ \t]*\*)|[ \t]+(?P<several>[^(:\n#]{1,500})(?=:))"
+    r"|^(?P<except>[ \t]*except)(?:(?P<star>[ \t]*\*)|[ \t]+(?P<several>[^(:\n#]{1,500},[^,(:\n#]*[A-Z]\w*\s*)(?=:))"
     r"|^[ \t]*(?P<match>match)[ \t(][^\n]*:[ \t]*(?:\#[^\n]*)?\n\s*case\b",
     re.MULTILINE,
 )
-_IN_BRACKETS = re.compile(rf"#[^\n]*|{_PREFIX}|[\[\]{{}}():\n\\]")
-_OPENING, _CLOSING = "([{", ")]}"
+#: Last group of a match → the Python that brought this syntax, and the form for an older one.
+_FORMS = {
+    "match": ((3, 10), r"\g<0>"),
+    "star": ((3, 11), r"\g<except> "),
+    "several": ((3, 14), r"\g<except> (\g<several>)"),
+}
+_CODE = re.compile(rf"{_WORD}|(?P<opening>[\[{{(])|(?P<closing>[\]}})])|(?P<colon>:)|(?P<gone>\\)")
+#: The place that is scanned → its marks. The text of a formatted string has its quote as the name.
+_MARKS = {
+    "bracket": _CODE,
+    "field": _CODE,
+    "format": re.compile(r"(?P<opening>\{)|(?P<closing>\})|(?P<gone>[\"'\n])"),
+    **{
+        quote: re.compile(rf"(?P<kept>\\N\{{[^}}]*\}}|\\[^{{}}]|\{{\{{)|(?P<opening>\{{)|(?P<end>{quote})", re.DOTALL)
+        for quote in _QUOTES
+    },
+}
+_SHOWN = {"quote": "' '", "plain": "' '", "lost": "", "gone": "", "end": ""}
 
 
 def in_old_syntax(text: str) -> tuple[str, tuple[Version, int] | None]:
@@ -29,93 +50,57 @@ def in_old_syntax(text: str) -> tuple[str, tuple[Version, int] | None]:
     newest: tuple[Version, int] | None = None
     at = 0
     while match := _START.search(text, at):
-        written.append(text[at : match.start()])
-        new, at, since = _rewritten(text, match)
-        written.append(new)
+        new, end, since = _rewritten(text, match)
+        written += text[at : match.start()], new if since else text[match.start() : end]
+        at = end
         if since and (newest is None or since > newest[0]):
             newest = since, text.count("\n", 0, match.start()) + 1
     return "".join([*written, text[at:]]), newest
 
 
 def _rewritten(text: str, match: re.Match[str]) -> tuple[str, int, Version | None]:
-    """Return (the text for the match and its brackets or string, the end of these, the Python that brought them)."""
-    if match["quote"]:
-        return _string(text, match)
-    if match["open"] is not None:
-        closed = _closed(text, match.end(), lambda _: None) if match["open"] else match.end()
+    """Return (the match and its brackets or string in old syntax, the end of these, the Python that brought them)."""
+    group, end = match.lastgroup or "", match.end()
+    if group == "quote":
+        inside, end, newer = _inside(text, end, match["quote"])
+        of_template = inside is not None and not {*"tT"}.isdisjoint(match["prefix"])
+        prefix = re.sub("[tT]", "f", match["prefix"])
+        return f'{prefix}"""{inside}"""', end, (3, 14) if of_template else (3, 12) if newer else None
+    if group == "open":
+        end = _inside(text, end, "bracket")[1] if match["open"] else end
         kind = "" if match["kind"] == "type" else f"{match['kind']} "
-        lines = "\\\n" * text.count("\n", match.start(), closed)
-        return f"{match['indent']}{kind}{match['name']} {lines}", closed, (3, 12)
-    if match["several"] and re.search(r",[^,]*[A-Z]\w*\s*$", match["several"]):  # not ``IOError, e``
-        return f"{match['except']} ({match['several']})", match.end(), (3, 14)
-    if match["star"]:
-        return f"{match['except']} ", match.end(), (3, 11)
-    return match[0], match.end(), (3, 10) if match["match"] else None
+        lines = "\\\n" * text.count("\n", match.start(), end)
+        return f"{match['indent']}{kind}{match['name']} {lines}", end, (3, 12)
+    since, form = _FORMS.get(group, (None, ""))
+    return match.expand(form), end, since
 
 
-def _string(text: str, match: re.Match[str]) -> tuple[str, int, Version | None]:
-    prefix, quote, at = match["prefix"], match["quote"], match.end()
-    if not set(prefix) & set("fFtT"):
-        whole = re.compile(rf"(?:\\.|[^\\])*?(?:{quote}|\Z)", re.DOTALL).match(text, at)
-        at = whole.end() if whole else len(text)
-        return text[match.start() : at], at, None
-    literal = re.compile(rf"\\N\{{[^}}]*\}}|\\[^{{}}]|\{{\{{|\{{|{quote}", re.DOTALL)
-    written, newer = [], False
-    while (found := literal.search(text, at)) is not None:
-        written.append(text[at : found.start()].replace('"', "'"))
-        at = found.end()
-        if found[0] == quote:
-            since = (3, 14) if set(prefix) & set("tT") else (3, 12) if newer else None
-            new = re.sub("[tT]", "f", prefix) + '"""' + "".join(written) + '"""'
-            return (new if since else text[match.start() : at]), at, since
-        if found[0] != "{":
-            written.append(found[0].replace('"', "'"))
-            continue
-        written.append("{")
-        opened, at = at, _closed(text, at, written.append, quote)
-        newer |= _is_newer(text[opened:at], quote)
-    return text[match.start() :], len(text), None  # without an end
+def _inside(text: str, at: int, opened: str) -> tuple[str | None, int, bool]:
+    """Scan what began before ``at``: a formatted string, by its quote, or a bracket.
 
-
-def _is_newer(field: str, quote: str) -> bool:
-    """Return whether Python 3.11 refuses a replacement field of a string in these quotes. Source: PEP 701."""
-    return (
-        quote in field or "\\" in field or "#" in re.sub(r":[^:]*$", "", field) or ("\n" in field and len(quote) == 1)
-    )
-
-
-def _closed(text: str, at: int, write: Callable[[str], object], outer: str | None = None) -> int:
-    """Return the place behind the bracket that closes the one before ``at``; write what an older parser may read.
-
-    Args:
-        outer: the quote of the string that the field is in, whose format may hold any character.
+    Returns (what an older parser may read of it, None if it does not end; its end; whether Python 3.11 refuses one of
+    its replacement fields. Source: PEP 701).
     """
-    depth = 1
-    while (match := _IN_BRACKETS.search(text, at)) is not None:
-        write(text[at : match.start()])
-        token, at = match[0], match.end()
-        if match["quote"]:
-            _, at, _ = _string(text, match)
-            write("' '")
-        elif outer and token == ":" and depth == 1:
-            return _formatted(text, at, write, outer)
-        elif token[0] not in "#\\":
-            write(token)
-            depth += (token in _OPENING) - (token in _CLOSING)
-            if not depth:
-                return at
-    return len(text)
-
-
-def _formatted(text: str, at: int, write: Callable[[str], object], outer: str) -> int:
-    write(":")
-    while (match := re.compile(r"[{}\"'\n]").search(text, at)) is not None:
-        write(text[at : match.start()])
-        at = match.end()
-        if match[0] == "{":
-            write("{")
-            at = _closed(text, at, write, outer)
-        elif match[0] == "}":
-            write("}")
-            return at
-    return len(text)
+    within, begin, newer = [opened], at, False
+    written: list[str] = []
+    while within:
+        place = within[-1]
+        if (match := _MARKS[place].search(text, at)) is None:
+            return None, len(text), False
+        group, before, at = match.lastgroup or "", text[at : match.start()], match.end()
+        if sum(each in _QUOTES for each in within) <= 1:  # in no string of a field
+            written += before, _SHOWN.get(group, match[0])
+        if group == "quote":
+            within.append(match["quote"])
+        elif group == "opening":
+            begin = at if len(within) == 1 else begin
+            within.append("bracket" if place in ("bracket", "field") else "field")
+        elif group == "colon" and place == "field":
+            within.append("format")
+        elif group in ("closing", "end"):
+            del within[-2 if place == "format" else -1 :]
+            if within == [opened] != ["bracket"]:
+                field = text[begin:at]
+                marks = "#" in re.sub(r":[^:]*$", "", field) or ("\n" in field and len(opened) == 1)
+                newer |= marks or opened in field or "\\" in field
+    return "".join(written).replace('"', "'"), at, newer

@@ -23,8 +23,7 @@ from seatrial.images.requirements.pip_format import (
     read_requirements,
 )
 from seatrial.job.reading.modules import STANDARD_MODULES, folders_of, is_file
-from seatrial.job.reading.parsed_modules import Import
-from seatrial.job.reading.signs import dotted, modules_of
+from seatrial.job.reading.signs import last_name, literal, tops_of
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_text
 from seatrial.system.source import UnreadableSourceError, parse_source
@@ -175,15 +174,10 @@ def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, .
                 continue
             made = (_compiled(tree) | _cython_modules(folder, text)) & wanted if tree is not None else set()
             if tree is not None and made:
-                imports = {
-                    name.partition(".")[0]
-                    for each in ast.walk(tree)
-                    if isinstance(each, Import)
-                    for name in modules_of(each)
-                }
+                imports = tops_of(ast.walk(tree)) - STANDARD_MODULES
                 cuda = "CUDAExtension" in text or "make_cuda_ext" in text
                 name = folder.relative_to(project).as_posix()
-                found.append(Extension(name, tuple(sorted(made)), cuda, tuple(sorted(imports - STANDARD_MODULES))))
+                found.append(Extension(name, tuple(sorted(made)), cuda, tuple(sorted(imports))))
     return tuple(found)
 
 
@@ -197,11 +191,11 @@ def _compiled(tree: ast.Module) -> set[str]:
     """Return the names that setup.py gives to compiled modules, and to their package."""
     names = set()
     for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
-        called = dotted(call.func).rpartition(".")[2]
+        called = last_name(call.func)
         if _COMPILES.search(called) or called == "setup":
             given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "name")]
             if called != "setup":
                 given = [each for value in given for each in ast.walk(value) if isinstance(each, ast.expr)]
-            texts = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            texts = filter(None, map(literal, given))
             names |= {text.removesuffix(".pyx").replace("/", ".").rpartition(".")[2] for text in texts}
     return names

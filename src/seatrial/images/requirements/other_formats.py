@@ -26,6 +26,7 @@ from seatrial.images.requirements.pip_format import (
     text_of,
 )
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
+from seatrial.job.reading.signs import literal
 from seatrial.system.project_files import is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, shown
@@ -39,13 +40,8 @@ ENVIRONMENT_FILES = tuple(
     for name in (
         *("environment", "env", "conda", "conda_environment", "conda_env", "conda-environment", "conda-env"),
         *("environment-gpu", "environment_gpu", "environment-cuda", "environment-linux", "environment_linux"),
-        *(
-            "conda/environment",
-            "configs/conda_env",
-            "docker/environment",
-            "envs/environment",
-            "requirements/environment",
-        ),
+        *("conda/environment", "configs/conda_env", "docker/environment", "envs/environment"),
+        "requirements/environment",
     )
     for ending in ("yml", "yaml")
 )
@@ -161,7 +157,7 @@ def read_setup(file: Path) -> Requirements | None:
             known = {name: extra for name, extra in found.items() if extra is not None}
             wanted, name = given.get("python_requires"), given.get("name")
             python = wanted.value if isinstance(wanted, ast.Constant) else ""
-            own = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+            own = literal(name)
             return Requirements(
                 lines,
                 python=python_specifier(python, "setup.py: python_requires"),
@@ -184,10 +180,9 @@ class _Values:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 self.names |= {each.id: node.value for each in targets if isinstance(each, ast.Name)}
             elif isinstance(node, ast.FunctionDef):
-                returned = [each for each in ast.walk(node) if isinstance(each, ast.Return) and each.value]
-                self.names |= {
-                    name: each.value for name, each in zip([node.name], returned, strict=False) if each.value
-                }
+                returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value]
+                if returned:
+                    self.names[node.name] = returned[0]
 
     def table(self, node: ast.expr | None) -> dict[str, ast.expr] | None:
         """Read ``{"dev": ["pytest"]}`` or ``dict(dev=["pytest"])``; None if it is computed."""
@@ -197,9 +192,7 @@ class _Values:
         if not isinstance(node, ast.Dict):
             return None
         pairs = list(zip(node.keys, node.values, strict=True))
-        found = {
-            key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)
-        }
+        found = {name: value for key, value in pairs if (name := literal(key)) is not None}
         return found if len(found) == len(pairs) else None
 
     def lines(self, node: ast.expr | None) -> tuple[str, ...] | None:
@@ -217,53 +210,51 @@ class _Values:
         return tuple(checked_requirement(text, f"setup.py:{line}") for text, line in texts)
 
     def _texts(self, node: ast.expr | None) -> list[tuple[str, int]] | None:
-        if isinstance(node, ast.Name):
-            if node.id in self._open or node.id not in self.names:
-                return None
-            self._open.add(node.id)
-            found = self._texts(self.names[node.id])
-            self._open.discard(node.id)
-            return found
-        if isinstance(node, ast.Constant):
-            return [(node.value, node.lineno)] if isinstance(node.value, str) else None
-        several = node.elts if isinstance(node, ast.List | ast.Tuple | ast.Set) else None
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            several = [node.left, node.right]
-        if several is not None:
-            parts = [self._texts(each) for each in several]
-            return None if None in parts else [text for part in parts for text in part or ()]
-        if isinstance(node, ast.Starred):
-            return self._texts(node.value)
-        if isinstance(node, ast.Subscript):  # deps["torch"]
-            return self._looked_up([node.slice])
-        if isinstance(node, ast.Call):
-            if not node.args:
-                return self._texts(node.func)
-            known = getattr(node.func, "id", "") in ("list", "sorted", "set", "tuple")
-            return self._texts(node.args[0]) if known else self._looked_up(node.args)
+        match node:
+            case ast.Name(id=name) if name in self.names and name not in self._open:
+                self._open.add(name)
+                found = self._texts(self.names[name])
+                self._open.discard(name)
+                return found
+            case ast.Constant(value=str(text)):
+                return [(text, node.lineno)]
+            case ast.List(elts=several) | ast.Tuple(elts=several) | ast.Set(elts=several):
+                return self._all(several)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._all([left, right])
+            case ast.Starred(value=value) | ast.Call(func=value, args=[]):
+                return self._texts(value)
+            case ast.Call(func=ast.Name(id="list" | "sorted" | "set" | "tuple"), args=[value, *_]):
+                return self._texts(value)
+            case ast.Call(args=keys):
+                return self._looked_up(keys)
+            case ast.Subscript(slice=key):  # deps["torch"]
+                return self._looked_up([key])
         return None
+
+    def _all(self, nodes: list[ast.expr]) -> list[tuple[str, int]] | None:
+        parts = [self._texts(each) for each in nodes]
+        return None if None in parts else [text for part in parts for text in part or ()]
 
     def _looked_up(self, keys: list[ast.expr]) -> list[tuple[str, int]] | None:
         """Find ``deps["torch"]``, ``deps_list("torch")`` by a table's key or a list's name; None if one is missing."""
         if not self.listed:
             for value in self.names.values():
                 listed = value.elts if isinstance(value, ast.List | ast.Tuple) else []
-                pairs = [(each, each) for each in listed]
-                pairs += [(key, each) for key, each in (self.table(value) or {}).items()]  # type: ignore[misc]
-                for key, each in pairs:
-                    if isinstance(each, ast.Constant) and isinstance(each.value, str):
-                        name = key if isinstance(key, str) else re.split(r"[^\w.-]", each.value)[0]
-                        self.listed.setdefault(canonicalize_name(name), (each.value, each.lineno))
-        names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+                for key, each in (*((None, each) for each in listed), *(self.table(value) or {}).items()):
+                    if (text := literal(each)) is not None:
+                        name = re.split(r"[^\w.-]", text)[0] if key is None else key
+                        self.listed.setdefault(canonicalize_name(name), (text, each.lineno))
+        names = [name for name in map(literal, keys) if name is not None]
         found = [self.listed[name] for name in map(canonicalize_name, names) if name in self.listed]
         return found if len(found) == len(keys) else None
 
     def _lists(self, node: ast.AST | None, seen: set[str]) -> Iterator[str]:
         """Yield the names of files in an expression that are there: ``read("requirements/runtime.txt")``."""
         for each in ast.walk(node) if node is not None else ():
-            if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.endswith(".txt"):
-                if is_there(self.file.parent / each.value):
-                    yield each.value
+            if (name := literal(each) or "").endswith(".txt"):
+                if is_there(self.file.parent / name):
+                    yield name
             elif isinstance(each, ast.Name) and each.id in self.names and each.id not in seen:
                 seen.add(each.id)
                 yield from self._lists(self.names[each.id], seen)

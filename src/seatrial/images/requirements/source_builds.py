@@ -20,8 +20,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, checked_requirement, parsed
 from seatrial.job.reading.modules import STANDARD_MODULES
-from seatrial.job.reading.parsed_modules import Import
-from seatrial.job.reading.signs import modules_of
+from seatrial.job.reading.signs import tops_of
 from seatrial.stack.facts import table
 from seatrial.stack.resolve import Stack
 from seatrial.system.project_files import parse_toml
@@ -157,9 +156,7 @@ def _imported(setup: str, own: Collection[str]) -> set[str]:
         tree = parse_source(setup.encode(), "setup.py")
     except UnreadableSourceError:
         return set()
-    first = [name.partition(".")[0] for each in tree.body if isinstance(each, Import) for name in modules_of(each)]
-    every = (name.partition(".")[0] for each in ast.walk(tree) if isinstance(each, Import) for name in modules_of(each))
-    return {*first, *(_ANYWHERE & {*every})} - STANDARD_MODULES - _NOT_NEEDED - {*own}
+    return {*tops_of(tree.body), *(_ANYWHERE & tops_of(ast.walk(tree)))} - STANDARD_MODULES - _NOT_NEEDED - {*own}
 
 
 def debian_packages(builds: Iterable[SourceBuild]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from seatrial.job.reading.signs import dotted
+from seatrial.job.reading.signs import dotted, is_constant, keywords, last_name, literal
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
 _MOST_NAMED = 5
@@ -38,14 +38,14 @@ class ParserWords:
         """
         called = dotted(node.func)
         owner, _, last = called.rpartition(".")
-        given = {each.arg: each.value for each in node.keywords}
+        given = keywords(node)
         parents = given.get("parents", ast.List(elts=[]))
         if last.endswith("ArgumentParser") or last == "add_parser":
             self._parsers += 1
             self._open |= last.endswith("Parser") and called not in ("ArgumentParser", "argparse.ArgumentParser")
             self._open |= not all(own(dotted(getattr(each, "func", each))) for each in getattr(parents, "elts", [node]))
         elif last == "add_argument":
-            flags = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            flags = [flag for flag in map(literal, node.args) if flag is not None]
             rest = dotted(given.get("nargs", node)).endswith("REMAINDER")
             self._open |= rest or not flags or len(flags) < len(node.args)
             for flag in flags if flags and flags[0].startswith("-") else ():
@@ -78,16 +78,12 @@ class ParserWords:
                 yield f"{self._parsed} ends the script at {flag}, which is none of its options; {have}"
         if self._parsers > 1:  # which of them is used is not known
             return
-        for place, flags in self._required():
-            if not any(flag.startswith(each) for each in typed for flag in flags):
-                yield f"{place} requires {flags[-1]}, which is not given: the script ends there"
-
-    def _required(self) -> Iterator[tuple[str, list[str]]]:
         for node, place in dict.fromkeys(self._options.values()):
-            required = next((each.value for each in node.keywords if each.arg == "required"), None)
-            if isinstance(required, ast.Constant) and required.value is True:
-                yield place, [flag for flag, known in self._options.items() if known[0] is node]
+            flags = [flag for flag, known in self._options.items() if known[0] is node]
+            given = any(flag.startswith(each) for each in typed for flag in flags)
+            if is_constant(keywords(node).get("required"), True) and not given:
+                yield f"{place} requires {flags[-1]}, which is not given: the script ends there"
 
 
 def _is_parser(node: ast.expr) -> bool:
-    return dotted(node).rpartition(".")[2].lower().endswith(("parser", "argv"))
+    return last_name(node).lower().endswith(("parser", "argv"))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from seatrial.job.reading.flow import FunctionNode
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted
+from seatrial.job.reading.signs import dotted, keywords, literal
 
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
@@ -86,44 +86,35 @@ class Constants:
         def inner(each: ast.expr) -> Text | None:
             return self.text(each, unit, depth + 1)
 
-        if isinstance(node, ast.Constant):
-            return Text(node.value, True) if isinstance(node.value, str) else None
-        if isinstance(node, ast.JoinedStr):
-            parts = [inner(each.value if isinstance(each, ast.FormattedValue) else each) for each in node.values]
-            return _joined("", parts)
-        if isinstance(node, ast.BinOp):
-            left = inner(node.left)
-            if isinstance(node.op, ast.Add):
-                return _joined("", [left, inner(node.right)]) if left else None
-            if isinstance(node.op, ast.Div):
-                return _joined("/", [left, inner(node.right)]) if left else None
-            if isinstance(node.op, ast.Mod) and left:
+        match node:
+            case ast.Constant(value=str(text)):
+                return Text(text, True)
+            case ast.JoinedStr():
+                parts = [inner(each.value if isinstance(each, ast.FormattedValue) else each) for each in node.values]
+                return _joined("", parts)
+            case ast.BinOp(op=ast.Add() | ast.Div()) if left := inner(node.left):
+                return _joined("/" if isinstance(node.op, ast.Div) else "", [left, inner(node.right)])
+            case ast.BinOp(op=ast.Mod()) if left := inner(node.left):
                 return left._replace(text=re.sub(r"%[^a-zA-Z%]*[a-zA-Z]", ANY, left.text))
-            return None
-        if isinstance(node, ast.BoolOp):
-            values = [inner(each) for each in node.values]
-            first = next((each for each in values if each is not None), None)
-            return first and first._replace(sure=first.sure and first is values[0])
-        if isinstance(node, ast.IfExp):
-            either = inner(node.body) or inner(node.orelse)
-            return either and either._replace(sure=False)
-        if isinstance(node, ast.Call):
-            return self._text_of_call(node, unit, depth)
-        if isinstance(node, ast.Name):
-            return self._text_of_name(node.id, unit, depth)
-        if isinstance(node, ast.Attribute):
-            return self._text_of_attribute(node, unit, depth)
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.slice, ast.Constant)
-            and isinstance(node.value, ast.Name)
-        ):
-            tables = self._assigned(unit, node.value.id) or self._assigned((unit[0], ""), node.value.id)
-            if len(tables) == 1 and isinstance(tables[0], ast.Dict):
-                pairs = zip(tables[0].keys, tables[0].values, strict=True)
-                return next(
-                    (inner(v) for k, v in pairs if isinstance(k, ast.Constant) and k.value == node.slice.value), None
-                )
+            case ast.BoolOp():
+                values = [inner(each) for each in node.values]
+                first = next((each for each in values if each is not None), None)
+                return first and first._replace(sure=first.sure and first is values[0])
+            case ast.IfExp():
+                either = inner(node.body) or inner(node.orelse)
+                return either and either._replace(sure=False)
+            case ast.Call():
+                return self._text_of_call(node, unit, depth)
+            case ast.Name():
+                return self._text_of_name(node.id, unit, depth)
+            case ast.Attribute():
+                return self._text_of_attribute(node, unit, depth)
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=wanted)):
+                tables = self._assigned(unit, name) or self._assigned((unit[0], ""), name)
+                if len(tables) == 1 and isinstance(tables[0], ast.Dict):
+                    pairs = zip(tables[0].keys, tables[0].values, strict=True)
+                    found = (inner(value) for key, value in pairs if getattr(key, "value", ...) == wanted)
+                    return next(found, None)
         return None
 
     def _text_of_call(self, node: ast.Call, unit: Unit, depth: int) -> Text | None:
@@ -179,11 +170,10 @@ class Constants:
         index = names.index(name) - (names[0] in ("self", "cls"))
         found = []
         for caller, node, always in self.callers.get(unit, ()):
-            given = next((each.value for each in node.keywords if each.arg == name), None)
-            given = given or (node.args[index] if 0 <= index < len(node.args) else None)
+            given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
             text = self.text(given, caller, depth + 1) if given else self._default(name, function, unit, depth)
             if text is not None:
-                sure = always and caller in self.always and not any(each.arg is None for each in node.keywords)
+                sure = always and caller in self.always and None not in keywords(node)
                 found.append(text._replace(sure=text.sure and sure))
         if not found and (text := self._default(name, function, unit, depth)) is not None:
             found.append(text._replace(sure=False))
@@ -225,12 +215,10 @@ class Constants:
         return found and found._replace(sure=found.sure and parsed and node.attr not in self.stored)
 
     def note_option(self, unit: Unit, node: ast.Call) -> None:
-        words = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        dest = next(
-            (k.value.value for k in node.keywords if k.arg == "dest" and isinstance(k.value, ast.Constant)), None
-        )
+        words = [word for word in map(literal, node.args) if word is not None]
+        dest = literal(keywords(node).get("dest"))
         longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
-        name = str(dest or longest.lstrip("-").replace("-", "_"))
+        name = dest or longest.lstrip("-").replace("-", "_")
         if words and name:
             known = self.options.setdefault(name, ParserOption(words, unit, node))
             known.again = known.again or known.node is not node
@@ -242,8 +230,7 @@ class Constants:
         for flag, value in typed_options(self._arguments):
             if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
                 return Text(value, True)
-        default = next((each.value for each in known.node.keywords if each.arg == "default"), None)
-        found = self.text(default, known.unit, depth + 1)
+        found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
 
     def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:

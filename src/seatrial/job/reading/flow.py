@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from seatrial.job.reading.signs import dotted, texts_of
+from seatrial.job.reading.signs import dotted, last_name, literal, texts_of
 
 #: Errors by which a missing package shows, or a module that this Python cannot read.
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exception", "BaseException"}
@@ -200,7 +200,7 @@ class Flow:
     def _if(self, node: ast.If, runs: _Runs) -> list[RunNode]:
         if _is_main_check(node.test):
             return _block(node.body if self._main else node.orelse, runs)
-        if _ends_with(node.test, "TYPE_CHECKING"):
+        if last_name(node.test) == "TYPE_CHECKING":
             return _block(node.orelse, runs)
         both = _called(node.body) & _called(node.orelse)
         children = [RunNode(node.test, *runs)]
@@ -244,7 +244,7 @@ def statements(block: Sequence[ast.AST]) -> Iterator[ast.AST]:
 def _called(block: Sequence[ast.AST]) -> set[str]:
     """Return the functions that a block's own statements call: ``init_process_group`` of ``dist.init_…("nccl")``."""
     calls = [node.value for node in block if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    return {dotted(call.func).rpartition(".")[2] for call in calls} - {""}
+    return {last_name(call.func) for call in calls} - {""}
 
 
 def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:
@@ -252,7 +252,7 @@ def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:
         if not isinstance(node, ast.Assign):
             continue
         for target in node.targets:
-            if isinstance(target, ast.Attribute) and target.attr == name and _ends_with(target.value, "self"):
+            if isinstance(target, ast.Attribute) and target.attr == name and last_name(target.value) == "self":
                 yield node.value
 
 
@@ -300,7 +300,7 @@ def _may_leave(node: ast.stmt) -> bool:
 def _exits(node: ast.AST) -> bool:
     """Recognise ``sys.exit()`` and ``exit(0)``; not ``sys.exit("no data")``, by which a run fails."""
     call = node.value if isinstance(node, ast.Expr) else node.exc if isinstance(node, ast.Raise) else None
-    if not (isinstance(call, ast.Call) and any(_ends_with(call.func, name) for name in (*_EXITS, "SystemExit"))):
+    if not (isinstance(call, ast.Call) and last_name(call.func) in {*_EXITS, "SystemExit"}):
         return False
     return not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value)
 
@@ -322,41 +322,30 @@ def _loops_for_certain(node: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Recognise ``while True`` and ``for epoch in range(…)``: a training is started for an epoch at least."""
     if isinstance(node, ast.While):
         return isinstance(node.test, ast.Constant) and bool(node.test.value)
-    heads = [call for call in ast.walk(node.iter) if isinstance(call, ast.Call)]
-    return any(_ends_with(call.func, "range") or _ends_with(call.func, "trange") for call in heads)
+    called = {last_name(each.func) for each in ast.walk(node.iter) if isinstance(each, ast.Call)}
+    return not called.isdisjoint(("range", "trange"))
 
 
 def _is_main_check(test: ast.expr) -> bool:
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return False
-    sides = [test.left, *test.comparators]
-    return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides) and any(
-        isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
-    )
-
-
-def _ends_with(node: ast.expr, name: str) -> bool:
-    return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
+    return {literal(side) or dotted(side) for side in (test.left, *test.comparators)} == {"__name__", "__main__"}
 
 
 def _catches_import_error(handler: ast.ExceptHandler) -> bool:
     if handler.type is None:
         return True
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(_ends_with(each, name) for each in types for name in _IMPORT_ERRORS)
+    return not _IMPORT_ERRORS.isdisjoint(map(last_name, types))
 
 
 def _suppresses(node: ast.expr) -> bool:
     """Recognise ``suppress(ImportError)``."""
-    if not (isinstance(node, ast.Call) and _ends_with(node.func, "suppress")):
+    if not (isinstance(node, ast.Call) and last_name(node.func) == "suppress"):
         return False
-    return any(_ends_with(each, name) for each in node.args for name in _IMPORT_ERRORS)
+    return not _IMPORT_ERRORS.isdisjoint(map(last_name, node.args))
 
 
 def _gives_up(block: _Block) -> bool:
     """Return whether a block ends in ``raise`` or an exit: what was tried is needed after all."""
-    last = block[-1]
-    if isinstance(last, ast.Raise):
-        return True
-    call = last.value if isinstance(last, ast.Expr) else None
-    return isinstance(call, ast.Call) and any(_ends_with(call.func, name) for name in _EXITS)
+    return isinstance(block[-1], ast.Raise) or not _EXITS.isdisjoint(_called(block[-1:]))

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import ast
 import os
+from functools import cached_property
 from pathlib import Path
 
-from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES, is_file, is_folder, locate_module
+from seatrial.job.reading.modules import (
+    EVERYWHERE,
+    STANDARD_MODULES,
+    folders_of,
+    is_file,
+    is_folder,
+    is_package,
+    locate_module,
+)
 from seatrial.job.reading.parsed_modules import Import, Module
-from seatrial.job.reading.signs import MOST_PARTS, dotted, modules_of, texts_of
+from seatrial.job.reading.signs import MOST_PARTS, dotted, texts_of, tops_of
 
 _MOST_NAMES = 1_000
-_MOST_FOLDERS = 200
 
 #: A project with one of these can be installed with pip, which then makes its packages importable.
 _PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
@@ -32,8 +40,6 @@ class ImportRoots:
         self.added: list[Path] = []
         self.packaged: list[Path] = []
         self._located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None] | None] = {}
-        self._is_package: bool | None = None
-        self._top_folders: list[Path] | None = None
 
     @property
     def exhausted(self) -> bool:
@@ -70,8 +76,8 @@ class ImportRoots:
         """Return whether Python itself or the project has all that an import in ``path`` names."""
         if isinstance(node, ast.ImportFrom) and node.level:
             return True
-        tops = [name.partition(".")[0] for name in modules_of(node)]
-        return all(top in STANDARD_MODULES or locate_module(top, [path.parent, *self.absolute]) for top in tops)
+        roots = [path.parent, *self.absolute]
+        return all(top in STANDARD_MODULES or locate_module(top, roots) for top in tops_of([node]))
 
     def extend_by_call(self, module: Module, call: ast.Call) -> None:
         """Make the folder of ``sys.path.append("lib")`` one more place to look in."""
@@ -89,27 +95,20 @@ class ImportRoots:
 
     def _extend_by_package(self, top: str) -> None:
         """Look for a package in ``lib/`` or ``python/`` too: it is imported once the project is installed."""
-        if self._is_package is None:
-            self._is_package = any(is_file(self.project / name) for name in _PACKAGING)
         if not self._is_package or top in EVERYWHERE or locate_module(top, self.absolute):
             return
-        for folder in self._folders():
+        for folder in self._folders:
             if is_file(folder / top / "__init__.py"):
                 self.packaged.append(folder)
                 self.absolute.append(folder)
                 self._located.clear()
                 return
 
+    @cached_property
+    def _is_package(self) -> bool:
+        return any(is_file(self.project / name) for name in _PACKAGING)
+
+    @cached_property
     def _folders(self) -> list[Path]:
-        """List the project's top folders without hidden folders and packages: a package's modules have longer names."""
-        if self._top_folders is None:
-            try:
-                inside = sorted(self.project.iterdir())[:_MOST_FOLDERS]
-            except OSError:
-                inside = []
-            self._top_folders = [
-                each
-                for each in inside
-                if is_folder(each) and not each.name.startswith((".", "__")) and not is_file(each / "__init__.py")
-            ]
-        return self._top_folders
+        """List the project's top folders without packages, whose modules have longer names."""
+        return [each for each in folders_of(self.project, deepest=1)[1:] if not is_package(each)]

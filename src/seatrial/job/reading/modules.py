@@ -60,14 +60,14 @@ def folder_of(module: str, project: Path) -> Path | None:
     return found[1].relative_to(project) if found else None
 
 
-def folders_of(project: Path) -> list[Path]:
+def folders_of(project: Path, *, deepest: int = _DEEPEST) -> list[Path]:
     """Return the project's folders, outer ones first, hidden ones aside."""
-    return list(islice(_folders(project), _MOST_FOLDERS))
+    return list(islice(_folders(project, deepest), _MOST_FOLDERS))
 
 
-def _folders(project: Path) -> Iterator[Path]:
+def _folders(project: Path, deepest: int) -> Iterator[Path]:
     level = [project]
-    for _ in range(_DEEPEST + 1):
+    for _ in range(deepest + 1):
         yield from level
         level = [inside for folder in level for inside in _inside(folder)]
 

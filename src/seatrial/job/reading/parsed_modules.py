@@ -33,7 +33,7 @@ class Module:
 
     Attributes:
         bound: name in it → (file, name there), for what it imports from the project; the name is None for a module.
-        types: variable → the class that it was made of.
+        types: variable → the class that it was made of. names: see imported_names.
     """
 
     path: Path
@@ -42,6 +42,7 @@ class Module:
     source: bytes
     bound: dict[str, tuple[Path, str | None]] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
     def lacks(self, name: str) -> bool:
         """Return whether the module cannot have a name: it is nowhere in its text, and nothing binds names by text."""

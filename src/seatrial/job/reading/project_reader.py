@@ -26,6 +26,8 @@ from seatrial.job.reading.signs import (
     data_root,
     dotted,
     host_path,
+    imported_names,
+    last_name,
     memory_note,
     of_a_machine,
     signs,
@@ -157,10 +159,8 @@ class ProjectReader:
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
-        usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged} - {
-            self.start.parent
-        }
-        own = [root for root in self.found_under if root in usual]
+        usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
+        own = [root for root in self.found_under if root in usual and root != self.start.parent]
         return replace(
             self.reading,
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
@@ -219,13 +219,12 @@ class ProjectReader:
         module = self.modules.at(path)
         if certain:
             self.modules.refuse_python_2(path)
-            least = self.modules.syntax.get(path)
-            if least is not None and (self.least_python is None or least > self.least_python):
-                self.least_python = least
-        if unit in self.visited or module is None or len(self.visited) >= _MOST_UNITS:
-            self.visited.add(unit)
-            return
+            both = self.least_python, self.modules.syntax.get(path)
+            self.least_python = max(filter(None, both), default=None)
+        known = unit in self.visited or len(self.visited) >= _MOST_UNITS
         self.visited.add(unit)
+        if known or module is None:
+            return
         for method in (each for each in module.flow.functions if not name and each.rpartition(".")[2] in LIGHTNING_1):
             place = f"{module.shown}:{module.flow.functions[method].lineno} {method}"
             self.reading.signs.setdefault("lightning-1", place)
@@ -259,13 +258,13 @@ class ProjectReader:
         runs = certain and seen.certain and id(node) not in self.replaced
         if isinstance(node, ast.Constant) and runs and of_a_machine(node.value):
             self.reading.machine_paths.setdefault(str(node.value), f"{module.shown}:{node.lineno}")
-        for name in started_files(node):
-            if is_file(started := self.roots.folder / name) and (file := started.resolve()).is_relative_to(
-                self.project
-            ):
+        for started in (self.roots.folder / name for name in started_files(node)):
+            if is_file(started) and (file := started.resolve()).is_relative_to(self.project):
                 (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
+        if isinstance(node, Import):
+            module.names |= imported_names(node)
         if isinstance(node, TELLING):
-            for sign, shown in (*signs(node), *keras_signs(node)):
+            for sign, shown in (*signs(node, module.names), *keras_signs(node)):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
                 self.reading.signs.setdefault(sign, evidence)
                 if certain and seen.certain:
@@ -281,7 +280,7 @@ class ProjectReader:
             if root := data_root(node):
                 self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
-            if called.rpartition(".")[2] in ("import_module", "__import__") and certain and node.args:
+            if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
                 self.imported_by_text.append(((module.path, unit), node))
             run = list(named(module, unit, called, self.modules.at)) if called else []
             receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
@@ -335,9 +334,8 @@ class ProjectReader:
                 self._note_missing(module, node, [*parts, lost] if name != "__init__" else [lost], roots)
             modules = self.reading.needed if needed else self.reading.optional
             own = cython or roots is not absolute or any(found) or self.roots.holds(module.path, parts[0])
-            if name in modules or own:
-                continue
-            modules[name] = f"{module.shown}:{node.lineno}"
+            if not own:
+                modules.setdefault(name, f"{module.shown}:{node.lineno}")
 
     def _note_missing(self, module: Module, node: Import, parts: list[str], roots: list[Path]) -> None:
         """Note a module that its package of the project lacks: setup.py writes it, or a compiler does."""

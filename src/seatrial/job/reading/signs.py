@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from seatrial.job.reading.lost_names import lost
 
-#: Signs of one process per GPU under torchrun; docs.pytorch.org/docs/stable/elastic/run.html. A Lightning Trainer
-#: is none: it starts its own ranks.
-_TORCHRUN_NAMES = {
-    "init_process_group",
-    "init_device_mesh",
-    "Accelerator",
-    "DistributedDataParallel",
-    "FullyShardedDataParallel",
-    "FSDP",
-    "fully_shard",
-    "init_distributed_device",  # timm's
-}
 #: Trainers that take a rank each under torchrun, and are named so that only their import distinguishes them.
 #: Sources: huggingface.co/docs/transformers/perf_train_gpu_many, docs.pytorch.org/ignite/distributed.html.
 _TRAINERS = (
@@ -28,19 +16,26 @@ _TRAINERS = (
 )
 #: Wrappers of a model for several ranks: imported by another name, they do not show in the call.
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
+#: Calls, by their last name or by all of it, → their sign. One process per GPU under torchrun: docs.pytorch.org/docs/
+#: stable/elastic/run.html; init_distributed_device is timm's; a Lightning Trainer is none: it starts its own ranks.
+#: One process for all GPUs: tensorflow.org/guide/distributed_training; keras.io/guides/distribution, whose DataParallel
+#: is named as torch's. Workers: a process for each machine, which finds the others by the environment.
+_CALLS = {
+    **dict.fromkeys(("init_process_group", "init_device_mesh", "Accelerator", "init_distributed_device"), "torchrun"),
+    **dict.fromkeys(("DistributedDataParallel", "FullyShardedDataParallel", "FSDP", "fully_shard"), "torchrun"),
+    **dict.fromkeys(("deepspeed.initialize", "deepspeed.init_distributed"), "torchrun"),
+    **dict.fromkeys(("DataParallel", "MirroredStrategy", "CentralStorageStrategy", "ModelParallel"), "one-process"),
+    **dict.fromkeys(("MultiWorkerMirroredStrategy", "jax.distributed.initialize"), "workers"),
+    "add_subparsers": "subcommands",
+}
 #: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
 _SPAWNS = {"spawn", "start_processes", "Process"}
 #: torch-ignite's, under its usual name: they take torchrun's ranks, or start ``nproc_per_node`` of their own.
 _IGNITE = {"idist.Parallel", "idist.initialize", "idist.spawn"}
 
-#: One process for all GPUs of a machine. Sources: tensorflow.org/guide/distributed_training; docs.jax.dev/en/latest/
-#: sharded-computation.html; keras.io/guides/distribution (whose DataParallel is named as torch's).
-_ONE_PROCESS = {"MirroredStrategy", "CentralStorageStrategy", "ModelParallel"}
+#: One process for all GPUs of a machine. Source: docs.jax.dev/en/latest/sharded-computation.html.
 _SHARDED = ("jax.sharding", "jax.experimental.shard_map", "jax.experimental.mesh_utils")
 _SHARDS = ("jax.pmap", "jax.shard_map", "jax.make_mesh")
-
-#: A process for each machine, which finds the others by the environment.
-_WORKERS = ("MultiWorkerMirroredStrategy", "jax.distributed.initialize")
 
 #: Dotted name, as an import or an attribute has it → its sign; of the second, names below it as well.
 _NAMES = {
@@ -68,8 +63,8 @@ _COMPILE_FLAGS = {"--compile", "--torch-compile", "--torch_compile", "--use-comp
 
 #: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
 _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
-#: Arguments that take their place.
-_SAYS_RANKS = {"rank", "world_size", "store"}
+#: Arguments that take their place; None: ``**arguments``.
+_SAYS_RANKS = {"rank", "world_size", "store", None}
 
 #: Names that TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
 _TENSORFLOW_1 = {
@@ -85,50 +80,31 @@ _TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
 #: A loss' number, by its usual names: ``loss_G``, ``train_loss``, not ``losses`` or ``loss_weights``.
 _LOSS = re.compile(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$")
 
-#: Functions that load a package without an import, as scripts call them → their full names. Sources: "Install" of
-#: docs.xarray.dev and pandas.pydata.org.
+#: Functions that load a package without an import. Sources: "Install" of docs.xarray.dev and pandas.pydata.org.
 _LOADING = {
-    **{f"{xr}.{name}": "xarray.open_dataset" for xr in ("xr", "xarray") for name in ("open_dataset", "open_mfdataset")},
-    **{
-        f"{pd}.{name}": f"pandas.{name}"
-        for pd in ("pd", "pandas")
-        for name in ("read_excel", "read_parquet", "read_hdf")
-    },
+    **dict.fromkeys(("xarray.open_dataset", "xarray.open_mfdataset"), "xarray.open_dataset"),
+    **{name: name for name in ("pandas.read_excel", "pandas.read_parquet", "pandas.read_hdf")},
 }
 
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
-_UNTIL_NUMPY_2 = {
-    *(
-        "float_",
-        "complex_",
-        "string_",
-        "unicode_",
-        "bool8",
-        "float96",
-        "math",
-        "Inf",
-        "Infinity",
-        "NaN",
-        "NINF",
-        "PINF",
-    ),
-    *("product", "cumproduct", "alltrue", "sometrue", "round_", "asfarray", "msort", "find_common_type", "cast"),
-}
-#: Names that a package removed, as code writes them → their names in the tables of removed APIs.
+_UNTIL_NUMPY_2 = (
+    *("float_", "complex_", "string_", "unicode_", "bool8", "float96", "math", "Inf", "Infinity", "NaN", "NINF"),
+    *("PINF", "product", "cumproduct", "alltrue", "sometrue", "round_", "asfarray", "msort", "find_common_type"),
+    "cast",
+)
+#: Names that a package removed → their names in the tables of removed APIs.
 #: Sources: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations", where np.bool is back in 2.0;
 #: numpy.org/doc/stable/numpy_2_0_migration_guide.html; github.com/pytorch/text/releases, 0.9.0 and 0.12.0.
 _ONCE = {
-    **{f"{np}.{name}": "numpy.int" for np in ("np", "numpy") for name in ("int", "float", "object", "complex")},
-    **{f"{np}.{name}": "numpy.2" for np in ("np", "numpy") for name in _UNTIL_NUMPY_2},
-    **{
-        f"{data}.{name}": "torchtext.data.Field"
-        for data in ("data", "torchtext.data")
-        for name in ("Field", "BucketIterator")
-    },
+    **{f"numpy.{name}": "numpy.int" for name in ("int", "float", "object", "complex")},
+    **{f"numpy.{name}": "numpy.2" for name in _UNTIL_NUMPY_2},
+    **dict.fromkeys(("torchtext.data.Field", "torchtext.data.BucketIterator"), "torchtext.data.Field"),
     **{f"scipy.misc.{name}": "scipy.misc.…" for name in ("imread", "imresize", "imsave", "toimage")},
 }
-#: Prefix of a sign for a name that has a row in the tables.
+#: Packages by their usual names, where no import in the module shows what a name is.
+_USUAL = {"np": "numpy", "pd": "pandas", "xr": "xarray", "tf": "tensorflow"}
+#: Prefix of a sign for a name that has a row in the tables, and of all names of Keras.
 NAMED = "named:"
 
 #: Characters of a literal path; longer text is something else.
@@ -153,30 +129,31 @@ _TRAINER_OF_1 = {
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
 
 
-def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield (sign, name to show) for a node that is evidence of something."""
-    if isinstance(node, ast.Constant) and node.value == "LOCAL_RANK":
-        yield "local-rank", "LOCAL_RANK"
-    elif isinstance(node, ast.Constant) and node.value == "HF_TOKEN":
-        yield "hub-token", "HF_TOKEN"
-    elif isinstance(node, ast.Constant):
-        if isinstance(node.value, str) and node.value.endswith(".cu") and len(node.value) < _LONGEST_PATH:
-            yield "cuda-source", node.value
+def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (sign, name to show) for a node that is evidence of something. Args: names: see imported_names."""
+    if text := literal(node):
+        if sign := {"LOCAL_RANK": "local-rank", "HF_TOKEN": "hub-token"}.get(text):
+            yield sign, text
+        elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
+            yield "cuda-source", text
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
-        if _is(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
+        if is_constant(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
             yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
+        if loading := _LOADING.get(_full(called := dotted(node.func), names)):
+            yield f"{NAMED}{loading}", called
     elif isinstance(node, ast.Attribute):
         name = dotted(node)
         library, _, inner = name.partition(".")
+        module, full = _full(library, names), _full(name, names)
+        if module == "tensorflow" or f"{module}.".startswith(("keras.", "tensorflow.keras.")):
+            yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif name in _ONCE:
-            yield f"{NAMED}{_ONCE[name]}", name
-        elif lost(name):
-            yield f"{NAMED}{name}", name
+        elif full in _ONCE or lost(name):
+            yield f"{NAMED}{_ONCE.get(full, name)}", name
         elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
         elif library in ("tf", "tensorflow") and inner.partition(".")[0] in _TENSORFLOW_2:
@@ -191,6 +168,18 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "torchrun", alias.name
 
 
+def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    """Return name in the module → dotted name: ``np`` → ``numpy``, ``K`` → ``keras.backend``; with dots if relative."""
+    dots = "." * node.level if isinstance(node, ast.ImportFrom) else ""
+    bound = {each.asname or each.name: f"{dots}{full}" for each, full in zip(node.names, modules_of(node), strict=True)}
+    return {name: full for name, full in bound.items() if "." not in name}
+
+
+def _full(name: str, names: Mapping[str, str]) -> str:
+    first, dot, rest = name.partition(".")
+    return names.get(first, _USUAL.get(first, first)) + dot + rest
+
+
 def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
     """Look a dotted name up, as an import or an attribute has it."""
     sign = _NAMES.get(name) or next((sign for top, sign in _BELOW.items() if f"{name}.".startswith(f"{top}.")), None)
@@ -202,27 +191,18 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
 
 def assigned_variables(node: ast.Assign) -> dict[str, str]:
     """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``; {} for other assignments."""
-    value = node.value.value if isinstance(node.value, ast.Constant) else None
-    names = [
-        target.slice.value
-        for target in node.targets
-        if isinstance(target, ast.Subscript)
-        and isinstance(target.slice, ast.Constant)
-        and dotted(target.value).rpartition(".")[2] == "environ"
-    ]
-    return {name: value for name in names if isinstance(name, str)} if isinstance(value, str) else {}
+    value, set_by_key = literal(node.value), [each for each in node.targets if isinstance(each, ast.Subscript)]
+    names = [literal(each.slice) for each in set_by_key if last_name(each.value) == "environ"]
+    return {name: value for name in names if name is not None} if value is not None else {}
 
 
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:
     """Return (module, version) of ``assert timm.__version__ == "0.3.2"``; None for any other node."""
-    test = node.test if isinstance(node, ast.Assert) else None
-    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
-        return None
-    [version] = test.comparators
-    name = dotted(test.left)
-    if not (name.endswith(".__version__") and isinstance(version, ast.Constant) and isinstance(version.value, str)):
-        return None
-    return name.partition(".")[0], version.value
+    match node:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(version))])):
+            name = dotted(left)
+            return (name.partition(".")[0], version) if name.endswith(".__version__") else None
+    return None
 
 
 def host_path(node: ast.AST) -> str | None:
@@ -230,8 +210,8 @@ def host_path(node: ast.AST) -> str | None:
 
     Not ``/../``, which is put behind the folder of a file.
     """
-    text = node.value if isinstance(node, ast.Constant) else None
-    if not isinstance(text, str) or len(text) > _LONGEST_PATH or not text.isprintable():
+    text = literal(node)
+    if text is None or len(text) > _LONGEST_PATH or not text.isprintable():
         return None
     absolute = (
         text.startswith("/") and text.count("/") > 1 and text.strip("/") != "" and not text.startswith(("/../", "/./"))
@@ -267,40 +247,32 @@ def unlike_the_run(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
 
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
     """Yield the sign of ``os.environ["RANK"]``: reading it needs someone to set it, unless the script does."""
-    name = node.slice.value if isinstance(node.slice, ast.Constant) else None
-    if name in _RANK_VARIABLES and dotted(node.value).rpartition(".")[2] == "environ":
+    name = literal(node.slice)
+    if name in _RANK_VARIABLES and last_name(node.value) == "environ":
         yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
 
 
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     called = dotted(node.func)
     last = called.rpartition(".")[2]
-    if called in _LOADING:
-        yield f"{NAMED}{_LOADING[called]}", called
     if called == "get_ipython":
         yield "notebook", "get_ipython"
     if called in ("Trainer", "pl.Trainer", "pytorch_lightning.Trainer", "lightning.Trainer", "L.Trainer"):
         yield from (("lightning-1", f"Trainer({each.arg}=…)") for each in node.keywords if each.arg in _TRAINER_OF_1)
     if called.endswith("Trainer.from_argparse_args"):
         yield "lightning-1", called
-    if called in _IGNITE and _names_backend(node):
+    if called in _IGNITE and _is_set("backend", node, first=True):  # without one it makes no group of them
         yield "torchrun", called
-    if last in _TORCHRUN_NAMES or called in ("deepspeed.initialize", "deepspeed.init_distributed"):
-        yield "torchrun", last
+    if sign := _CALLS.get(called) or _CALLS.get(last):
+        yield sign, called if sign == "workers" else last
     elif last in _SPAWNS and (called in _SPAWNS or called.split(".")[-2] in ("mp", "multiprocessing")):
         yield "spawn", called
-    elif last == "DataParallel" or last in _ONE_PROCESS:
-        yield "one-process", last
-    elif last in _WORKERS or called in _WORKERS:
-        yield "workers", called
     if called == "yaml.load" and len(node.args) == 1 and not node.keywords:
         yield f"{NAMED}yaml.load", "yaml.load(…)"
     if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
         yield "input", called
     if last in _NEEDS_RANKS and not _names_ranks(node):
         yield "needs-ranks", last
-    if last == "add_subparsers":
-        yield "subcommands", last
     if last in ("add_argument", "option"):
         yield from (("rank-option", word) for word in RANK_OPTIONS if word in _constants(node.args))
     if last == "add_argument" and "store_true" in _constants([each.value for each in node.keywords]):
@@ -311,17 +283,16 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
             yield "sets-ranks", "RANK"
         if len(values) == 2 and values[0] == "KERAS_BACKEND" and isinstance(values[1], str):
             yield "keras-default", values[1]
-    for keyword in node.keywords:
-        if keyword.arg == "device_map" and (spreads := _spreads(keyword.value)) is not False:
-            yield ("one-process" if spreads else "perhaps-one-process"), "device_map"
-        elif keyword.arg == "nproc_per_node" and last in ("Parallel", "spawn") and not _is(keyword.value, None):
-            yield "spawn", called
-        elif keyword.arg in ("token", "use_auth_token", "push_to_hub") and _is(keyword.value, True):
-            yield "hub-token", f"{keyword.arg}=True"
-        elif keyword.arg == "cuda_sources" and not _is(keyword.value, None):
-            yield "cuda-source", f"{called}(cuda_sources=…)"
-        elif keyword.arg == "torch_compile" and _is(keyword.value, True):
-            yield "torch-compile", "torch_compile=True"
+    given = keywords(node)
+    if "device_map" in given and (spreads := _spreads(given["device_map"])) is not False:
+        yield ("one-process" if spreads else "perhaps-one-process"), "device_map"
+    if last in ("Parallel", "spawn") and _is_set("nproc_per_node", node):
+        yield "spawn", called
+    for name in ("token", "use_auth_token", "push_to_hub", "torch_compile"):
+        if is_constant(given.get(name), True):
+            yield ("torch-compile" if name == "torch_compile" else "hub-token"), f"{name}=True"
+    if _is_set("cuda_sources", node):
+        yield "cuda-source", f"{called}(cuda_sources=…)"
 
 
 def _spreads(device_map: ast.expr) -> bool | None:
@@ -334,32 +305,18 @@ def _spreads(device_map: ast.expr) -> bool | None:
     return False if isinstance(device_map, ast.Dict) else None
 
 
-def _names_backend(call: ast.Call) -> bool:
-    """Return True if a backend is given: without one, torch-ignite makes no group of them."""
-    given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "backend")]
-    return any(not _is(value, None) for value in given)
-
-
 def _names_ranks(call: ast.Call) -> bool:
     """Return True if its arguments name who takes part; an ``init_method`` other than env:// may do so, too."""
-    for keyword in call.keywords:
-        if keyword.arg is None or keyword.arg in _SAYS_RANKS:
-            return True
-        if keyword.arg == "init_method":
-            return not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "env://")
-    return False
+    telling = (each for each in call.keywords if each.arg in {*_SAYS_RANKS, "init_method"})
+    first = next(telling, None)
+    return first is not None and (first.arg != "init_method" or literal(first.value) != "env://")
 
 
 def started_files(node: ast.AST) -> list[str]:
     """Return Python files that a text or a list starts: ``python train.py --lr``, ``[sys.executable, "train.py"]``."""
     parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-    values = ["python" if dotted(each) == "sys.executable" else getattr(each, "value", "") for each in parts]
-    found = (
-        _STARTED.search(" ".join(each for each in values if isinstance(each, str)))
-        if isinstance(node, ast.List | ast.Tuple | ast.Constant)
-        else None
-    )
-    return [found[1]] if found else []
+    values = ["python" if dotted(each) == "sys.executable" else literal(each) or "" for each in parts]
+    return [found[1]] if (found := _STARTED.search(" ".join(values))) else []
 
 
 def data_root(call: ast.Call) -> str | None:
@@ -370,11 +327,10 @@ def data_root(call: ast.Call) -> str | None:
     name = dotted(call.func)
     if "datasets" not in name.split(".")[:-1] and name not in ("ImageFolder", "DatasetFolder"):
         return None
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    root = given.get("root", call.args[0] if call.args else None)
-    is_read = isinstance(root, ast.Constant) and _is(given.get("download", ast.Constant(False)), False)
-    path = root.value if is_read and isinstance(root, ast.Constant) else None
-    return path if isinstance(path, str) and path.startswith("/") else None
+    given = keywords(call)
+    path = literal(given.get("root", call.args[0] if call.args else None))
+    is_read = is_constant(given.get("download", ast.Constant(False)), False)
+    return path if path is not None and path.startswith("/") and is_read else None
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -383,17 +339,28 @@ def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     return names if isinstance(node, ast.Import) else [f"{node.module or ''}.{name}" for name in names]
 
 
+def tops_of(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the top-level names of the modules that the imports among these nodes name."""
+    imports = (each for each in nodes if isinstance(each, ast.Import | ast.ImportFrom))
+    return {name.partition(".")[0] for each in imports for name in modules_of(each)}
+
+
 def texts_of(node: ast.AST) -> list[str]:
     """Return texts in an expression; the parts of ``join(here, "a", "b")`` and ``here / "a" / "b"`` as one, ``a/b``."""
-    if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "join":
+    if isinstance(node, ast.Call) and last_name(node.func) == "join":
         parts = [text for each in node.args for text in texts_of(each)]
         return ["/".join(parts)] if parts else []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         parts = [*texts_of(node.left), *texts_of(node.right)]
         return ["/".join(parts)] if parts else []
     if isinstance(node, ast.Constant):
-        return [node.value] if isinstance(node.value, str) and node.value else []
+        return list(filter(None, [literal(node)]))
     return [text for each in ast.iter_child_nodes(node) for text in texts_of(each)]
+
+
+def last_name(node: ast.AST) -> str:
+    """Return ``c`` of ``a.b.c``, or of ``c`` alone; "" where no name stands."""
+    return dotted(node).rpartition(".")[2]
 
 
 def dotted(node: ast.AST) -> str:
@@ -407,6 +374,16 @@ def dotted(node: ast.AST) -> str:
     return ".".join(reversed(parts))
 
 
+def literal(node: ast.AST | None) -> str | None:
+    """Return a text that stands in the source as it is; None for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def keywords(call: ast.Call) -> dict[str | None, ast.expr]:
+    """Return keyword → its value, None → the value of ``**arguments``."""
+    return {each.arg: each.value for each in call.keywords}
+
+
 def _constants(nodes: Sequence[ast.expr]) -> list[object]:
     return [each.value for each in nodes if isinstance(each, ast.Constant)]
 
@@ -415,7 +392,13 @@ def _is_descriptor_0(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value in ("/dev/stdin", 0) and node.value is not False
 
 
-def _is(node: ast.AST, value: object) -> bool:
+def _is_set(name: str, call: ast.Call, *, first: bool = False) -> bool:
+    """Return whether an argument is given, and not None; ``first``: it may be the first one."""
+    given = [*call.args[:first], *(each.value for each in call.keywords if each.arg == name)]
+    return any(not is_constant(value, None) for value in given)
+
+
+def is_constant(node: ast.AST | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 

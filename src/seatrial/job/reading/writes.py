@@ -11,7 +11,7 @@ from pathlib import Path
 from seatrial.job.reading.constants import Constants, ParsedCall, Text, is_outside, typed_options
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted
+from seatrial.job.reading.signs import dotted, keywords, literal
 
 _MOST_WRITES, _LONGEST_PATH = 500, 300
 
@@ -183,14 +183,14 @@ class Writes:
 def _targets(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
     """Yield (path, whether it is a folder, whether the call always makes it) for each argument that may be one."""
     name, last = _called(node)
-    keywords = {each.arg: each.value for each in node.keywords}
+    given = keywords(node)
     receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
     if name in _OPENERS:
-        if node.args and _opens_to_write(node.args[1] if len(node.args) > 1 else keywords.get("mode")):
+        if node.args and _opens_to_write(node.args[1] if len(node.args) > 1 else given.get("mode")):
             yield node.args[0], False, True
         return
     if receiver is not None and last in _OF_PATHS and name != "os.mkdir":
-        if last != "open" or _opens_to_write(node.args[0] if node.args else keywords.get("mode")):
+        if last != "open" or _opens_to_write(node.args[0] if node.args else given.get("mode")):
             yield receiver, last == "mkdir", True
         return
     index, names = _FILES.get(last) or _FOLDERS.get(last) or (0, ())
@@ -198,8 +198,8 @@ def _targets(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
     if last in _FILES or folder:
         positional = node.args if index is None else node.args[index : index + 1]
         yield from ((each, folder, True) for each in positional if not isinstance(each, ast.Starred))
-        yield from ((keywords[each], folder, True) for each in names if each in keywords)
-    yield from ((value, True, False) for key, value in keywords.items() if key in _SETTINGS)
+        yield from ((given[each], folder, True) for each in names if each in given)
+    yield from ((value, True, False) for key, value in given.items() if key in _SETTINGS)
 
 
 def _called(node: ast.Call) -> tuple[str, str]:
@@ -210,8 +210,8 @@ def _called(node: ast.Call) -> tuple[str, str]:
 
 
 def _setting(node: ast.Call) -> bool:
-    return any(each.arg in _SETTINGS for each in node.keywords)
+    return not _SETTINGS.isdisjoint(keywords(node))
 
 
 def _opens_to_write(mode: ast.expr | None) -> bool:
-    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(_WRITES & set(mode.value))
+    return not _WRITES.isdisjoint(literal(mode) or "")
