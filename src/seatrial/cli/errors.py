@@ -162,7 +162,7 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         isinstance(error, UsageError) and (advice or "").startswith("seatrial run --gpus ")
     )
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
-        advice = re.sub(r"(?m)^(\(cd \S+ && )?seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
+        advice = re.sub(r"(?m)^(\(cd .+ && )?seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
     advice = as_typed(advice, argv)
     if isinstance(error, TargetError) and advice:
         command = _with_target(*error.instead, argv) if error.instead else None

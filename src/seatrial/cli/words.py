@@ -21,7 +21,10 @@ _PARSERS = re.compile(
 #: NAME or NAME=VALUE, as seatrial's own --env takes it.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
 #: Options that belong to seatrial even behind a script that declares them.
-_ALWAYS_OURS = {"--gpus", "--on", "--strict", "--trust", "--env", "-e", "-h", "--help"}
+_ALWAYS_OURS = {
+    *("--gpus", "--on", "--strict", "--trust", "--env", "-e", "-h", "--help"),
+    *("--memory", "--mount", "--network", "--notify", "--secret", "--ulimit", "--writable"),
+}
 #: Option that mounts a folder → pattern of a script that reads the mounted folder.
 _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
 #: Options of seatrial that never follow a target.
@@ -158,13 +161,15 @@ def _imported_files(script: Path, text: str) -> Iterator[Path]:
 
 
 def _declares(script: str, option: str, *, begun: bool = False) -> bool:
-    """Look for ``"--name"`` of argparse and click, ``DEFINE_string("name"`` of absl.
+    """Look for ``option("--name"`` of argparse and click, ``DEFINE_string("name"`` of absl.
 
     Args:
-        begun: also find a longer name with this beginning, which argparse accepts.
+        begun: find any text with the name, or a longer one with this beginning, which argparse accepts.
     """
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
-    return re.search(rf"""["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
+    other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
+    call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"
+    return re.search(rf"""{call}["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
 
 
 def _check_words(argv: Sequence[str]) -> None:

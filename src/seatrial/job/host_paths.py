@@ -22,7 +22,7 @@ _WRITTEN = {
 }
 
 #: Words in the name of an option that reads a file.
-_READ = re.compile("weight|pretrain|resume|load|annot|csv|data")
+_READ = re.compile(r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data")
 _CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000

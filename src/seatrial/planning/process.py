@@ -141,7 +141,10 @@ def candidates(host: Host) -> list[Path]:
 
 def missing_in(python: Path, needed: tuple[str, ...]) -> list[str]:
     """Return the names of these modules or packages that an interpreter lacks."""
-    return command.check([str(python), "-c", _MISSING, *needed], timeout_s=30).stdout.split()
+    try:
+        return command.check([str(python), "-c", _MISSING, *needed], timeout_s=30).stdout.split()
+    except CommandError:  # an environment's that is too old, or broken
+        return ["Python 3.8 or newer"]
 
 
 def _names_a_source(python: Path) -> bool:

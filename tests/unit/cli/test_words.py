@@ -98,6 +98,14 @@ def test_the_command_to_type_keeps_the_options_that_were_typed(
     assert f"  fix: seatrial {run}\n" in refused("run", *shlex.split(typed))
 
 
+def test_a_command_for_another_folder_keeps_the_verb(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "train.py").touch()
+    (tmp_path / "go.sh").write_text("cd 'a b'\npython train.py\n")
+    assert "(cd 'a b' && seatrial plan train.py)" in refused("plan", "go.sh")
+
+
 def test_the_command_for_what_needs_mpi_itself_can_be_typed(refused) -> None:
     assert "--image IMAGE -- mpirun …" in refused("plan", "mpirun", "-n", "2", "./x")
 

@@ -114,6 +114,7 @@ def test_a_missing_file_that_is_read_is_found_where_its_folder_is_there(project:
     (project / "weights").mkdir()
     words = ("--pretrained", "weights/darknet53.conv.74", "--resume", "gone/last.pt", "--save", "weights/best.pt")
     assert [path.text for path in paths_of(project, *words, "--dataset", "someone/data-v1.0")] == [words[1]]
+    assert paths_of(project, "--download-to", "weights/new.zip", "--upload", "weights/new.zip") == ()
 
 
 def test_a_path_of_the_authors_machine_in_a_configuration_is_found_though_it_is_missing(project: Path) -> None:

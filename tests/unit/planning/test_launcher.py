@@ -19,7 +19,7 @@ from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.launcher import choose_launcher, expand, instructions, join, meeting, slurm_hosts, with_rank
-from seatrial.planning.process import candidates
+from seatrial.planning.process import candidates, missing_in
 from seatrial.system.host import Host
 from tables import cases, constant
 
@@ -160,3 +160,10 @@ def test_python_of_a_local_run_is_looked_for_once_in_each_environment(
     conda = {"CONDA_PREFIX": str(tmp_path / "other")}
     assert candidates(Host(conda)) == [tmp_path / "other" / "bin" / "python", own]
     assert candidates(Host({**conda, "VIRTUAL_ENV": str(tmp_path / "ours")})) == [own]
+
+
+def test_an_environments_python_that_does_not_start_has_nothing(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    assert missing_in(python, ()) and not missing_in(Path(sys.executable), ("json",))

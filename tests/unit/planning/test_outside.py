@@ -89,6 +89,11 @@ def test_path_of_the_authors_machine_is_named(project: Path, source: str, words:
     assert [each.endswith(end) for each in found] == [True] * bool(end)
 
 
+def test_paths_of_equal_beginning_are_two(project: Path) -> None:
+    (project / "code" / "train.py").write_text("A = '/home/nobody/data'\nB = '/home/nobody/data2'\n")
+    assert len([*warn_of_missing_data(Job(project=project, target=TARGET), script_facts(TARGET, project))]) == 2
+
+
 def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
     """The refusal's advice, or the warnings."""
     made, script = read(project, source, **job)

@@ -181,3 +181,5 @@ def test_the_fix_of_a_compose_service_names_its_file(tmp_path: Path, fix: str, w
     assert found is not None and found.startswith(f"in the Compose file, service fit: {words}")
     other = pasteable(Finding("some", "error", "m", fix="seatrial run … -- --help"), plan).fix
     assert other is not None and "Compose" not in other
+    long = f"seatrial run --mount DIR:/a{'--a' * 200} …\n"  # read in no time, though it does not match
+    assert pasteable(Finding("some", "error", "m", fix=long), plan).fix is not None

@@ -223,7 +223,7 @@ def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
     absent: list[tuple[str, str]] = []
     for path, where in script.machine_paths.items():
         there = os.path.exists(path) or any(inside(path, each) for each in kept)  # noqa: PTH110
-        known = there or path in script.data_roots or any(path.startswith(each) for each, _ in absent)
+        known = there or path in script.data_roots or any(inside(path, each) for each, _ in absent)
         if not known and not any(inside(path, each.path) for each in script.writes):
             absent.append((path, where))
     for path, where in absent[:_MOST_SHOWN]:

@@ -305,7 +305,7 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     if plan.on_the_host and {flag.name for flag in FLAGS if flag.needs} & {*command.split()}:
         return _with_fix(finding, comment.removeprefix("or ") if comment.startswith("or ") else None)
     words, arguments = _run_again(plan)
-    given = re.fullmatch(r"seatrial run (?:… )?((?:--\S+ ?(?:[^-\s…#]\S* ?)?)+)…?(.*)", finding.fix)
+    given = re.fullmatch(r"seatrial run (?:… )?((?:--\S+(?: [^-\s…#]\S*)?(?: |$))+)…?(.*)", finding.fix)
     if plan.job.target.command and given:  # a service has its options in the Compose file
         as_of_run = f"the equivalent of {given[1].strip()}; then: seatrial up"
         return _with_fix(finding, f"in the Compose file, service {plan.job.name}: {as_of_run}{given[2]}")
