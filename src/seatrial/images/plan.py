@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -18,39 +17,36 @@ from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import (
     DEFAULT_BASE,
     Base,
-    cuda_base,
-    needed_flavour,
-    no_cuda_base,
     python_of_image,
-    slim_base,
-    ubuntu_pythons,
     with_nvcc,
 )
+from seatrial.images.base_and_stack import base_and_stack, frameworks
 from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
 from seatrial.images.dockerfile.layers import TOOLS, Layers, digest_of, program, split
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
+from seatrial.images.for_nvidia import for_nvidia, without_use
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.imports import still_warned
-from seatrial.images.requirements.on_framework_image import kept_packages, onto_framework_image
+from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
-from seatrial.images.requirements.source_builds import SourceBuild, own_page
+from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
-from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, resolve_frameworks
-from seatrial.images.resolve.uv import PackageResolver
+from seatrial.images.resolve.framework import FRAMEWORKS, Resolved
+from seatrial.images.resolve.resolver import PackageResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
-from seatrial.job.model import Flavour, Job, Target
+from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
+from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
-from seatrial.stack.resolve import PYTHONS, Stack
+from seatrial.stack.resolve import PYTHONS
 
 
 def plan_image(
@@ -86,12 +82,12 @@ def plan_image(
     cpu_only = cpu_only and (job.image.target is None or job.gpus.kind == "none")
     machine = _machine(job, machine, cpu_only)
     needs = image_needs(job, script, gpus=not cpu_only)
-    needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
+    needs = onto_framework_image(job.image.base, script, needs if cpu_only else for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
     old_calls = check_code(script, needs, resolved)
-    idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
+    idle = () if cpu_only else without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
     )
@@ -99,7 +95,8 @@ def plan_image(
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved, checked)
     layers = split(resolved.requirements, checked.locked, checked.builds, resolved.pages.values())
     extensions, left_out = to_compile(needs, with_gpus=machine is not None)
-    architectures = machine.capabilities if machine else ()
+    known = resolved.stack.wheel.sm if resolved.stack.wheel else ()  # torch's compiler looks for a GPU if it gets none
+    architectures = (machine.capabilities or known) if machine else ()
     own_code = OwnCode(extensions, architectures, sources_of(job.project, extensions))
     plan = _to_build(with_system, base, resolved, layers, slimming, own, own_code, checked.builds, compiles=compiles)
     choices = (
@@ -107,7 +104,7 @@ def plan_image(
         needs.choice,
         *resolved.choices,
         *checked.choices,
-        *build_choices(checked.builds, resolved),
+        *build_choices(checked.builds, checked.lock, resolved),
         *system_choices,
         *_compiler(compiles),
         *own_code.choices,
@@ -121,66 +118,6 @@ def plan_image(
     plan = plan.changed(warnings=(*warnings, *too_large))
     takes_space = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
     return plan, (*choices, *((size, disk_choice(plan)) if takes_space else ()))
-
-
-#: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
-_OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"]
-
-#: Module → beginning of the packages without which it does not compute on GPUs; None: it never does.
-_WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
-
-#: Beginnings of the names of packages that compute on NVIDIA's GPUs.
-_FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
-
-#: Modules by which a script may start or load programs, libraries and modules that no list names.
-_OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
-
-_ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
-
-
-def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked) -> tuple[str, ...]:
-    """Warn that no package computes on a GPU; without a lock, only a few modules show it.
-
-    Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
-    """
-    names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
-    open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
-    if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
-        return ()
-    listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
-    message = f"nothing that {listed}the target imports computes on a GPU"
-    if alone := next((name for name in script.imports if name in _WITH_MORE), None):
-        way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
-        message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
-    elif checked.lock is None or not script.imports:
-        return ()
-    if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
-        raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
-    return (f"{message}; --gpus none leaves it to other runs",)
-
-
-def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
-    """Add the framework that the script imports later, where its list has none: nothing else would use the GPU.
-
-    Raises ConfigError: the project computes on accelerators of another maker.
-    """
-    for name in script.imports:
-        if name in _OTHER_ACCELERATORS and not any("cuda" in line for line in needs.requirements.lines):
-            where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]
-            message = f"{where} imports {name}, which computes on {theirs}; seatrial runs on NVIDIA's GPUs"
-            raise ConfigError(message, run=_ON_THE_CPU)
-    written = (*needs.requirements.options, *needs.requirements.lines)
-    if rocm := next((each for each in written if re.search(r"[/+\[-]rocm", each)), None):
-        message = f"{needs.source} names packages for AMD's GPUs, {rocm}; seatrial runs on NVIDIA's"
-        raise ConfigError(message, run=f"take it out of {needs.source}")
-    framework = script.framework
-    names = {canonical_name(line) for line in needs.requirements.lines}
-    if framework is None or script.needs_framework or names & {*PACKAGES, "jax", "keras", "lightning"}:
-        return needs
-    built = next((name for name, on in BUILT_ON.items() if on == framework and name in script.where), framework)
-    where = script.where.get(framework) or script.where.get(built, "the target")
-    reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
-    return replace(needs, imports=(*needs.imports, framework), reason=reason)
 
 
 def _as_the_code_needs(
@@ -242,7 +179,7 @@ def _with_packages(
         job,
         needs,
         {} if own_base else barred,
-        lambda barred, needs: _base_and_stack(job, needs, machine, barred),
+        lambda barred, needs: base_and_stack(job, needs, machine, barred),
         own_base=own_base,
     )
     needs = replace(needs, warnings=still_warned(needs, checked.names))
@@ -330,23 +267,14 @@ def plan_packages(
 ) -> Resolved:
     """Return the requirements for a virtual environment of this Python, where no image is chosen."""
     needs = image_needs(job, script, gpus=not cpu_only)
-    resolved = _frameworks(job, needs, _machine(job, machine, cpu_only), python=python)
+    resolved = frameworks(job, needs, _machine(job, machine, cpu_only), python=python)
     warnings = (*needs.warnings, *resolved.warnings)
     if python is not None and not needs.python.contains(f"{python}.99"):
         warnings += (f"the project requires Python {needs.python}, and this is Python {python}",)
+    pages = (f"--find-links {page}" for page in dict.fromkeys(resolved.pages.values()))
+    found = replace(resolved.requirements, options=(*resolved.requirements.options, *pages))
     choices = (each for each in resolved.choices if each.what != "python")  # it is chosen by where this runs
-    return replace(resolved, choices=(needs.choice, *choices), warnings=warnings)
-
-
-def _frameworks(job: Job, needs: Needs, machine: TargetMachine | None, **how: Any) -> Resolved:
-    """Resolve the frameworks with the job's own sources; ``how``: the Python, and those that are barred."""
-    own, mirror = has_own_sources(job.image), job.image.torch_index
-    found = resolve_frameworks(needs, frozenset(needs.imports), machine=machine, own_sources=own, mirror=mirror, **how)
-    if own or job.image.base != DEFAULT_BASE or found.requirements.hashed:
-        return found
-    lines, sms = found.requirements.lines, machine.capabilities if machine else ()
-    pages = {canonical_name(line) or line: page for line in lines if (page := own_page(line, found.stack, sms))}
-    return replace(found, pages=pages)
+    return replace(resolved, requirements=found, choices=(needs.choice, *choices), warnings=warnings)
 
 
 def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetMachine | None:
@@ -373,86 +301,6 @@ def _barred_by_packages(needs: Needs) -> dict[str, str]:
         if any("before" not in row or is_below(each.specifier, row["before"]) for each in needs.requirements.of(name)):
             barred |= {each: f"{name}: {row['why']}" for each in PYTHONS if Version(each) > newest}
     return barred
-
-
-def _base_and_stack(
-    job: Job, needs: Needs, machine: TargetMachine | None, barred: Mapping[str, str]
-) -> tuple[Base, Resolved]:
-    """Choose base image and stack together: the base has one Python, and the stack may need a base."""
-
-    def resolved_on(python: str | None) -> Resolved:
-        return _frameworks(job, needs, machine, python=python, barred=barred)
-
-    if needs.image is not None:
-        if (why := barred.get(needs.image.python or "")) is not None:
-            message = f"{why}, and {needs.image.image} has Python {needs.image.python}"
-            raise ConfigError(
-                message, run=f"change that in {needs.source}, or name an image that has them: --image IMAGE"
-            )
-        resolved = resolved_on(needs.image.python)
-        stack = replace(resolved.stack, wheel=resolved.stack.wheel or needs.image.wheel, of_the_base=True)
-        base, *choices = needs.image_choices
-        own = (each for each in resolved.choices if each.what != "python")
-        resolved = replace(
-            resolved, stack=stack, choices=(*choices, *(own if needs.image.python else resolved.choices))
-        )
-        return Base(needs.image.image, None, (), base, kept_packages(needs.image)), resolved
-    if job.image.base != DEFAULT_BASE:
-        resolved = resolved_on(python_of_image(job.image.base))
-        return slim_base(resolved.stack, job.image, ""), resolved
-    flavour, reason = needed_flavour(job.image, job.project, needs)
-    if flavour is None or machine is None:
-        resolved = _on_some_python(
-            resolved_on, [each for each in PYTHONS if each not in barred and needs.python.contains(f"{each}.99")]
-        )
-        if machine is None:
-            reason = "small; no GPU in this run"
-        flavour, why = _flavour_of(resolved.stack)
-        if flavour is None:
-            return slim_base(resolved.stack, job.image, reason), resolved
-        reason = why
-    return _cuda_base(resolved_on, flavour, reason, nvcc=needs.nvcc is not None)
-
-
-def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
-    """Resolve for the first framework's Python, or else for the newest that all frameworks have.
-
-    Raises ConfigError, GpuContractError: there is none.
-    """
-    try:
-        return resolved_on(None)
-    except (ConfigError, GpuContractError) as error:
-        for python in sorted(pythons, key=Version, reverse=True):
-            with suppress(ConfigError, GpuContractError):
-                return resolved_on(python)
-        raise error
-
-
-def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
-    """Return the base's flavour that the stack itself needs, and the reason."""
-    if stack.wheel is not None and stack.wheel.system_cuda and not stack.cpu:
-        return "cudnn-runtime", f"{stack.wheel.name} does not include CUDA"
-    if stack.forward_compat:
-        return "base", "the driver is older than the CUDA version: this base has NVIDIA's cuda-compat"
-    return None, ""
-
-
-def _cuda_base(
-    resolved_on: Callable[[str | None], Resolved], flavour: Flavour, reason: str, *, nvcc: bool
-) -> tuple[Base, Resolved]:
-    """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on."""
-    failed: Exception | None = None
-    for ubuntu, python in ubuntu_pythons().items():
-        try:
-            resolved = resolved_on(python)
-        except (ConfigError, GpuContractError) as error:
-            failed = failed or error
-            continue
-        if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=nvcc):
-            return base, resolved
-        failed = failed or no_cuda_base(resolved.stack, flavour)
-    assert failed is not None
-    raise failed
 
 
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:

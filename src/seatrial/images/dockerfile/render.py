@@ -328,7 +328,8 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
 def _wheels(contents: ImageContents, sources: list[str], flags: list[str]) -> Iterator[str]:
     below = (contents.layers.folders[folder].lines for folder in contents.layers.by_hash)
     installed = {canonical_name(line) for lines in below for line in lines}
-    pip, options = f"{VENV_PYTHON} -m pip", " ".join([*sources, *flags])
+    own = (shlex.join(shlex.split(each)) for each in contents.layers.folders[LISTED].options)
+    pip, options = f"{VENV_PYTHON} -m pip", " ".join([*sources, *flags, *own])
     if FRAMEWORK in contents.layers.folders and FRAMEWORK not in contents.layers.by_hash:  # what it requires went again
         lines = shlex.join(contents.layers.folders[FRAMEWORK].lines)
         yield " ".join(filter(None, (f"{pip} install --no-compile", options, lines)))

@@ -54,7 +54,7 @@ class SourceBuild:
         line: as pip gets it. tools: Debian packages, besides a compiler. modules: packages that it imports while it is
             built, from around it instead of an environment of its own; () if what it declares is enough.
         compiles: it is more than Python. libraries: it looks for libraries of the system.
-        assigned: variables that it reads.
+        assigned: variables that it reads. read: this is from its source or a table, not a guess.
     """
 
     name: str
@@ -67,6 +67,7 @@ class SourceBuild:
     libraries: bool = False
     legacy: bool = False
     assigned: str = ""
+    read: bool = True
 
     @property
     def in_sight(self) -> bool:

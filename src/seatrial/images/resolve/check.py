@@ -23,14 +23,7 @@ from seatrial.images.resolve.contradiction import contradiction
 from seatrial.images.resolve.explain import bounded, requiring, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, written
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
-from seatrial.images.resolve.uv import (
-    Answer,
-    Lock,
-    PackageResolver,
-    ResolveRequest,
-    Unreachable,
-    Unsatisfiable,
-)
+from seatrial.images.resolve.resolver import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.wheel_files import refuse_unstartable, wrong_package
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
@@ -148,7 +141,7 @@ class _PackageChoice:
             return *self._with_wheels(), self.needs
         answer = self._answer(request)
         if isinstance(answer, Unreachable):
-            return base, resolved, Checked(warnings=unchecked(answer, request, {})), self.needs
+            return base, resolved, Checked(warnings=unchecked(answer, request.python, {})), self.needs
         if isinstance(answer, Unsatisfiable) and not self.own_base:
             self._refuse_missing(answer, request)
             if not (answer.no_package or answer.no_version):
@@ -247,9 +240,9 @@ class _PackageChoice:
     def _with_most_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
         """Choose the first Python for which the fewest pins lack a wheel; others count only if the first lacks one."""
         self.bounded = bounded(self.needs.requirements)
-        self.unread = ()
+        self.unread, self.lacking = (), {}
         self.options = {resolved.stack.python: (base, resolved)}
-        self.lacking = {resolved.stack.python: self._without_wheels(resolved)}
+        self._compare(self.options)
         if any(self.lacking.values()):
             self._add_other_pythons()
         return self.options[min(self.options, key=lambda python: len(self.lacking[python]))]
@@ -267,21 +260,24 @@ class _PackageChoice:
         self._compare(others)
 
     def _compare(self, pythons: Collection[str]) -> None:
-        """Find what lacks a wheel for each; one of which no index answers is not an option."""
+        """Find what lacks a wheel for each; one of which no index answers is an option only if it is the first."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = threads.map(lambda python: self._without_wheels(self.options[python][1]), pythons)
-            self.lacking |= dict(zip(pythons, found, strict=True))
-        for python in pythons if self.unread else ():
-            del self.options[python]
+            answers = dict(zip(pythons, found, strict=True))
+        for python, answer in answers.items():
+            if isinstance(answer, Unreachable):
+                self.unread = self.unread or unchecked(answer, python, self.bounded)
+                if len(self.options) > 1:
+                    del self.options[python]
+            self.lacking[python] = () if isinstance(answer, Unreachable) else answer
 
-    def _without_wheels(self, resolved: Resolved) -> tuple[str, ...]:
-        """Return the packages without a wheel for this Python; () as well if no index answers."""
+    def _without_wheels(self, resolved: Resolved) -> tuple[str, ...] | Unreachable:
+        """Return the packages without a wheel for this Python."""
         if (request := self.request(resolved)) is None:
             return ()
         lacking = self.resolver.lacking(request, self.further)
         if isinstance(lacking, Unreachable):
-            self.unread = unchecked(lacking, request, self.bounded)
-            return ()
+            return lacking
         return tuple(name for line in lacking if (name := Requirement(line).name) not in resolved.pages)
 
     def _with_wheels(self) -> tuple[Base, Resolved, Checked]:
@@ -299,7 +295,7 @@ class _PackageChoice:
             assert request is not None
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
-                self.unread = unchecked(answer, request, self.bounded)
+                self.unread = unchecked(answer, python, self.bounded)
                 known = [each for each in locks if each not in refused]
                 python = min(known, key=lambda each: len(locks[each].from_source), default=python)
                 base, resolved = self.options[python]
@@ -309,7 +305,7 @@ class _PackageChoice:
                 locks[python] = answer
                 if not set(answer.lacking) <= self.further:
                     self.further |= set(answer.lacking)
-                    self._compare([each for each in self.options if each not in locks])
+                    self._compare([each for each in self.options if each not in {**locks, **refused}])
                 if hidden or (self.own_base and self._missing(python, locks)):
                     refused[python] = self._no_wheel(answer.from_source, python)
             else:

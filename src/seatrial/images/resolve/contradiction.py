@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.images.resolve.framework import PACKAGES, written
-from seatrial.images.resolve.uv import Lock, PackageResolver, ResolveRequest, Unsatisfiable
+from seatrial.images.resolve.resolver import Lock, PackageResolver, ResolveRequest, Unsatisfiable
 from seatrial.system.project_files import is_there, read_text
 
 #: Lines opened one by one, and rounds, in search of releases that fit.

@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.images.requirements.pip_format import Needs, Requirements, parsed
 from seatrial.images.resolve.framework import PACKAGES, is_for, public
-from seatrial.images.resolve.uv import ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.images.resolve.resolver import Unreachable, Unsatisfiable
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
 
@@ -41,9 +41,9 @@ def bounded(found: Requirements) -> dict[str, str]:
     return bounded
 
 
-def unchecked(answer: Unreachable, request: ResolveRequest, bounded: Mapping[str, str]) -> tuple[str, ...]:
+def unchecked(answer: Unreachable, python: str, bounded: Mapping[str, str]) -> tuple[str, ...]:
     """Warn that nothing was judged; name the first lines that exclude newer releases, which an old Python may need."""
     lines = [line for line in bounded.values() if re.search(r"[=~]=|<", line.replace(">=", ""))]
     listed = ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
-    unknown = f"whether Python {request.python} has {listed}" if lines else "which releases fit together"
+    unknown = f"whether Python {python} has {listed}" if lines else "which releases fit together"
     return (f"{answer.reason}: {unknown} was not checked",)

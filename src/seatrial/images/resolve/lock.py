@@ -10,7 +10,7 @@ from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved, framework_place, public
-from seatrial.images.resolve.uv import Answer, Lock, LockedPackage, PackageResolver, ResolveRequest, Unreachable
+from seatrial.images.resolve.resolver import Answer, Lock, LockedPackage, PackageResolver, ResolveRequest, Unreachable
 from seatrial.images.sources import PackageSource
 
 #: Packages with releases and builds that only PyTorch's index has.

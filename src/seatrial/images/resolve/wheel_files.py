@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs
-from seatrial.images.resolve.uv import Lock, PackageResolver, ResolveRequest
+from seatrial.images.resolve.resolver import Lock, PackageResolver, ResolveRequest
 from seatrial.job.model import Job
 from seatrial.system.project_files import is_there
 

@@ -1,0 +1,111 @@
+"""Questions to a resolver of packages, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from seatrial.images.sources import PackageSource
+from seatrial.system.host import Host
+
+
+@dataclass(frozen=True)
+class ResolveRequest:
+    """Hold a question to the resolver.
+
+    Attributes:
+        lines, constraints: requirements without options, URLs and hashes.
+        python: ``3.11``.
+        dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
+        excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
+        elsewhere: names with wheels at an address of their own, which count as built from source.
+        links: wheels that the build gets as well.
+        authorities: PEM bundle in place of the system's; None for the system's.
+    """
+
+    lines: tuple[str, ...]
+    python: str
+    sources: tuple[PackageSource, ...]
+    constraints: tuple[str, ...] = ()
+    prereleases: bool = False
+    dependencies: bool = True
+    lowest: bool = False
+    excluded: tuple[str, ...] = ()
+    preferred: tuple[tuple[str, str], ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    links: tuple[Path, ...] = ()
+    authorities: Path | None = None
+
+
+@dataclass(frozen=True)
+class LockedPackage:
+    """Hold one package of a lock; ``size_bytes`` is None if the index does not give it."""
+
+    name: str
+    version: str
+    sha256: tuple[str, ...] = ()
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Hold versions that fit together.
+
+    Attributes:
+        from_source: names of packages without a wheel, which pip builds. lacking: each as a requirement.
+    """
+
+    packages: tuple[LockedPackage, ...]
+    from_source: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unsatisfiable:
+    """Hold the resolver's reason why no versions fit together.
+
+    Attributes:
+        no_package, no_version: name of a package that no index has at all, or not in a requested version.
+    """
+
+    cause: str
+    no_package: str | None = None
+    no_version: str | None = None
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """Hold the reason why nothing is known."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SourceTexts:
+    """Hold a source's paths below its first folder, and the texts of the files that decide how it is built."""
+
+    names: tuple[str, ...]
+    texts: dict[str, str]
+
+
+Answer = Lock | Unsatisfiable | Unreachable
+
+
+class PackageResolver(Protocol):
+    """Find versions that fit together; the plan needs nothing else of a resolver."""
+
+    host: Host
+
+    def resolve(self, request: ResolveRequest) -> Answer:
+        """Resolve the request, which is for one Python."""
+
+    def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
+        """Return the paths of the files in a package's wheel; none if it is large, or cannot be had."""
+
+    def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
+        """Return what lacks a wheel for this Python, of the lines with an upper bound and of further requirements."""
+
+    def source(self, line: str, request: ResolveRequest) -> SourceTexts | None:
+        """Return what the newest source that the line admits is built by; None if that cannot be had."""
