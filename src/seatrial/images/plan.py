@@ -25,7 +25,8 @@ from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
 from seatrial.images.dockerfile.layers import TOOLS, Layers, digest_of, program, split
-from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
+from seatrial.images.dockerfile.plain import render_plain
+from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render
 from seatrial.images.for_nvidia import for_nvidia, without_use
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
@@ -38,7 +39,7 @@ from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import FRAMEWORKS, Resolved
-from seatrial.images.resolve.resolver import PackageResolver
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
 from seatrial.job.model import Job, Target
@@ -56,7 +57,7 @@ def plan_image(
     cpu_only: bool,
     machine: TargetMachine | None = None,
     multi_gpu: bool = False,
-    resolver: PackageResolver | None = None,
+    resolver: UvResolver | None = None,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """Choose the image that the job runs in, with the reason for each choice.
 
@@ -121,7 +122,7 @@ def plan_image(
 
 
 def _as_the_code_needs(
-    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose packages, with a framework of the code's age if there is one for this machine.
 
@@ -150,7 +151,7 @@ def _as_the_code_needs(
 
 
 def _with_what_they_bring(
-    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose the packages, and what only they require: a build of a framework, such as torch for peft, and nvcc."""
     needs = needs if machine is None else with_nvcc(needs, script)
@@ -169,7 +170,7 @@ def _with_what_they_bring(
 
 
 def _with_packages(
-    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
     barred, own_base = {**_barred_by_packages(needs), **_barred_by_syntax(script)}, job.image.base != DEFAULT_BASE

@@ -12,8 +12,9 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.images.requirements.source_builds import SourceBuild, debian_packages, known_build, read_build
+from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest
 from seatrial.images.resolve.framework import Resolved, written
-from seatrial.images.resolve.resolver import Answer, Lock, PackageResolver, ResolveRequest
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.plan import Choice
 
 #: Package → tools that compile it, besides a C compiler. Source: the package's page on installation from source.
@@ -45,7 +46,7 @@ def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[s
 
 
 def builds_of(
-    resolver: PackageResolver | None, request: ResolveRequest | None, answer: Answer | None, resolved: Resolved
+    resolver: UvResolver | None, request: ResolveRequest | None, answer: Answer | None, resolved: Resolved
 ) -> tuple[SourceBuild, ...]:
     """Return what pip builds: packages without a wheel, and addresses of sources; without a lock, known ones."""
     found = resolved.requirements
@@ -68,7 +69,9 @@ def builds_of(
             source = resolver.source(bare, request) if place < _MOST_READ else None
             build = build or SourceBuild(name, bare, read=False)
             build = read_build(name, bare, source.names, source.texts) if source else build
-        if build is not None and not (found.hashed and build.in_sight):  # pip has no hash of a wheel that it built
+        if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
+            build = replace(build, modules=(), legacy=False)
+        if build is not None:
             builds.append(replace(build, line=line))
     return tuple(builds)
 
@@ -106,7 +109,7 @@ def build_choices(builds: Collection[SourceBuild], lock: Lock | None, resolved: 
         reason += f", {' and '.join(sight)} in sight" if sight else ""
         unread = ", ".join(each.name for each in builds if not each.read)
         reason += f"; what {unread} needs besides is unknown, as the source was not read" if unread else ""
-        yield Choice(what="from source", value=", ".join(each.line for each in builds), reason=reason)
+        yield Choice(what="from source", value=", ".join(each.requirement for each in builds), reason=reason)
     elif built := [name for name in (lock.from_source if lock else ()) if name not in resolved.pages]:
         reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
         yield Choice(what="from source", value=", ".join(built), reason=reason)

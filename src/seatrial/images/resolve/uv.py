@@ -31,8 +31,7 @@ from packaging.version import Version
 
 import seatrial
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
-from seatrial.images.resolve.framework import is_for
-from seatrial.images.resolve.resolver import (
+from seatrial.images.resolve.answers import (
     Answer,
     Lock,
     LockedPackage,
@@ -41,7 +40,8 @@ from seatrial.images.resolve.resolver import (
     Unreachable,
     Unsatisfiable,
 )
-from seatrial.images.resolve.wheel_metadata import empty_wheel, metadata_wheel
+from seatrial.images.resolve.framework import is_for
+from seatrial.images.resolve.wheel_metadata import write_links
 from seatrial.images.sources import PackageSource, digest_of_wheel
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
@@ -93,7 +93,6 @@ _PLATFORM = f"{platform.machine()}-manylinux_2_35"
 
 #: uv 0.13: the texts that are read; all others are shown as they are.
 _NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NO_PACKAGE = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 _NO_SOLUTION = "No solution found when resolving dependencies"
@@ -118,6 +117,7 @@ class UvResolver:
         self._limit_s = limit_s
         self._began: float | None = None
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of sources that are there
+        self._unread = set[str]()  # those that could not be read
 
     def resolve(self, request: ResolveRequest) -> Answer:
         """Return a remembered lock, or run uv."""
@@ -197,16 +197,17 @@ class UvResolver:
         memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources))}"
         if (known := self._remembered(memory, _texts, _FRESH_S)) is not None:
             return known
-        for index in sources:
+        for index in sources if memory not in self._unread else ():
             question = json.dumps([line, request.python, index.url])
             with tempfile.TemporaryDirectory(prefix="seatrial-source-") as scratch:
                 argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
-                limit_s = min(self._limit_s / 3, self._left_s())
+                limit_s = self._left_s() / 3  # however many there are, uv gets some of the time
                 with suppress(SeatrialError, OSError, ValueError, TypeError):
                     ended = command.run(argv, timeout_s=limit_s, input=question, env=env, cwd=Path(scratch))
                     found = _texts(json.loads(ended.stdout))
                     self._remember(memory, asdict(found))
                     return found
+        self._unread.add(memory)
         return None
 
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
@@ -257,10 +258,8 @@ class UvResolver:
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
-                from_source = (*answer.from_source, *excluded)
-                return replace(
-                    answer, from_source=from_source, lacking=(*answer.lacking, *filter(None, excluded.values()))
-                )
+                lacking = (*answer.lacking, *filter(None, excluded.values()))
+                return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking)
             if not isinstance(answer, str):
                 return answer
             name = canonicalize_name(Requirement(answer).name)
@@ -284,12 +283,7 @@ class UvResolver:
             (folder / "requirements.in").write_text("\n".join([*request.lines, ""]))
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
-            (folder / "links").mkdir()
-            digests = _write_links(folder / "links", request.links)
-            for name, version in stand_ins.items():
-                file, data = empty_wheel(name, version)
-                (folder / "links" / file).write_bytes(data)
-                digests[hashlib.sha256(data).hexdigest()] = None
+            digests = write_links(folder / "links", request.links, stand_ins)
             if request.preferred:
                 rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
                 (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
@@ -397,16 +391,6 @@ def _last_cause(text: str) -> str:
 
 def _shown(request: ResolveRequest) -> str:
     return request.sources[0].shown if request.sources else "the folder of wheels"
-
-
-def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str | None]:
-    """Write the metadata of these wheels for uv; return the digests of what it reads → those of the wheels."""
-    digests: dict[str, str | None] = {}
-    for path in wheels:
-        data = metadata_wheel(path) or b""  # nothing: uv then names the wheel, and gives up
-        (folder / path.name).write_bytes(data)
-        digests[hashlib.sha256(data).hexdigest()] = digest_of_wheel(path)
-    return digests
 
 
 def _read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:

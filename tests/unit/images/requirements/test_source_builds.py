@@ -72,7 +72,7 @@ def test_known_source_is_compiled_with_torch_in_sight(tmp_path: Path, line: str)
 def test_list_with_hashes_leaves_its_sources_to_pip(tmp_path: Path) -> None:
     lines = [f"{each} --hash=sha256:{'a' * 64}" for each in ("torch==2.8.0", "flash-attn==2.8.3", "kenlm==0.3.0")]
     dockerfile = on_gpu(tmp_path, "\n".join(lines)).image.dockerfile or ""
-    assert "pip wheel" not in dockerfile and "build-essential cmake" in dockerfile
+    assert "pip wheel" not in dockerfile and "-devel-" in dockerfile and " cmake" in dockerfile
 
 
 def test_source_is_compiled_for_all_gpus_of_its_torch_where_the_machine_is_unknown(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from image_plans import planned, write_files
 from package_indexes import Index, serving
-from seatrial.images.resolve.resolver import Lock, ResolveRequest, Unreachable
+from seatrial.images.resolve.answers import Lock, ResolveRequest, Unreachable
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.sources import PackageSource
 from seatrial.job.script import ScriptFacts

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+
+from packaging.utils import canonicalize_name
 
 from seatrial.images.sources import PackageSource
-from seatrial.system.host import Host
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,16 @@ class Unsatisfiable:
     no_package: str | None = None
     no_version: str | None = None
 
+    @property
+    def name(self) -> str:
+        """Return the name of the package that no index has, at all or in a version; "" without one."""
+        return canonicalize_name(self.no_package or self.no_version or "")
+
+    @property
+    def named(self) -> set[str]:
+        """Return the words of the explanation that may be names of packages."""
+        return set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", self.cause)))
+
 
 @dataclass(frozen=True)
 class Unreachable:
@@ -91,21 +101,3 @@ class SourceTexts:
 
 
 Answer = Lock | Unsatisfiable | Unreachable
-
-
-class PackageResolver(Protocol):
-    """Find versions that fit together; the plan needs nothing else of a resolver."""
-
-    host: Host
-
-    def resolve(self, request: ResolveRequest) -> Answer:
-        """Resolve the request, which is for one Python."""
-
-    def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
-        """Return the paths of the files in a package's wheel; none if it is large, or cannot be had."""
-
-    def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
-        """Return what lacks a wheel for this Python, of the lines with an upper bound and of further requirements."""
-
-    def source(self, line: str, request: ResolveRequest) -> SourceTexts | None:
-        """Return what the newest source that the line admits is built by; None if that cannot be had."""
