@@ -189,7 +189,7 @@ class UvResolver:
         return frozenset()
 
     def source(self, line: str, request: ResolveRequest) -> SourceTexts | None:
-        """Return a remembered source, or let a program that can be stopped read it; an index with a login is not asked.
+        """Return a remembered source, or let a program that can be stopped read it; none of an index with a login.
 
         A server that sends one byte after the other would keep an HTTP client of this process for ever.
         """

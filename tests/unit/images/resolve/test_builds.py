@@ -100,3 +100,14 @@ def test_no_more_than_some_sources_are_read_and_all_are_named(plan: Planner, ind
     plan("\n".join(f"{each}==1.0" for each in names))
     assert plan.chosen("from source")[0].count("==") == 22
     assert sum(path.endswith(".tar.gz") for path in index.requested) == 20
+
+
+def test_login_of_an_index_with_sources_stays_out_of_the_plan_and_of_files(plan: Planner, index: Index) -> None:
+    index.source("fast", "1.0", {})
+    index.login = "me:lazuli"
+    plan.environ["PIP_INDEX_URL"] = index.with_login(index.login)
+    image = plan("fast==1.0\n")
+    assert "the source was not read" in plan.made.reason("from source")
+    assert "lazuli" not in image.model_dump_json() + str(plan.made.choices)
+    kept = [file for file in (plan.project / "cache").rglob("*") if file.is_file() and b"lazuli" in file.read_bytes()]
+    assert kept == []
