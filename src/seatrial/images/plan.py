@@ -27,7 +27,6 @@ from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, 
 from seatrial.images.dockerfile.layers import TOOLS, Layers, digest_of, program, split
 from seatrial.images.dockerfile.plain import render_plain
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render
-from seatrial.images.for_nvidia import for_nvidia, without_use
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.imports import still_warned
@@ -38,13 +37,13 @@ from seatrial.images.requirements.removed_apis import bounds_of_code, check_code
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
-from seatrial.images.resolve.framework import FRAMEWORKS, Resolved
+from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS
@@ -83,12 +82,12 @@ def plan_image(
     cpu_only = cpu_only and (job.image.target is None or job.gpus.kind == "none")
     machine = _machine(job, machine, cpu_only)
     needs = image_needs(job, script, gpus=not cpu_only)
-    needs = onto_framework_image(job.image.base, script, needs if cpu_only else for_nvidia(needs, script), machine)
+    needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
     old_calls = check_code(script, needs, resolved)
-    idle = () if cpu_only else without_use(job, script, needs, resolved, checked)
+    idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
     )
@@ -119,6 +118,66 @@ def plan_image(
     plan = plan.changed(warnings=(*warnings, *too_large))
     takes_space = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
     return plan, (*choices, *((size, disk_choice(plan)) if takes_space else ()))
+
+
+#: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
+_OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"]
+
+#: Module → beginning of the packages without which it does not compute on GPUs; None: it never does.
+_WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
+
+#: Beginnings of the names of packages that compute on NVIDIA's GPUs.
+_FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
+
+#: Modules by which a script may start or load programs, libraries and modules that no list names.
+_OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
+
+_ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
+
+
+def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked) -> tuple[str, ...]:
+    """Warn that no package computes on a GPU; without a lock, only a few modules show it.
+
+    Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
+    """
+    names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
+    open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
+    if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
+        return ()
+    listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
+    message = f"nothing that {listed}the target imports computes on a GPU"
+    if alone := next((name for name in script.imports if name in _WITH_MORE), None):
+        way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
+        message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
+    elif checked.lock is None or not script.imports:
+        return ()
+    if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
+        raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
+    return (f"{message}; --gpus none leaves it to other runs",)
+
+
+def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
+    """Add the framework that the script imports later, where its list has none: nothing else would use the GPU.
+
+    Raises ConfigError: the project computes on accelerators of another maker.
+    """
+    for name in script.imports:
+        if name in _OTHER_ACCELERATORS and not any("cuda" in line for line in needs.requirements.lines):
+            where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]
+            message = f"{where} imports {name}, which computes on {theirs}; seatrial runs on NVIDIA's GPUs"
+            raise ConfigError(message, run=_ON_THE_CPU)
+    written = (*needs.requirements.options, *needs.requirements.lines)
+    if rocm := next((each for each in written if re.search(r"[/+\[-]rocm", each)), None):
+        message = f"{needs.source} names packages for AMD's GPUs, {rocm}; seatrial runs on NVIDIA's"
+        raise ConfigError(message, run=f"take it out of {needs.source}")
+    framework = script.framework
+    names = {canonical_name(line) for line in needs.requirements.lines}
+    if framework is None or script.needs_framework or names & {*PACKAGES, "jax", "keras", "lightning"}:
+        return needs
+    built = next((name for name, on in BUILT_ON.items() if on == framework and name in script.where), framework)
+    where = script.where.get(framework) or script.where.get(built, "the target")
+    reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
+    return replace(needs, imports=(*needs.imports, framework), reason=reason)
 
 
 def _as_the_code_needs(
