@@ -28,6 +28,7 @@ class Index:
         login: ``user:password`` that it requires. delay_s: before each answer. forgotten: paths whose first request
             gets no answer.
         broken: body and content type sent in place of every page. archives: file name → its bytes.
+        trickles: an archive comes byte by byte, and never ends.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class Index:
         self.broken: tuple[bytes, str] | None = None
         self.requested: list[str] = []
         self.archives: dict[str, bytes] = {}
+        self.trickles = False
         self.port = 0
 
     @property
@@ -148,6 +150,9 @@ def serving() -> Iterator[Index]:
             elif name in index.archives:
                 self.send_response(200)
                 self.end_headers()
+                while index.trickles:
+                    self.wfile.write(b"x")
+                    time.sleep(0.5)
                 self.wfile.write(index.archives[name])
             elif name not in index.projects:
                 self.send_error(404)

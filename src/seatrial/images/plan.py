@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -18,39 +17,36 @@ from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import (
     DEFAULT_BASE,
     Base,
-    cuda_base,
-    needed_flavour,
-    no_cuda_base,
     python_of_image,
-    slim_base,
-    ubuntu_pythons,
     with_nvcc,
 )
+from seatrial.images.base_and_stack import base_and_stack, frameworks
 from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
 from seatrial.images.dockerfile.layers import TOOLS, Layers, digest_of, program, split
-from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
+from seatrial.images.dockerfile.plain import render_plain
+from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.imports import still_warned
-from seatrial.images.requirements.on_framework_image import kept_packages, onto_framework_image
+from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
-from seatrial.images.requirements.source_builds import SourceBuild, own_page
+from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
-from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, resolve_frameworks
-from seatrial.images.resolve.uv import PackageResolver
+from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
-from seatrial.job.model import Flavour, Job, Target
+from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
-from seatrial.stack.resolve import PYTHONS, Stack
+from seatrial.stack.resolve import PYTHONS
 
 
 def plan_image(
@@ -60,7 +56,7 @@ def plan_image(
     cpu_only: bool,
     machine: TargetMachine | None = None,
     multi_gpu: bool = False,
-    resolver: PackageResolver | None = None,
+    resolver: UvResolver | None = None,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """Choose the image that the job runs in, with the reason for each choice.
 
@@ -99,7 +95,8 @@ def plan_image(
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved, checked)
     layers = split(resolved.requirements, checked.locked, checked.builds, resolved.pages.values())
     extensions, left_out = to_compile(needs, with_gpus=machine is not None)
-    architectures = machine.capabilities if machine else ()
+    known = resolved.stack.wheel.sm if resolved.stack.wheel else ()  # torch's compiler looks for a GPU if it gets none
+    architectures = (machine.capabilities or known) if machine else ()
     own_code = OwnCode(extensions, architectures, sources_of(job.project, extensions))
     plan = _to_build(with_system, base, resolved, layers, slimming, own, own_code, checked.builds, compiles=compiles)
     choices = (
@@ -107,7 +104,7 @@ def plan_image(
         needs.choice,
         *resolved.choices,
         *checked.choices,
-        *build_choices(checked.builds, resolved),
+        *build_choices(checked.builds, checked.lock, resolved),
         *system_choices,
         *_compiler(compiles),
         *own_code.choices,
@@ -184,7 +181,7 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
 
 
 def _as_the_code_needs(
-    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose packages, with a framework of the code's age if there is one for this machine.
 
@@ -213,7 +210,7 @@ def _as_the_code_needs(
 
 
 def _with_what_they_bring(
-    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose the packages, and what only they require: a build of a framework, such as torch for peft, and nvcc."""
     needs = needs if machine is None else with_nvcc(needs, script)
@@ -232,7 +229,7 @@ def _with_what_they_bring(
 
 
 def _with_packages(
-    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: PackageResolver | None
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
     barred, own_base = {**_barred_by_packages(needs), **_barred_by_syntax(script)}, job.image.base != DEFAULT_BASE
@@ -242,7 +239,7 @@ def _with_packages(
         job,
         needs,
         {} if own_base else barred,
-        lambda barred, needs: _base_and_stack(job, needs, machine, barred),
+        lambda barred, needs: base_and_stack(job, needs, machine, barred),
         own_base=own_base,
     )
     needs = replace(needs, warnings=still_warned(needs, checked.names))
@@ -330,23 +327,14 @@ def plan_packages(
 ) -> Resolved:
     """Return the requirements for a virtual environment of this Python, where no image is chosen."""
     needs = image_needs(job, script, gpus=not cpu_only)
-    resolved = _frameworks(job, needs, _machine(job, machine, cpu_only), python=python)
+    resolved = frameworks(job, needs, _machine(job, machine, cpu_only), python=python)
     warnings = (*needs.warnings, *resolved.warnings)
     if python is not None and not needs.python.contains(f"{python}.99"):
         warnings += (f"the project requires Python {needs.python}, and this is Python {python}",)
+    pages = (f"--find-links {page}" for page in dict.fromkeys(resolved.pages.values()))
+    found = replace(resolved.requirements, options=(*resolved.requirements.options, *pages))
     choices = (each for each in resolved.choices if each.what != "python")  # it is chosen by where this runs
-    return replace(resolved, choices=(needs.choice, *choices), warnings=warnings)
-
-
-def _frameworks(job: Job, needs: Needs, machine: TargetMachine | None, **how: Any) -> Resolved:
-    """Resolve the frameworks with the job's own sources; ``how``: the Python, and those that are barred."""
-    own, mirror = has_own_sources(job.image), job.image.torch_index
-    found = resolve_frameworks(needs, frozenset(needs.imports), machine=machine, own_sources=own, mirror=mirror, **how)
-    if own or job.image.base != DEFAULT_BASE or found.requirements.hashed:
-        return found
-    lines, sms = found.requirements.lines, machine.capabilities if machine else ()
-    pages = {canonical_name(line) or line: page for line in lines if (page := own_page(line, found.stack, sms))}
-    return replace(found, pages=pages)
+    return replace(resolved, requirements=found, choices=(needs.choice, *choices), warnings=warnings)
 
 
 def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetMachine | None:
@@ -373,86 +361,6 @@ def _barred_by_packages(needs: Needs) -> dict[str, str]:
         if any("before" not in row or is_below(each.specifier, row["before"]) for each in needs.requirements.of(name)):
             barred |= {each: f"{name}: {row['why']}" for each in PYTHONS if Version(each) > newest}
     return barred
-
-
-def _base_and_stack(
-    job: Job, needs: Needs, machine: TargetMachine | None, barred: Mapping[str, str]
-) -> tuple[Base, Resolved]:
-    """Choose base image and stack together: the base has one Python, and the stack may need a base."""
-
-    def resolved_on(python: str | None) -> Resolved:
-        return _frameworks(job, needs, machine, python=python, barred=barred)
-
-    if needs.image is not None:
-        if (why := barred.get(needs.image.python or "")) is not None:
-            message = f"{why}, and {needs.image.image} has Python {needs.image.python}"
-            raise ConfigError(
-                message, run=f"change that in {needs.source}, or name an image that has them: --image IMAGE"
-            )
-        resolved = resolved_on(needs.image.python)
-        stack = replace(resolved.stack, wheel=resolved.stack.wheel or needs.image.wheel, of_the_base=True)
-        base, *choices = needs.image_choices
-        own = (each for each in resolved.choices if each.what != "python")
-        resolved = replace(
-            resolved, stack=stack, choices=(*choices, *(own if needs.image.python else resolved.choices))
-        )
-        return Base(needs.image.image, None, (), base, kept_packages(needs.image)), resolved
-    if job.image.base != DEFAULT_BASE:
-        resolved = resolved_on(python_of_image(job.image.base))
-        return slim_base(resolved.stack, job.image, ""), resolved
-    flavour, reason = needed_flavour(job.image, job.project, needs)
-    if flavour is None or machine is None:
-        resolved = _on_some_python(
-            resolved_on, [each for each in PYTHONS if each not in barred and needs.python.contains(f"{each}.99")]
-        )
-        if machine is None:
-            reason = "small; no GPU in this run"
-        flavour, why = _flavour_of(resolved.stack)
-        if flavour is None:
-            return slim_base(resolved.stack, job.image, reason), resolved
-        reason = why
-    return _cuda_base(resolved_on, flavour, reason, nvcc=needs.nvcc is not None)
-
-
-def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
-    """Resolve for the first framework's Python, or else for the newest that all frameworks have.
-
-    Raises ConfigError, GpuContractError: there is none.
-    """
-    try:
-        return resolved_on(None)
-    except (ConfigError, GpuContractError) as error:
-        for python in sorted(pythons, key=Version, reverse=True):
-            with suppress(ConfigError, GpuContractError):
-                return resolved_on(python)
-        raise error
-
-
-def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
-    """Return the base's flavour that the stack itself needs, and the reason."""
-    if stack.wheel is not None and stack.wheel.system_cuda and not stack.cpu:
-        return "cudnn-runtime", f"{stack.wheel.name} does not include CUDA"
-    if stack.forward_compat:
-        return "base", "the driver is older than the CUDA version: this base has NVIDIA's cuda-compat"
-    return None, ""
-
-
-def _cuda_base(
-    resolved_on: Callable[[str | None], Resolved], flavour: Flavour, reason: str, *, nvcc: bool
-) -> tuple[Base, Resolved]:
-    """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on."""
-    failed: Exception | None = None
-    for ubuntu, python in ubuntu_pythons().items():
-        try:
-            resolved = resolved_on(python)
-        except (ConfigError, GpuContractError) as error:
-            failed = failed or error
-            continue
-        if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=nvcc):
-            return base, resolved
-        failed = failed or no_cuda_base(resolved.stack, flavour)
-    assert failed is not None
-    raise failed
 
 
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:

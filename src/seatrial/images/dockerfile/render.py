@@ -209,7 +209,7 @@ def _framework(contents: ImageContents) -> Iterator[str]:
 
 
 def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
-    yield from _of_the_project(contents)
+    yield from of_the_project(contents)
     if LARGE in contents.layers.folders:
         yield "# What is large, apart: adding a small package does not install it again."
         yield from _install(contents, LARGE)
@@ -218,7 +218,7 @@ def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
         yield from _install(contents, LOCKED)
 
 
-def _of_the_project(contents: ImageContents, also: Sequence[str] = ()) -> Iterator[str]:
+def of_the_project(contents: ImageContents, also: Sequence[str] = ()) -> Iterator[str]:
     """Write the step with the project's Debian packages, and a compiler if the job compiles at run time."""
     packages = sorted({*contents.system_packages, *also, *(COMPILER_PACKAGES if contents.compiles else ())})
     if packages:
@@ -328,7 +328,8 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
 def _wheels(contents: ImageContents, sources: list[str], flags: list[str]) -> Iterator[str]:
     below = (contents.layers.folders[folder].lines for folder in contents.layers.by_hash)
     installed = {canonical_name(line) for lines in below for line in lines}
-    pip, options = f"{VENV_PYTHON} -m pip", " ".join([*sources, *flags])
+    own = (shlex.join(shlex.split(each)) for each in contents.layers.folders[LISTED].options)
+    pip, options = f"{VENV_PYTHON} -m pip", " ".join([*sources, *flags, *own])
     if FRAMEWORK in contents.layers.folders and FRAMEWORK not in contents.layers.by_hash:  # with its requirements
         lines = shlex.join(contents.layers.folders[FRAMEWORK].lines)
         yield " ".join(filter(None, (f"{pip} install --no-compile", options, lines)))
@@ -437,47 +438,3 @@ def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = (
         commands = [*_TRUST, *(command.replace("apt-get ", f"{_APT_TRUSTING} ") for command in commands), _DISTRUST]
     flags = "".join(f"--mount={mount} \\\n    " for mount in mounts)
     yield f"RUN {flags}" + " && \\\n    ".join(commands) + OURS
-
-
-_BUILD = "/tmp/requirements"
-
-
-def render_plain(contents: ImageContents) -> str | None:
-    """Return the Dockerfile as one file; None if the image needs what no text holds: wheels, secrets, nvcc, slimming.
-
-    Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
-    """
-    needs = (
-        contents.base.builder,
-        contents.base.kept,
-        contents.extensions,
-        contents.options.ca_bundle,
-        contents.pip_conf,
-    )
-    if any((*needs, contents.wheels, contents.own_wheel, contents.in_sight)):
-        return None
-    if contents.slimming.arguments and contents.slimming.packages:  # requested; `auto` may as well keep it
-        return None
-    return "\n".join(_lines(contents)) + "\n"
-
-
-def _lines(contents: ImageContents) -> Iterator[str]:
-    lines, constraints = contents.resolved.requirements.lines, contents.resolved.requirements.constraints
-    yield f"# {contents.slug}: made by seatrial. The project is mounted at {CONTAINER_PROJECT} when it runs."
-    yield f"FROM {contents.base.image}"
-    yield f"WORKDIR {CONTAINER_PROJECT}"
-    git = ("git", "ca-certificates") if contents.git else ()
-    yield from _of_the_project(contents, (*contents.base_packages, *git, *debian_packages(contents.builds)))
-    yield f"RUN python3 -m venv {VENV}"
-    if lines:
-        files = {"requirements.txt": lines, "constraints.txt": constraints}
-        commands = [
-            f"printf '%s\\n' {' '.join(map(shlex.quote, text))} > {_BUILD}/{name}"
-            for name, text in files.items()
-            if text
-        ]
-        flags = [f"--extra-index-url {contents.resolved.index}"] if contents.resolved.index else []
-        flags += [f"-r {_BUILD}/requirements.txt"] + ([f"-c {_BUILD}/constraints.txt"] if constraints else [])
-        install = f"{VENV_PYTHON} -m pip install --no-cache-dir {' '.join(flags)}"
-        yield "RUN " + " && \\\n    ".join([f"mkdir -p {_BUILD}", *commands, install, f"rm -r {_BUILD}"])
-    yield from finish(contents)

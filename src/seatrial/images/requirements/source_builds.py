@@ -53,7 +53,7 @@ class SourceBuild:
         line: as pip gets it. tools: Debian packages, besides a compiler. modules: packages that it imports while it is
             built, from around it instead of an environment of its own; () if what it declares is enough.
         compiles: it is more than Python. libraries: it looks for libraries of the system.
-        assigned: variables that it reads.
+        assigned: variables that it reads. read: this is from its source or a table, not a guess.
     """
 
     name: str
@@ -66,6 +66,12 @@ class SourceBuild:
     libraries: bool = False
     legacy: bool = False
     assigned: str = ""
+    read: bool = True
+
+    @property
+    def requirement(self) -> str:
+        """Return the line without the options that a list may have for it."""
+        return self.line.partition(" --")[0]
 
     @property
     def in_sight(self) -> bool:
@@ -86,15 +92,10 @@ def known_build(line: str) -> SourceBuild | None:
     if name is None:
         return None
     row = known[name]
+    tools, modules = (tuple(row.get(key, "").split()) for key in ("tools", "modules"))
+    cuda, assigned = row.get("cuda", False), row.get("set", "")
     return SourceBuild(
-        name,
-        line,
-        tuple(row.get("tools", "").split()),
-        tuple(row.get("modules", "").split()),
-        cuda=row.get("cuda", False),
-        openmp="torch" in row.get("modules", ""),
-        legacy="modules" in row,
-        assigned=row.get("set", ""),
+        name, line, tools, modules, cuda=cuda, openmp="torch" in modules, legacy=bool(modules), assigned=assigned
     )
 
 
@@ -193,7 +194,7 @@ def wheel_commands(
             assigned.append(f"FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST='{';'.join(sms)}'")
         assigned += [each.assigned.format(sm=";".join(sms).replace(".", "")) for each in chosen if each.assigned]
         if chosen:
-            lines = shlex.join(each.line for each in chosen)
+            lines = shlex.join(each.requirement for each in chosen)
             yield f"{pip} install -q --target {_TOOLS} {shlex.join(sorted(tools))}"
             build = f"{' '.join(assigned)} {pip} wheel --no-deps --no-build-isolation -w {BUILT}"
             yield " ".join(filter(None, (build, options, lines)))

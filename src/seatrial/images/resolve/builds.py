@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
-from seatrial.images.requirements.source_builds import SourceBuild, debian_packages, known_build
+from seatrial.images.requirements.source_builds import SourceBuild, debian_packages, known_build, read_build
+from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest
 from seatrial.images.resolve.framework import Resolved, written
-from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.plan import Choice
 
 #: Package → tools that compile it, besides a C compiler. Source: the package's page on installation from source.
@@ -44,26 +46,33 @@ def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[s
 
 
 def builds_of(
-    resolver: PackageResolver | None, request: ResolveRequest | None, answer: Answer | None, resolved: Resolved
+    resolver: UvResolver | None, request: ResolveRequest | None, answer: Answer | None, resolved: Resolved
 ) -> tuple[SourceBuild, ...]:
     """Return what pip builds: packages without a wheel, and addresses of sources; without a lock, known ones."""
     found = resolved.requirements
     lines = {canonical_name(line) or line: line for line in found.lines}
     names = [name for name, line in lines.items() if _is_source(line)]
-    if isinstance(answer, Lock):
-        names += [name for name in map(canonicalize_name, answer.from_source) if name not in resolved.pages]
+    locked = answer if isinstance(answer, Lock) else None
+    if locked:
+        names += [name for name in map(canonicalize_name, locked.from_source) if name not in resolved.pages]
     else:
         names += [name for name in lines if name not in (*names, *resolved.pages)]
+    released: dict[str, str] = (
+        {canonicalize_name(Requirement(each).name): each for each in locked.lacking} if locked else {}
+    )
     builds = []
-    for name in names[:_MOST_READ] if isinstance(answer, Lock) else names:
-        line, build = lines.get(name, name), None
-        if resolver and request and isinstance(answer, Lock) and not _is_source(line):
+    for place, name in enumerate(names):
+        line = lines.get(name) or released.get(name, name)  # a newer release may be at odds with what requires it
+        build = known_build(line)
+        if resolver and request and locked and not _is_source(line):
             bare = str(parsed(line) or name).partition(";")[0]
-            build = resolver.build_of(name, bare, request)
-            build = build or known_build(line) or SourceBuild(name, bare)
-        elif (build := known_build(line)) is None:
-            continue
-        builds.append(replace(build, line=line))
+            source = resolver.source(bare, request) if place < _MOST_READ else None
+            build = build or SourceBuild(name, bare, read=False)
+            build = read_build(name, bare, source.names, source.texts) if source else build
+        if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
+            build = replace(build, modules=(), legacy=False)
+        if build is not None:
+            builds.append(replace(build, line=line))
     return tuple(builds)
 
 
@@ -89,7 +98,7 @@ def with_builds(needs: Needs, builds: Collection[SourceBuild], *, gpus: bool) ->
     return replace(needs, compiled=cuda)
 
 
-def build_choices(builds: Collection[SourceBuild], resolved: Resolved) -> Iterator[Choice]:
+def build_choices(builds: Collection[SourceBuild], lock: Lock | None, resolved: Resolved) -> Iterator[Choice]:
     """Yield the plan's lines about packages that no lock has: built ones, and those with wheels of their own."""
     if builds:
         tools = [each for each in debian_packages(builds) if not each.startswith("lib")]
@@ -98,7 +107,12 @@ def build_choices(builds: Collection[SourceBuild], resolved: Resolved) -> Iterat
         reason += f" with {', '.join(tools)} in a stage of its own" if tools else ""
         reason += " and nvcc" if any(each.cuda for each in builds) and not resolved.stack.cpu else ""
         reason += f", {' and '.join(sight)} in sight" if sight else ""
-        yield Choice(what="from source", value=", ".join(each.line for each in builds), reason=reason)
+        unread = ", ".join(each.name for each in builds if not each.read)
+        reason += f"; what {unread} needs besides is unknown, as the source was not read" if unread else ""
+        yield Choice(what="from source", value=", ".join(each.requirement for each in builds), reason=reason)
+    elif built := [name for name in (lock.from_source if lock else ()) if name not in resolved.pages]:
+        reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
+        yield Choice(what="from source", value=", ".join(built), reason=reason)
     for page in dict.fromkeys(resolved.pages.values()):
         names = ", ".join(name for name, address in resolved.pages.items() if address == page)
         yield Choice(what="wheels", value=names, reason=f"from {page}, as the index has none for {resolved.stack.name}")

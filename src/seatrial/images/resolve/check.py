@@ -18,19 +18,12 @@ from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
 from seatrial.images.requirements.source_builds import SourceBuild
+from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, refuse_unbuildable
-from seatrial.images.resolve.contradiction import contradiction
-from seatrial.images.resolve.explain import bounded, requiring, unchecked, wrong_guess
+from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, written
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
-from seatrial.images.resolve.uv import (
-    Answer,
-    Lock,
-    PackageResolver,
-    ResolveRequest,
-    Unreachable,
-    Unsatisfiable,
-)
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.wheel_files import refuse_unstartable, wrong_package
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
@@ -74,7 +67,7 @@ Choose = Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]]
 
 
 def resolve_packages(
-    resolver: PackageResolver | None,
+    resolver: UvResolver | None,
     job: Job,
     needs: Needs,
     barred: Mapping[str, str],
@@ -105,8 +98,8 @@ def resolve_packages(
     return base, resolved, checked, needs
 
 
-#: Limit on lines left out (each takes a run of uv); least and most lines of a frozen list (a longer one takes minutes);
-#: the lock file in a reason.
+#: About the most lines left out (each takes a run of uv); least and most lines of a frozen list (a longer one takes
+#: minutes); the lock file in a reason.
 _MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, (40, 200), re.compile(r"(\S+\.lock) pins")
 
 #: Runs of uv at once; each has threads of its own.
@@ -124,7 +117,7 @@ class _PackageChoice:
         unread: what was not judged since no index answered, as a warning.
     """
 
-    resolver: PackageResolver
+    resolver: UvResolver
     job: Job
     needs: Needs
     barred: Mapping[str, str]
@@ -135,7 +128,6 @@ class _PackageChoice:
     lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     further: set[str] = field(default_factory=set)
-    left_out: int = 0
 
     def made(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved, Checked, Needs]:
         base, resolved = self._adapted(*self._with_most_wheels(base, resolved))
@@ -148,7 +140,7 @@ class _PackageChoice:
             return *self._with_wheels(), self.needs
         answer = self._answer(request)
         if isinstance(answer, Unreachable):
-            return base, resolved, Checked(warnings=unchecked(answer, request, {})), self.needs
+            return base, resolved, Checked(warnings=unchecked(answer, request.python, {})), self.needs
         if isinstance(answer, Unsatisfiable) and not self.own_base:
             self._refuse_missing(answer, request)
             if not (answer.no_package or answer.no_version):
@@ -201,10 +193,11 @@ class _PackageChoice:
         left = [name for name in map(canonicalize_name, answer.from_source) if name in pins]
         alone = replace(request, constraints=(), dependencies=False)
         for python in ("3.7", "3.6") if left else ():
-            older = self.resolver.resolve(replace(alone, lines=tuple(pins[name][0] for name in left), python=python))
-            if isinstance(older, Lock):
-                compiled += [name for name in left if name not in map(canonicalize_name, older.from_source)]
-                left = [name for name in left if name not in compiled]
+            older = self.resolver.lacking(replace(alone, lines=tuple(pins[name][0] for name in left), python=python))
+            if not isinstance(older, Unreachable):
+                still = {canonical_name(line) for line in older}
+                compiled += [name for name in left if name not in still]
+                left = [name for name in left if name in still]
         bounds = tuple(f"{name}>={pins[name][1]}" for name in compiled)
         later = self.resolver.resolve(replace(alone, lines=bounds, lowest=True)) if bounds else None
         notes = []
@@ -224,14 +217,11 @@ class _PackageChoice:
         An index loses releases, and a frozen list has the packages of another machine's image.
         """
         needs, found = self.needs, self.needs.requirements
-        if self.left_out >= _MOST_LEFT_OUT:
-            return None
-        name = canonicalize_name(answer.no_package or answer.no_version or "")
+        name = answer.name
         pins = [line for line in found.constraints if canonical_name(line) == name]
         listed = [line for line in found.lines if canonical_name(line) == name]
         if pins and not listed and (lock := _LOCK_OF.search(needs.reason)):
             kept = tuple(line for line in found.constraints if line not in pins)
-            self.left_out += 1
             note = f"{lock[1]} pins {pins[0]}, which the package index does not have: its version is left open"
             return needs.changed(replace(found, constraints=kept), warning=note)
         frozen = (
@@ -239,7 +229,6 @@ class _PackageChoice:
             and sum("==" in line for line in found.lines) > len(found.lines) / 2
         )
         if listed and frozen and not any(provides(name, each, each) for each in needs.imports):
-            self.left_out += 1
             note = f"{listed[0]} ({needs.source}) is left out: the package index has none, and nothing imports it"
             return needs.with_lines((line for line in found.lines if line not in listed), warning=note)
         return None
@@ -247,9 +236,9 @@ class _PackageChoice:
     def _with_most_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
         """Choose the first Python for which the fewest pins lack a wheel; others count only if the first lacks one."""
         self.bounded = bounded(self.needs.requirements)
-        self.unread = ()
+        self.unread, self.lacking = (), {}
         self.options = {resolved.stack.python: (base, resolved)}
-        self.lacking = {resolved.stack.python: self._without_wheels(resolved)}
+        self._compare(self.options)
         if any(self.lacking.values()):
             self._add_other_pythons()
         return self.options[min(self.options, key=lambda python: len(self.lacking[python]))]
@@ -267,21 +256,24 @@ class _PackageChoice:
         self._compare(others)
 
     def _compare(self, pythons: Collection[str]) -> None:
-        """Find what lacks a wheel for each; one of which no index answers is not an option."""
+        """Find what lacks a wheel for each; one of which no index answers is an option only if it is the first."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = threads.map(lambda python: self._without_wheels(self.options[python][1]), pythons)
-            self.lacking |= dict(zip(pythons, found, strict=True))
-        for python in pythons if self.unread else ():
-            del self.options[python]
+            answers = dict(zip(pythons, found, strict=True))
+        for python, answer in answers.items():
+            if isinstance(answer, Unreachable):
+                self.unread = self.unread or unchecked(answer, python, self.bounded)
+                if len(self.options) > 1:
+                    del self.options[python]
+            self.lacking[python] = () if isinstance(answer, Unreachable) else answer
 
-    def _without_wheels(self, resolved: Resolved) -> tuple[str, ...]:
-        """Return the packages without a wheel for this Python; () as well if no index answers."""
+    def _without_wheels(self, resolved: Resolved) -> tuple[str, ...] | Unreachable:
+        """Return the packages without a wheel for this Python."""
         if (request := self.request(resolved)) is None:
             return ()
         lacking = self.resolver.lacking(request, self.further)
         if isinstance(lacking, Unreachable):
-            self.unread = unchecked(lacking, request, self.bounded)
-            return ()
+            return lacking
         return tuple(name for line in lacking if (name := Requirement(line).name) not in resolved.pages)
 
     def _with_wheels(self) -> tuple[Base, Resolved, Checked]:
@@ -299,7 +291,7 @@ class _PackageChoice:
             assert request is not None
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
-                self.unread = unchecked(answer, request, self.bounded)
+                self.unread = unchecked(answer, python, self.bounded)
                 known = [each for each in locks if each not in refused]
                 python = min(known, key=lambda each: len(locks[each].from_source), default=python)
                 base, resolved = self.options[python]
@@ -309,16 +301,11 @@ class _PackageChoice:
                 locks[python] = answer
                 if not set(answer.lacking) <= self.further:
                     self.further |= set(answer.lacking)
-                    self._compare([each for each in self.options if each not in locks])
+                    self._compare([each for each in self.options if each not in {**locks, **refused}])
                 if hidden or (self.own_base and self._missing(python, locks)):
                     refused[python] = self._no_wheel(answer.from_source, python)
             else:
-                if (left_out := self._left_out(answer)) is not None:
-                    self.needs = left_out
-                    self._with_most_wheels(*self.choose(self.barred, left_out))
-                    refused, locks = {}, {}
-                    continue
-                if not self.own_base:
+                if not self.own_base and not locks:
                     self._refuse_missing(answer, request)
                 refused[python] = f"the packages do not fit together on Python {python}: {answer.cause}"
                 refusal = refusal or (answer, request)
@@ -370,7 +357,7 @@ class _PackageChoice:
 
     def _answer(self, request: ResolveRequest) -> Answer:
         answer = self.resolver.resolve(preferring(self.resolver, request))
-        name = (answer.no_package or answer.no_version) if isinstance(answer, Unsatisfiable) else None
+        name = answer.name if isinstance(answer, Unsatisfiable) else None
         own_build = any(re.match(rf"{name} *==.*\da0$", line) for line in request.lines)  # of NVIDIA's containers
         if name in OF_TORCH and not own_build:  # only PyTorch's index has this build
             return self.resolver.resolve(replace(request, excluded=(*request.excluded, *OF_TORCH)))
@@ -398,7 +385,7 @@ class _PackageChoice:
 
     def _refuse_missing(self, answer: Unsatisfiable, request: ResolveRequest) -> None:
         """Raise ConfigError if no index has a listed package or its version."""
-        name = canonicalize_name(answer.no_package or answer.no_version or "")
+        name = answer.name
         listed = self.needs.requirements.of(name, constraints=False) if answer.no_package else []
         if name not in self.bounded and not listed:
             return

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
+from seatrial.images.resolve.answers import Answer, Lock, LockedPackage, ResolveRequest, Unreachable
 from seatrial.images.resolve.framework import Resolved, framework_place, public
-from seatrial.images.resolve.uv import Answer, Lock, LockedPackage, PackageResolver, ResolveRequest, Unreachable
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.sources import PackageSource
 
 #: Packages with releases and builds that only PyTorch's index has.
@@ -39,7 +40,7 @@ class Locked:
 
 
 def lock_packages(
-    resolver: PackageResolver, request: ResolveRequest, resolved: Resolved, lock: Lock, base: str
+    resolver: UvResolver, request: ResolveRequest, resolved: Resolved, lock: Lock, base: str
 ) -> Locked | Unreachable | None:
     """Lock what ``request`` was answered with; None if pip must resolve everything.
 
@@ -69,7 +70,7 @@ def lock_packages(
     return answer if isinstance(answer, Unreachable) else None
 
 
-def preferring(resolver: PackageResolver, request: ResolveRequest) -> ResolveRequest:
+def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     """Return the request with the releases preferred that its framework takes where nothing else is listed."""
     if (place := framework_place(Requirements(lines=request.lines))) is None:
         return request

@@ -20,18 +20,28 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
+import packaging
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import seatrial
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
-from seatrial.images.requirements.source_builds import SourceBuild, read_build
+from seatrial.images.resolve.answers import (
+    Answer,
+    Lock,
+    LockedPackage,
+    ResolveRequest,
+    SourceTexts,
+    Unreachable,
+    Unsatisfiable,
+)
 from seatrial.images.resolve.framework import is_for
-from seatrial.images.resolve.wheel_metadata import empty_wheel, metadata_wheel
+from seatrial.images.resolve.wheel_metadata import write_links
 from seatrial.images.sources import PackageSource, digest_of_wheel
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
@@ -44,7 +54,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 3
+_FORMAT = 4
 
 #: Address space of uv, which takes 1 GB on two cores; metadata of an index may unpack to any size.
 _MOST_BYTES = 8 << 30
@@ -56,6 +66,15 @@ with contextlib.suppress(ValueError, OSError):  # macOS bounds no address space
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 28, 1 << 28))
 os.execv(argv[0], argv)
 """
+
+#: The program that reads a source; without a user's own folders of packages (-I), it gets the two that it needs.
+_SDIST = (
+    *(sys.executable, "-I", "-c"),
+    "import sys; sys.path += sys.argv[1:]; from seatrial.images.resolve.sdist import main; main()",
+    *{str(Path(str(each.__file__)).parents[1]) for each in (seatrial, packaging)},
+)
+
+_Found = TypeVar("_Found")
 
 #: A larger wheel is not fetched for a list of its files.
 _MOST_LISTED_BYTES = 8_000_000
@@ -74,109 +93,16 @@ _PLATFORM = f"{platform.machine()}-manylinux_2_35"
 
 #: uv 0.13: the texts that are read; all others are shown as they are.
 _NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NO_PACKAGE = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 _NO_SOLUTION = "No solution found when resolving dependencies"
-_SILENT = re.compile(r"timed out|timeout", re.IGNORECASE)
+_SILENT = re.compile(r"timed out|network timeout|UV_HTTP_TIMEOUT")
 _LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 
 #: Variables of the machine that uv needs: the way to the network and to logins.
 _PASSED_ON = ("NETRC", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-
-
-@dataclass(frozen=True)
-class ResolveRequest:
-    """Hold a question to the resolver.
-
-    Attributes:
-        lines, constraints: requirements without options, URLs and hashes.
-        python: ``3.11``.
-        dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
-        excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
-        elsewhere: names with wheels at an address of their own, which count as built from source.
-        links: wheels that the build gets as well.
-        authorities: PEM bundle in place of the system's; None for the system's.
-    """
-
-    lines: tuple[str, ...]
-    python: str
-    sources: tuple[PackageSource, ...]
-    constraints: tuple[str, ...] = ()
-    prereleases: bool = False
-    dependencies: bool = True
-    lowest: bool = False
-    excluded: tuple[str, ...] = ()
-    preferred: tuple[tuple[str, str], ...] = ()
-    elsewhere: tuple[str, ...] = ()
-    links: tuple[Path, ...] = ()
-    authorities: Path | None = None
-
-
-@dataclass(frozen=True)
-class LockedPackage:
-    """Hold one package of a lock; ``size_bytes`` is None if the index does not give it."""
-
-    name: str
-    version: str
-    sha256: tuple[str, ...] = ()
-    size_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Lock:
-    """Hold versions that fit together.
-
-    Attributes:
-        from_source: names of packages without a wheel, which pip builds. lacking: each as a requirement.
-    """
-
-    packages: tuple[LockedPackage, ...]
-    from_source: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Unsatisfiable:
-    """Hold the resolver's reason why no versions fit together.
-
-    Attributes:
-        no_package, no_version: name of a package that no index has at all, or not in a requested version.
-    """
-
-    cause: str
-    no_package: str | None = None
-    no_version: str | None = None
-
-
-@dataclass(frozen=True)
-class Unreachable:
-    """Hold the reason why nothing is known."""
-
-    reason: str
-
-
-Answer = Lock | Unsatisfiable | Unreachable
-
-
-class PackageResolver(Protocol):
-    """Find versions that fit together; the plan needs nothing else of a resolver."""
-
-    host: Host
-
-    def resolve(self, request: ResolveRequest) -> Answer:
-        """Resolve the request, which is for one Python."""
-
-    def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
-        """Return the paths of the files in a package's wheel; none if it is large, or cannot be had."""
-
-    def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
-        """Return what lacks a wheel for this Python, of the lines with an upper bound and of further requirements."""
-
-    def build_of(self, name: str, line: str, request: ResolveRequest) -> SourceBuild | None:
-        """Return what building a package takes, read from its source; None if that cannot be had."""
 
 
 class UvResolver:
@@ -191,10 +117,11 @@ class UvResolver:
         self._limit_s = limit_s
         self._began: float | None = None
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of sources that are there
+        self._unread = set[str]()  # those that could not be read
 
     def resolve(self, request: ResolveRequest) -> Answer:
         """Return a remembered lock, or run uv."""
-        return self._remembering(request, self._resolve)
+        return self._answer(request, self._resolve)
 
     def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
         """Find all lines without a wheel by one question: for each, the newest release up to it that has one.
@@ -206,7 +133,7 @@ class UvResolver:
         lines = tuple(sorted(questions.values()))
         alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=())
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in lines}
-        lock = self._remembering(alone, lambda request: self._run(request, {}, oldest)) if questions else Lock(())
+        lock = self._answer(alone, lambda request: self._run(request, {}, oldest)) if questions else Lock(())
         if isinstance(lock, Unreachable):
             return lock
         found = {each.name: each.version for each in lock.packages} if isinstance(lock, Lock) else {}
@@ -217,24 +144,38 @@ class UvResolver:
             if name not in found or not specifier.contains(Version(found[name]).public, prereleases=True)
         )
 
-    def _remembering(self, request: ResolveRequest, answered: Callable[[ResolveRequest], Answer]) -> Answer:
-        memory = self._folder / "locks" / f"{_digest(request)}.json"
-        if (lock := _remembered(memory, _FRESH_S)) is not None:
+    def _answer(self, request: ResolveRequest, answered: Callable[[ResolveRequest], Answer]) -> Answer:
+        """Return a remembered lock, however old it is where no index answers, or the new one."""
+        memory = f"locks/{_digest(request)}"
+        if (lock := self._remembered(memory, _lock, _FRESH_S)) is not None:
             return lock
         answer = answered(request)
         if isinstance(answer, Lock):
-            _write(memory, asdict(answer))
+            self._remember(memory, asdict(answer))
         elif isinstance(answer, Unreachable):
-            return _remembered(memory, float("inf")) or answer
+            return self._remembered(memory, _lock) or answer
         return answer
+
+    def _remembered(self, memory: str, read: Callable[[Any], _Found], fresh_s: float = float("inf")) -> _Found | None:
+        try:
+            data = json.loads((self._folder / f"{memory}.json").read_bytes())
+            return read(data["found"]) if 0 <= time.time() - float(data["at"]) <= fresh_s else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def _remember(self, memory: str, found: Any) -> None:
+        file = self._folder / f"{memory}.json"
+        with suppress(DiskError):  # it is found out again
+            make_folder(file.parent)
+            write_atomically(file, json.dumps({"at": time.time(), "found": found}).encode(), 0o600)
 
     def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
         """Return a remembered list, or let uv unpack the wheel, of which nothing runs."""
         if not package.sha256 or not 0 < (package.size_bytes or 0) < _MOST_LISTED_BYTES:
             return frozenset()
-        memory = self._folder / "wheels" / f"{package.sha256[0][:32]}.json"
-        with suppress(OSError, ValueError):
-            return frozenset(json.loads(memory.read_bytes()))
+        memory = f"wheels/{package.sha256[0][:32]}"
+        if (known := self._remembered(memory, frozenset[str])) is not None:
+            return known
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
             folder = Path(scratch)
             argv = ["install", f"{package.name}=={package.version}", "--target", "wheel", "--no-deps"]
@@ -243,37 +184,38 @@ class UvResolver:
                 if self._uv_pip(argv, request, folder).exit_code == 0:
                     wheel = folder / "wheel"
                     found = sorted(str(each.relative_to(wheel)) for each in wheel.rglob("*"))
-                    make_folder(memory.parent)
-                    write_atomically(memory, json.dumps(found).encode(), 0o600)
+                    self._remember(memory, found)
                     return frozenset(found)
         return frozenset()
 
-    def build_of(self, name: str, line: str, request: ResolveRequest) -> SourceBuild | None:
-        """Return a remembered answer, or read the package's newest source that the line admits."""
-        memory = self._folder / "builds" / f"{_digest(replace(request, lines=(line,), constraints=()))}.json"
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            data = json.loads(memory.read_bytes())
-            if 0 <= time.time() - float(data["at"]) <= _FRESH_S:
-                rows: dict[str, Any] = {
-                    key: tuple(value) if isinstance(value, list) else value for key, value in data["build"].items()
-                }
-                return SourceBuild(**rows)
-        from seatrial.images.resolve.sdist import read_source  # its HTTP client is seldom needed
+    def source(self, line: str, request: ResolveRequest) -> SourceTexts | None:
+        """Return a remembered source, or let a program that can be stopped read it; none of an index with a login.
 
-        limit_s = min(self._limit_s / 3, self._left_s())
-        source = read_source(Requirement(line), request.python, request.sources, request.authorities, limit_s)
-        if source is None:
-            return None
-        found = read_build(name, line, source.names, source.texts)
-        _write(memory, {"build": asdict(found)})
-        return found
+        A server that sends one byte after the other would keep an HTTP client of this process for ever.
+        """
+        sources = tuple(each for each in request.sources if each.kind == "index" and "@" not in each.url)
+        memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources))}"
+        if (known := self._remembered(memory, _texts, _FRESH_S)) is not None:
+            return known
+        for index in sources if memory not in self._unread else ():
+            question = json.dumps([line, request.python, index.url])
+            with tempfile.TemporaryDirectory(prefix="seatrial-source-") as scratch:
+                argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
+                limit_s = self._left_s() / 3  # however many there are, uv gets some of the time
+                with suppress(SeatrialError, OSError, ValueError, TypeError):
+                    ended = command.run(argv, timeout_s=limit_s, input=question, env=env, cwd=Path(scratch))
+                    found = _texts(json.loads(ended.stdout))
+                    self._remember(memory, asdict(found))
+                    return found
+        self._unread.add(memory)
+        return None
 
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
         """Run uv until it ends, again where an index was silent. Raises CommandTimeoutError: the time is up."""
         (folder / "uv.toml").write_text(_configured(request.sources))
-        bounded = [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), _uv(), "pip"]
         python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
-        argv = [*bounded, *argv, *python, "--python-platform", _PLATFORM, "--config-file", "uv.toml", "--quiet"]
+        argv = [*_bounded(_uv(), "pip", *argv), *python, "--python-platform", _PLATFORM]
+        argv += ["--config-file", "uv.toml", "--quiet"]
         silence_s = _SILENCE_S
         while True:
             env = self._environment(request, folder, silence_s)
@@ -316,10 +258,8 @@ class UvResolver:
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
-                from_source = (*answer.from_source, *excluded)
-                return replace(
-                    answer, from_source=from_source, lacking=(*answer.lacking, *filter(None, excluded.values()))
-                )
+                lacking = (*answer.lacking, *filter(None, excluded.values()))
+                return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking)
             if not isinstance(answer, str):
                 return answer
             name = canonicalize_name(Requirement(answer).name)
@@ -343,12 +283,7 @@ class UvResolver:
             (folder / "requirements.in").write_text("\n".join([*request.lines, ""]))
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
-            (folder / "links").mkdir()
-            digests = _write_links(folder / "links", request.links)
-            for name, version in stand_ins.items():
-                file, data = empty_wheel(name, version)
-                (folder / "links" / file).write_bytes(data)
-                digests[hashlib.sha256(data).hexdigest()] = None
+            digests = write_links(folder / "links", request.links, stand_ins)
             if request.preferred:
                 rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
                 (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
@@ -458,16 +393,6 @@ def _shown(request: ResolveRequest) -> str:
     return request.sources[0].shown if request.sources else "the folder of wheels"
 
 
-def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str | None]:
-    """Write the metadata of these wheels for uv; return the digests of what it reads → those of the wheels."""
-    digests: dict[str, str | None] = {}
-    for path in wheels:
-        data = metadata_wheel(path) or b""  # nothing: uv then names the wheel, and gives up
-        (folder / path.name).write_bytes(data)
-        digests[hashlib.sha256(data).hexdigest()] = digest_of_wheel(path)
-    return digests
-
-
 def _read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
     """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file.
 
@@ -506,18 +431,17 @@ def _digest(request: ResolveRequest) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _remembered(file: Path, fresh_s: float) -> Lock | None:
-    try:
-        data = json.loads(file.read_bytes())
-        if not 0 <= time.time() - float(data["at"]) <= fresh_s:
-            return None
-        rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
-        return Lock(tuple(rows), tuple(map(str, data["from_source"])), tuple(map(str, data["lacking"])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+def _lock(data: Any) -> Lock:
+    """Read what a lock was remembered as."""
+    rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
+    return Lock(tuple(rows), tuple(map(str, data["from_source"])), tuple(map(str, data["lacking"])))
 
 
-def _write(file: Path, found: Mapping[str, Any]) -> None:
-    with suppress(DiskError):  # it is found out again
-        make_folder(file.parent)
-        write_atomically(file, json.dumps({"at": time.time(), **found}).encode(), 0o600)
+def _texts(data: Any) -> SourceTexts:
+    """Read what a source was written as."""
+    return SourceTexts(tuple(map(str, data["names"])), {str(name): str(text) for name, text in data["texts"].items()})
+
+
+def _bounded(*argv: str) -> list[str]:
+    """Return the command that runs these arguments with bounds on memory and files."""
+    return [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), *argv]

@@ -9,12 +9,13 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs
-from seatrial.images.resolve.uv import Lock, PackageResolver, ResolveRequest
+from seatrial.images.resolve.answers import Lock, ResolveRequest
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
 from seatrial.system.project_files import is_there
 
 
-def wrong_package(resolver: PackageResolver, request: ResolveRequest, lock: Lock, needs: Needs) -> str | None:
+def wrong_package(resolver: UvResolver, request: ResolveRequest, lock: Lock, needs: Needs) -> str | None:
     """Return the name of a guess whose wheel has no module of the name that is imported; None without one."""
     modules = {canonicalize_name(each): each for each in needs.imports}
     for package in (each for each in lock.packages if each.name in needs.guessed and each.name in modules):
@@ -26,7 +27,7 @@ def wrong_package(resolver: PackageResolver, request: ResolveRequest, lock: Lock
     return None
 
 
-def refuse_unstartable(resolver: PackageResolver, request: ResolveRequest, lock: Lock, job: Job) -> None:
+def refuse_unstartable(resolver: UvResolver, request: ResolveRequest, lock: Lock, job: Job) -> None:
     """Raise ConfigError for ``-m PACKAGE`` whose release has nothing there that Python starts."""
     name = job.target.value
     top, path = name.partition(".")[0], name.replace(".", "/")

@@ -6,11 +6,14 @@ with the metadata alone.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
 import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from seatrial.images.sources import digest_of_wheel
 from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.files import ArchiveFile
 
@@ -18,7 +21,22 @@ from seatrial.system.files import ArchiveFile
 _MOST_BYTES = 1 << 20
 
 
-def metadata_wheel(path: Path) -> bytes | None:
+def write_links(folder: Path, wheels: Iterable[Path], stand_ins: Mapping[str, str]) -> dict[str, str | None]:
+    """Make a folder of wheels for uv; return the digests of what it reads → those of the wheels, None for a stand-in.
+
+    Args:
+        stand_ins: name → version of packages that get an empty wheel.
+    """
+    folder.mkdir()
+    found = [(path.name, _metadata_wheel(path) or b"", digest_of_wheel(path)) for path in wheels]  # uv names one of b""
+    digests: dict[str, str | None] = {}
+    for name, data, digest in (*found, *((*_empty_wheel(*each), None) for each in stand_ins.items())):
+        (folder / name).write_bytes(data)
+        digests[hashlib.sha256(data).hexdigest()] = digest
+    return digests
+
+
+def _metadata_wheel(path: Path) -> bytes | None:
     """Return a wheel of the same metadata that no other wheel is turned into; None if it cannot be read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -33,7 +51,7 @@ def metadata_wheel(path: Path) -> bytes | None:
     return _wheel(entry.filename.partition("/")[0], metadata, path.name)
 
 
-def empty_wheel(name: str, version: str) -> tuple[str, bytes]:
+def _empty_wheel(name: str, version: str) -> tuple[str, bytes]:
     """Return the file name and content of a wheel for every machine, with neither code nor requirements."""
     stem = f"{name.replace('-', '_')}-{version}"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()

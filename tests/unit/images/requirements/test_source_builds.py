@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from image_plans import Planned, planned
+from image_plans import SCRIPT, Planned, planned
+from seatrial.images.plan import plan_packages
+from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.machine import parse_target
+from seatrial.stack.machine import TargetMachine, parse_target
 
 
 def on_gpu(project: Path, requirements: str, gpu: str = "H100") -> Planned:
@@ -64,6 +67,35 @@ def test_known_source_is_compiled_with_torch_in_sight(tmp_path: Path, line: str)
     dockerfile = on_gpu(tmp_path, f"torch\n{line}\n").image.dockerfile or ""
     assert "-devel-" in dockerfile and "FORCE_CUDA=1" in dockerfile
     assert "--no-build-isolation -w /tmp/built" in dockerfile
+
+
+def test_list_with_hashes_leaves_its_sources_to_pip(tmp_path: Path) -> None:
+    lines = [f"{each} --hash=sha256:{'a' * 64}" for each in ("torch==2.8.0", "flash-attn==2.8.3", "kenlm==0.3.0")]
+    dockerfile = on_gpu(tmp_path, "\n".join(lines)).image.dockerfile or ""
+    assert "pip wheel" not in dockerfile and "-devel-" in dockerfile and " cmake" in dockerfile
+
+
+def test_source_is_compiled_for_all_gpus_of_its_torch_where_the_machine_is_unknown(tmp_path: Path) -> None:
+    files = {"requirements.txt": "torch==2.8.0\nflash-attn==2.8.3\n"}
+    made = planned(tmp_path, files, ScriptFacts(), cpu_only=False, machine=TargetMachine())
+    [gpus] = re.findall("TORCH_CUDA_ARCH_LIST='(.*?)'", made.image.dockerfile or "")
+    assert {"8.0", "9.0"} < set(gpus.split(";"))
+
+
+def test_index_of_a_list_serves_its_sources_too(tmp_path: Path) -> None:
+    lines = "--extra-index-url https://index.example/simple\ntorch==2.8.0\nflash-attn==2.8.3\n"
+    [wheel] = re.findall("pip wheel .*", on_gpu(tmp_path, lines).image.dockerfile or "")
+    assert "--extra-index-url https://index.example/simple" in wheel
+
+
+def test_own_base_and_a_virtual_environment_get_the_wheels_of_their_torch(tmp_path: Path) -> None:
+    page = "https://data.pyg.org/whl/torch-2.8.0"
+    files = {"requirements.txt": f"-f {page}+cu126.html\ntorch==2.8.0\ntorch-scatter\n"}
+    made = planned(tmp_path, files, ScriptFacts(), base="python:3.12-slim-bookworm")
+    assert page in made.image.context_texts["packages/requirements.txt"]
+    job = Job(project=tmp_path, target=SCRIPT)
+    options = plan_packages(job, script=ScriptFacts(), cpu_only=True, python="3.12").requirements.options
+    assert any(page in each for each in options)
 
 
 def test_git_repository_in_cxx_gets_a_compiler_and_cmake(tmp_path: Path) -> None:

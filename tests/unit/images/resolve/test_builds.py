@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -75,3 +76,38 @@ def test_source_that_cannot_be_read_is_taken_for_one_that_compiles(plan: Planner
     index.source("fast", "1.0", {})
     index.archives["fast-1.0.tar.gz"] = archive
     assert "build-essential" in (plan("fast==1.0\n").dockerfile or "")
+
+
+def test_source_that_comes_byte_by_byte_ends_with_the_time_of_the_plan(plan: Planner, index: Index) -> None:
+    index.source("fast", "1.0", {})
+    index.trickles = True
+    plan.limit_s, began = 6.0, time.monotonic()
+    plan("fast==1.0\n")
+    assert time.monotonic() - began < 12
+    assert "the source was not read" in plan.made.reason("from source")
+
+
+def test_own_base_names_what_its_pip_builds(plan: Planner, index: Index) -> None:
+    index.source("fast", "1.0", {})
+    plan("fast\n", base="python:3.11-slim-bookworm")
+    assert plan.chosen("from source") == ["fast"]
+
+
+def test_no_more_than_some_sources_are_read_and_all_are_named(plan: Planner, index: Index) -> None:
+    names = [f"fast{number}" for number in range(22)]
+    for each in names:
+        index.source(each, "1.0", {"setup.py": "", "pyproject.toml": MODERN})
+    plan("\n".join(f"{each}==1.0" for each in names))
+    assert plan.chosen("from source")[0].count("==") == 22
+    assert sum(path.endswith(".tar.gz") for path in index.requested) == 20
+
+
+def test_login_of_an_index_with_sources_stays_out_of_the_plan_and_of_files(plan: Planner, index: Index) -> None:
+    index.source("fast", "1.0", {})
+    index.login = "me:lazuli"
+    plan.environ["PIP_INDEX_URL"] = index.with_login(index.login)
+    image = plan("fast==1.0\n")
+    assert "the source was not read" in plan.made.reason("from source")
+    assert "lazuli" not in image.model_dump_json() + str(plan.made.choices)
+    kept = [file for file in (plan.project / "cache").rglob("*") if file.is_file() and b"lazuli" in file.read_bytes()]
+    assert kept == []

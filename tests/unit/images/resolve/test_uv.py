@@ -11,7 +11,8 @@ import pytest
 
 from image_plans import planned, write_files
 from package_indexes import Index, serving
-from seatrial.images.resolve.uv import Lock, ResolveRequest, Unreachable, UvResolver
+from seatrial.images.resolve.answers import Lock, ResolveRequest, Unreachable
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.sources import PackageSource
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
@@ -86,3 +87,12 @@ def test_login_that_is_refused_is_unknown_not_missing(tmp_path: Path, index: Ind
     request = ResolveRequest(("plain",), "3.11", (PackageSource(index.with_login("me:wrong")),))
     answer = UvResolver(tmp_path, Host({})).resolve(request)
     assert isinstance(answer, Unreachable) and "asks for a login" in answer.reason and "wrong" not in answer.reason
+
+
+def test_package_with_timeout_in_its_name_is_requested_once(tmp_path: Path, index: Index) -> None:
+    index.has("async-timeout", "async_timeout-1.0-py3-none-any.whl")
+    index.broken = (b"{", "application/vnd.pypi.simple.v1+json")
+    answer = UvResolver(tmp_path, Host({})).resolve(
+        ResolveRequest(("async-timeout",), "3.11", (PackageSource(index.url),))
+    )
+    assert isinstance(answer, Unreachable) and "cannot be read" in answer.reason and len(index.requested) == 1

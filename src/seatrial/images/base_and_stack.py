@@ -1,0 +1,121 @@
+"""Choose an image's base and frameworks together: the base has one Python, and the frameworks may need a base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from packaging.version import Version
+
+from seatrial.errors import ConfigError, GpuContractError
+from seatrial.images.base import (
+    DEFAULT_BASE,
+    Base,
+    cuda_base,
+    needed_flavour,
+    no_cuda_base,
+    python_of_image,
+    slim_base,
+    ubuntu_pythons,
+)
+from seatrial.images.requirements.on_framework_image import kept_packages
+from seatrial.images.requirements.pip_format import Needs, canonical_name
+from seatrial.images.requirements.source_builds import own_page
+from seatrial.images.resolve.framework import Resolved, resolve_frameworks
+from seatrial.images.sources import has_own_sources
+from seatrial.job.model import Flavour, Job
+from seatrial.stack.machine import TargetMachine
+from seatrial.stack.resolve import PYTHONS, Stack
+
+
+def frameworks(job: Job, needs: Needs, machine: TargetMachine | None, **how: Any) -> Resolved:
+    """Resolve the frameworks with the job's own sources; ``how``: the Python, and those that are barred."""
+    own, mirror = has_own_sources(job.image), job.image.torch_index
+    found = resolve_frameworks(needs, frozenset(needs.imports), machine=machine, own_sources=own, mirror=mirror, **how)
+    if own or found.requirements.hashed:
+        return found
+    lines, sms = found.requirements.lines, machine.capabilities if machine else ()
+    pages = {canonical_name(line) or line: page for line in lines if (page := own_page(line, found.stack, sms))}
+    return replace(found, pages=pages)
+
+
+def base_and_stack(
+    job: Job, needs: Needs, machine: TargetMachine | None, barred: Mapping[str, str]
+) -> tuple[Base, Resolved]:
+    """Choose base image and stack together: the base has one Python, and the stack may need a base."""
+
+    def resolved_on(python: str | None) -> Resolved:
+        return frameworks(job, needs, machine, python=python, barred=barred)
+
+    if needs.image is not None:
+        if (why := barred.get(needs.image.python or "")) is not None:
+            message = f"{why}, and {needs.image.image} has Python {needs.image.python}"
+            raise ConfigError(
+                message, run=f"change that in {needs.source}, or name an image that has them: --image IMAGE"
+            )
+        resolved = resolved_on(needs.image.python)
+        stack = replace(resolved.stack, wheel=resolved.stack.wheel or needs.image.wheel, of_the_base=True)
+        base, *choices = needs.image_choices
+        own = (each for each in resolved.choices if each.what != "python")
+        resolved = replace(
+            resolved, stack=stack, choices=(*choices, *(own if needs.image.python else resolved.choices))
+        )
+        return Base(needs.image.image, None, (), base, kept_packages(needs.image)), resolved
+    if job.image.base != DEFAULT_BASE:
+        resolved = resolved_on(python_of_image(job.image.base))
+        return slim_base(resolved.stack, job.image, ""), resolved
+    flavour, reason = needed_flavour(job.image, job.project, needs)
+    if flavour is None or machine is None:
+        resolved = _on_some_python(
+            resolved_on, [each for each in PYTHONS if each not in barred and needs.python.contains(f"{each}.99")]
+        )
+        if machine is None:
+            reason = "small; no GPU in this run"
+        flavour, why = _flavour_of(resolved.stack)
+        if flavour is None:
+            return slim_base(resolved.stack, job.image, reason), resolved
+        reason = why
+    return _cuda_base(resolved_on, flavour, reason, nvcc=needs.nvcc is not None)
+
+
+def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
+    """Resolve for the first framework's Python, or else for the newest that all frameworks have.
+
+    Raises ConfigError, GpuContractError: there is none.
+    """
+    try:
+        return resolved_on(None)
+    except (ConfigError, GpuContractError) as error:
+        for python in sorted(pythons, key=Version, reverse=True):
+            with suppress(ConfigError, GpuContractError):
+                return resolved_on(python)
+        raise error
+
+
+def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
+    """Return the base's flavour that the stack itself needs, and the reason."""
+    if stack.wheel is not None and stack.wheel.system_cuda and not stack.cpu:
+        return "cudnn-runtime", f"{stack.wheel.name} does not include CUDA"
+    if stack.forward_compat:
+        return "base", "the driver is older than the CUDA version: this base has NVIDIA's cuda-compat"
+    return None, ""
+
+
+def _cuda_base(
+    resolved_on: Callable[[str | None], Resolved], flavour: Flavour, reason: str, *, nvcc: bool
+) -> tuple[Base, Resolved]:
+    """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on."""
+    failed: Exception | None = None
+    for ubuntu, python in ubuntu_pythons().items():
+        try:
+            resolved = resolved_on(python)
+        except (ConfigError, GpuContractError) as error:
+            failed = failed or error
+            continue
+        if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=nvcc):
+            return base, resolved
+        failed = failed or no_cuda_base(resolved.stack, flavour)
+    assert failed is not None
+    raise failed

@@ -1,0 +1,103 @@
+"""Questions to a resolver of packages, and its answers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from seatrial.images.sources import PackageSource
+
+
+@dataclass(frozen=True)
+class ResolveRequest:
+    """Hold a question to the resolver.
+
+    Attributes:
+        lines, constraints: requirements without options, URLs and hashes.
+        python: ``3.11``.
+        dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
+        excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
+        elsewhere: names with wheels at an address of their own, which count as built from source.
+        links: wheels that the build gets as well.
+        authorities: PEM bundle in place of the system's; None for the system's.
+    """
+
+    lines: tuple[str, ...]
+    python: str
+    sources: tuple[PackageSource, ...]
+    constraints: tuple[str, ...] = ()
+    prereleases: bool = False
+    dependencies: bool = True
+    lowest: bool = False
+    excluded: tuple[str, ...] = ()
+    preferred: tuple[tuple[str, str], ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    links: tuple[Path, ...] = ()
+    authorities: Path | None = None
+
+
+@dataclass(frozen=True)
+class LockedPackage:
+    """Hold one package of a lock; ``size_bytes`` is None if the index does not give it."""
+
+    name: str
+    version: str
+    sha256: tuple[str, ...] = ()
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Hold versions that fit together.
+
+    Attributes:
+        from_source: names of packages without a wheel, which pip builds. lacking: each as a requirement.
+    """
+
+    packages: tuple[LockedPackage, ...]
+    from_source: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unsatisfiable:
+    """Hold the resolver's reason why no versions fit together.
+
+    Attributes:
+        no_package, no_version: name of a package that no index has at all, or not in a requested version.
+    """
+
+    cause: str
+    no_package: str | None = None
+    no_version: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the package that no index has, at all or in a version; "" without one."""
+        return canonicalize_name(self.no_package or self.no_version or "")
+
+    @property
+    def named(self) -> set[str]:
+        """Return the words of the explanation that may be names of packages."""
+        return set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", self.cause)))
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """Hold the reason why nothing is known."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SourceTexts:
+    """Hold a source's paths below its first folder, and the texts of the files that decide how it is built."""
+
+    names: tuple[str, ...]
+    texts: dict[str, str]
+
+
+Answer = Lock | Unsatisfiable | Unreachable
