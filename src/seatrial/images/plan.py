@@ -183,9 +183,9 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
 def _as_the_code_needs(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
-    """Choose packages, with a framework of the code's age if there is one for this machine.
+    """Choose packages, with a framework as old as the code if this machine supports one.
 
-    A bound of the code that fits nothing is left out, and the others are kept.
+    Bounds of the code that no release satisfies are dropped; the others stay.
     """
 
     def chosen(bounds: Iterable[tuple[str, str]], held: Needs = needs) -> tuple[Base, Resolved, Checked, Needs]:

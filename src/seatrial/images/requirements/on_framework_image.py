@@ -74,7 +74,9 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
     for line in found.lines:
         name, requirement = _name(line), parsed(line)
         has = _releases(name, image)
-        if requirement is None or has is None or (requirement.url and name in image.bounds):  # a fork of theirs
+        if (
+            requirement is None or has is None or (requirement.url and name in image.bounds)
+        ):  # the project's fork of the framework
             lines.append(line)
             continue
         fits = not (requirement.specifier or requirement.url) or _overlap(requirement, has)

@@ -30,7 +30,7 @@ _URL = re.compile(r"^(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://")
 _LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
 #: ``torch>=2.0.1+cu118``, as pip below 24.1 took it: a build can be named, and not be a bound.
 _LOCAL_BOUND = re.compile(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$))")
-#: ``numpy==1.25.2+computecanada``: a build of a cluster or a distribution, which a line without the label admits too.
+#: ``numpy==1.25.2+computecanada``: the label names a cluster's or a distribution's build, which no index has.
 _LABEL = re.compile(r"(==\s*\d[\w.]*)(?:\+(?!cpu|cu\d|cuda|rocm|pt\d)[\w.]+|-unsupported)(?=\s*(?:[,;#)]|$))")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
@@ -142,7 +142,7 @@ class _Reader:
             self._option(line, place, path, into)
         elif (extras := self._extras_of_itself(line, path)) is not None:
             self.itself += ["", *extras]
-        elif index := _INDEX_OF_A_LINE.fullmatch(line):  # which pip takes on a command line alone
+        elif index := _INDEX_OF_A_LINE.fullmatch(line):  # pip accepts it only on its command line
             self._option(f"--extra-index-url {index[2]}", place, path, into)
             self.take(index[1], number, path, into)
         elif not self._is_of_the_project(line, path):
@@ -161,7 +161,9 @@ class _Reader:
                 raise ConfigError(f"{place}: {value} does not exist", run=f"ls {as_typed(included.parent)}")
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
-            elsewhere = value.startswith("file:///") and Path(value).name == self.root.name  # where the author has it
+            elsewhere = (
+                value.startswith("file:///") and Path(value).name == self.root.name
+            )  # the project's folder on the author's machine
             if (extras := [] if elsewhere else self._extras_of_itself(value, path)) is not None:
                 self.itself += ["", *extras]
             elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
@@ -362,13 +364,13 @@ class Needs:
     Attributes:
         source: the file they are from, as it is called in sentences.
         imports: top-level names that the target imports, by which frameworks are chosen. unused: frameworks that
-            nothing in its code needs, since another computes.
+            the code does not import, because it uses another framework.
         warnings: what is imported and will not be installed, or is installed on a guess.
         absent: warning → (module, its package) of those that a dependency may bring after all.
         guessed: canonical names of packages that nothing but an import's name stands for.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself. nvcc: what runs nvcc in the run itself, or None.
-        compiled: a requirement for whose installation pip runs nvcc, or None.
+        compiled: a requirement that pip compiles with nvcc, or None.
         image: the base if it is a framework image. image_choices: the plan's lines about it.
     """
 

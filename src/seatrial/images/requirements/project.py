@@ -140,7 +140,7 @@ def project_needs(
 
 
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
-    """Return TensorFlow and JAX, as far as the code imports another framework and nothing of them."""
+    """Return TensorFlow and JAX if the code imports another framework and not them."""
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
     return tuple(each for each in ("tensorflow", "jax") if script.framework and each not in used)
 

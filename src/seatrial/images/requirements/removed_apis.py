@@ -27,9 +27,9 @@ _FIRST_WITH_OWN_KERAS = "2.6"
 
 
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[str, ...]:
-    """Refuse code that the chosen framework, or the newest of a package, no longer supports. Raises ConfigError.
+    """Refuse code that the chosen framework or a package's newest release no longer supports. Raises ConfigError.
 
-    Returns warnings of uses of Keras, which may never run.
+    Returns warnings about removed names of Keras on lines that may not run.
     """
     warnings = _of_keras_2_11(script, resolved)
     for name, row in table("import_names")["removed_from_packages"].items():
@@ -56,7 +56,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         if address and _REVISION.search(address):
             continue
         error = ConfigError(
-            f"{_shown(place, name)}, which {found.package} {found.since} and later lack",
+            f"{_shown(place, name)}, which {found.package} {found.since} removed",
             run=f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.source}",
         )
         if found.package != "tensorflow" or " " not in place:
@@ -75,11 +75,11 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
 
 
 def _of_keras_2_11(script: ScriptFacts, resolved: Resolved) -> list[str]:
-    """Return a warning of ``SGD(decay=…)``, which Keras 2.11 to 2.15 refuse, and 3 ignores."""
+    """Return a warning for each ``SGD(decay=…)``: Keras 2.11 to 2.15 raise an error, Keras 3 ignores the argument."""
     places = [where for name, where in script.modules.items() if name.endswith("keras.optimizers.decay")]
     version = _tensorflow(resolved)
     refuses = version is not None and _reaches(version, "2.11") and not _reaches(version, "2.16")
-    way = f"ends in an error with tensorflow {version}: take the optimizer from tf.keras.optimizers.legacy"
+    way = f"fails with tensorflow {version}; use the optimizer of tf.keras.optimizers.legacy"
     return [f"{place} {way}" for place in places if refuses]
 
 
@@ -105,22 +105,22 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
                 yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 
 
-#: A tag or a commit: that release may have what the newest lacks.
+#: A tag or a commit; that revision may still have the name.
 _REVISION = re.compile(r"(?:\.git|/[\w.-]+)@[\w./-]+")
 
 
 def _address_of(package: str, found: Requirements) -> str | None:
-    """Return the line that takes a package from an address, or None."""
+    """Return the requirement that installs a package from an address, or None."""
     lines = (line for line in found.lines if (each := parsed(line)) is None or each.url)
     return next((line for line in lines if re.search(rf"\b{package}\b", line)), None)
 
 
 def _shown(where: str, name: str) -> str:
-    return where if " " in where else f"{where} imports {name}"  # a line, or an import
+    return where if " " in where else f"{where} imports {name}"  # the place is a line of code or an import
 
 
 def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str]]:
-    """Yield (``torch<2.6``, why) for each release that the project leaves open and that its code is too old for."""
+    """Yield (``torch<2.6``, reason) for each open package whose newer releases do not support the code."""
     names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
     keras = ((name, first, _shown(where, module)) for name, first, where, module in _old_keras(script))
     for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
@@ -138,16 +138,18 @@ def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str
     lines = needs.requirements.lines
     fitting = min(((Version(most), most, line) for line in lines if (most := newest_torch(line))), default=None)
     if fitting is not None and "torch" not in names and _reaches(TORCH_VERSION, fitting[1]):
-        yield f"torch<{fitting[1]}", f"the newest that {fitting[2]} is known to fit"
+        yield f"torch<{fitting[1]}", f"the newest release with wheels of {fitting[2]}"
 
 
 def transformers_for_torch(needs: Needs) -> Iterator[Needs]:
-    """Yield the needs with the extra by which transformers names its torch: a release that is too new ignores torch."""
+    """Yield the needs with ``transformers[torch]``, so that uv selects one that supports the listed torch."""
     operators = {part.operator for each in needs.requirements.of("torch") for part in each.specifier}
     for place, line in enumerate(needs.requirements.lines):
         if re.fullmatch(r"transformers(?:\s*>=[\s\d.]+)?", line) and operators & {"==", "<", "<=", "~="}:
             extra = line.replace("transformers", "transformers[torch]")
-            yield needs.changed(needs.requirements.replaced(place, extra), why=f"{extra}, to fit the torch of the list")
+            yield needs.changed(
+                needs.requirements.replaced(place, extra), why=f"{extra}, so that it matches the listed torch"
+            )
 
 
 def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:

@@ -1,4 +1,4 @@
-"""Find what pip needs to build packages from source, by their own files or a table, and wheels beside the index."""
+"""Find tools and modules that a build from source needs, and indexes of projects with wheels for one torch."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _LANGUAGES = {
 }
 _PROGRAMS = {"cmake": ("cmake",), "swig": ("swig",), "pkg-config": ("pkg-config",), "mesonpy": ("pkg-config",)}
 
-#: setup.py imports them in a function at times; all other modules count where it cannot go on without them.
+#: Modules that count even if setup.py imports them in a function; others count only if setup.py fails without them.
 _ANYWHERE = {"torch", "numpy", "Cython"}
 _NOT_NEEDED = {"setuptools", "pkg_resources", "distutils", "wheel", "pip", "skbuild"}
 
-#: A library of the system, by pkg-config, Meson or a configure script.
+#: Text of a build file that looks for a system library: pkg-config, Meson.
 _OF_THE_SYSTEM = re.compile(r"pkg-?config['\"\s,]|PKG_CONFIG|(?<![.\w])dependency\(\s*'(?!python|numpy|pybind11)")
 
-#: Where the tools and the wheels are while the layer is made.
+#: Folders of build tools and built wheels; the layer keeps neither.
 _TOOLS, BUILT = "/tmp/tools", "/tmp/built"
 
 
@@ -52,8 +52,8 @@ class SourceBuild:
     Attributes:
         line: as pip gets it. tools: Debian packages, besides a compiler. modules: packages that it imports while it is
             built, from around it instead of an environment of its own; () if what it declares is enough.
-        compiles: it is more than Python. libraries: it looks for libraries of the system.
-        assigned: variables that it reads. read: this is from its source or a table, not a guess.
+        compiles: it has code to compile. libraries: it needs system libraries.
+        assigned: environment variables for the build. read: this is from its source or a table, not a guess.
     """
 
     name: str
@@ -75,12 +75,12 @@ class SourceBuild:
 
     @property
     def in_sight(self) -> bool:
-        """Return True if the packages of the image have to be visible to the build."""
+        """Return True if the build needs the image's packages. (Also: rename `in_sight` to `needs_image_packages`.)"""
         return bool(self.modules) or self.legacy
 
 
 def known_build(line: str) -> SourceBuild | None:
-    """Return what the table has about a package or a git repository; None if it has nothing."""
+    """Look up a package or a git repository in the table; None if it has no row."""
     requirement = parsed(line)
     address = (requirement.url if requirement else line) or ""
     repository = re.search(r"/([\w.-]+?)(?:\.git)?/?(?:[@#?]|$)", address.partition("://")[2])
@@ -100,7 +100,7 @@ def known_build(line: str) -> SourceBuild | None:
 
 
 def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, str]) -> SourceBuild:
-    """Return what a source's own files show, and the table of headers."""
+    """Read the needs of a build from its source files and the table of headers."""
     paths = [PurePosixPath(each) for each in names]
     ends = {each.suffix for each in paths} & {*_LANGUAGES}
     setup, project, meson = (texts.get(each, "") for each in ("setup.py", "pyproject.toml", "meson.build"))
@@ -109,9 +109,9 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
     headers = table("source_builds")["headers"].get(name, "").split()
     needed = _imported(setup, {each.parts[0].removesuffix(".py") for each in paths if each.parts})
     packages = {canonical_name(each) for each in declared or ()}
-    known = packages_of_imports(needed, ()).known.values()  # a guess would install whatever has the name
+    known = packages_of_imports(needed, ()).known.values()  # a guessed name may be another project
     lines = [each for each in known if canonical_name(each) not in packages]
-    if "torch" in needed:  # the one that it declares would be another build
+    if "torch" in needed:  # its declared torch would be another build
         lines = [*{*lines, "torch"}, *(each for each in declared or () if canonical_name(each) != "torch")]
     listed = known_build(line)
     return SourceBuild(
@@ -135,7 +135,7 @@ def _programs(words: str) -> Iterator[str]:
 
 
 def _declared(project: str) -> list[str] | None:
-    """Return the requirements of ``[build-system]``; None without one: the source is from before it."""
+    """Return the requirements of ``[build-system]``; None for an older source without the table."""
     try:
         system = parse_toml(project, Path("pyproject.toml")).get("build-system")
     except ConfigError:
@@ -152,7 +152,7 @@ def _is_requirement(text: str) -> bool:
 
 
 def _imported(setup: str, own: Collection[str]) -> set[str]:
-    """Return the modules of others without which setup.py ends, or builds less."""
+    """Return the third-party modules that setup.py needs to run and to build all extensions."""
     try:
         tree = parse_source(setup.encode(), "setup.py")
     except UnreadableSourceError:
@@ -174,9 +174,9 @@ def wheel_commands(
     sms: tuple[str, ...],
     installed: Collection[str | None],
 ) -> Iterator[str]:
-    """Yield shell commands that leave wheels of these packages in BUILT, built with the image's packages in sight.
+    """Yield shell commands that build wheels of these packages into BUILT, against the image's packages.
 
-    Sources from before ``[build-system]`` were written for the setuptools of their day.
+    Sources without ``[build-system]`` get a setuptools as old as they are.
     """
     own = {*installed, "torch", "setuptools", "wheel"}
     torch = Version(stack.wheel.version) if stack.wheel and stack.wheel.framework == "torch" else None
@@ -202,7 +202,7 @@ def wheel_commands(
 
 
 def own_page(line: str, stack: Stack, sms: Collection[str]) -> str | None:
-    """Return the address with a package's wheels for this build of torch; None if no table has one."""
+    """Return the address of a package's wheels for this build of torch; None if the table has none."""
     if stack.wheel is None or stack.wheel.framework != "torch" or (wanted := _named(line)) is None:
         return None
     release, newest = ".".join(stack.wheel.version.split(".")[:2]), _newest(wanted.specifier)
@@ -217,19 +217,19 @@ def own_page(line: str, stack: Stack, sms: Collection[str]) -> str | None:
 
 
 def newest_torch(line: str) -> str | None:
-    """Return ``2.5`` for a package that is known to fit torch 2.4 and no later one; None if any may do."""
+    """Return ``2.5`` for a package with wheels up to torch 2.4; None for a package without a known limit."""
     wanted = _named(line)
     most = max((Version(row["torch"][1]) for row in _rows(wanted)), default=None) if wanted else None
     return f"{most.major}.{most.minor + 1}" if most else None
 
 
 def has_own_pages(line: str) -> bool:
-    """Return True for a package with wheels at an address of its own, whose local versions are builds for one torch."""
+    """Return True for a package whose project publishes wheels for each torch at its own address."""
     return (wanted := _named(line)) is not None and bool(_rows(wanted))
 
 
 def companions(found: Requirements) -> list[str]:
-    """Return what listed packages import and do not declare; nothing in place of the other build of mmcv."""
+    """Return undeclared dependencies of listed packages; never both builds of mmcv."""
     have = {canonical_name(line) for line in found.lines}
     rows = (row for row in table("source_builds")["companions"] if row["of"] in have)
     fitting = (row for row in rows for each in found.of(row["of"]) if _is_about(row, each))
@@ -242,7 +242,7 @@ def _named(line: str) -> Requirement | None:
 
 
 def _rows(wanted: Requirement) -> list[dict[str, Any]]:
-    """Return the table's rows of a package that are about the newest release that the requirement admits."""
+    """Return the package's rows of the table for the newest release that the requirement admits."""
     name = canonicalize_name(wanted.name)
     return [
         row for row in table("source_builds")["pages"] if name in row["packages"].split() and _is_about(row, wanted)
@@ -254,7 +254,7 @@ def _is_about(row: Mapping[str, Any], wanted: Requirement) -> bool:
 
 
 def _newest(specifier: SpecifierSet) -> Version:
-    """Return about the newest release that a specifier admits: 99 without an upper bound, 1.99 for ``<2``."""
+    """Estimate the newest release that a specifier admits: 99 without an upper bound, 1.99 for ``<2``."""
     named = {Version(each.version.removesuffix(".*")) for each in specifier}
     below = {
         Version(f"{each.major}.{each.minor - 1}.99" if each.minor else f"{each.major - 1}.99")

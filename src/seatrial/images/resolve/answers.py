@@ -20,7 +20,7 @@ class ResolveRequest:
         python: ``3.11``.
         dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
-        elsewhere: names with wheels at an address of their own, which count as built from source.
+        elsewhere: packages with wheels at another address; they count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
     """
@@ -51,7 +51,7 @@ class LockedPackage:
 
 @dataclass(frozen=True)
 class Lock:
-    """Hold versions that fit together.
+    """Hold versions that resolve together.
 
     Attributes:
         from_source: names of packages without a wheel, which pip builds. lacking: each as a requirement.

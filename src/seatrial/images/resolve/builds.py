@@ -1,4 +1,4 @@
-"""Decide about packages without a wheel: which are built, with what, and which are a system's own and left out."""
+"""Select the packages that pip builds from source, and leave out unused ones that need system libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNBUILDABLE = {
     "torch": "a toolchain for CUDA",
 }
 
-#: Sources that are read for one plan.
+#: Most sources that one plan reads.
 _MOST_READ = 20
 
 
@@ -39,7 +39,7 @@ def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[s
         if name in _UNBUILDABLE and name in bounded:
             older = sorted(bounded[each].replace("==", ">=") for each in {*_UNBUILDABLE, "numpy"} & built)
             raise ConfigError(
-                f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another in question",
+                f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another candidate",
                 cause=f"compiling it needs {_UNBUILDABLE[name]}",
                 run=written(older, needs.source.replace("the imports", "requirements.txt"), needs),
             )
@@ -83,7 +83,7 @@ def _is_source(line: str) -> bool:
 
 
 def with_builds(needs: Needs, builds: Collection[SourceBuild], *, gpus: bool) -> Needs:
-    """Note what compiles CUDA code, and leave out what is built against a system's libraries and not imported."""
+    """Record which package compiles CUDA code; leave out unused packages that need system libraries."""
     known = packages_of_imports(needs.imports, ())
     imported = {canonical_name(each) for each in (*known.known.values(), *known.guessed.values())}
     idle = [each.line for each in builds if each.libraries and each.name not in imported]
@@ -92,21 +92,21 @@ def with_builds(needs: Needs, builds: Collection[SourceBuild], *, gpus: bool) ->
         note = (
             f"{', '.join(left)} ({needs.source}) {'is' if len(left) == 1 else 'are'} left out: the package index has "
         )
-        note += "no wheel, the source needs libraries of a system, and nothing imports it"
+        note += "no wheel, the source needs system libraries, and the code does not import it"
         needs = needs.with_lines((line for line in needs.requirements.lines if line not in left), warning=note)
     cuda = next((each.line for each in builds if each.cuda and each.line not in left), None) if gpus else None
     return replace(needs, compiled=cuda)
 
 
 def build_choices(builds: Collection[SourceBuild], lock: Lock | None, resolved: Resolved) -> Iterator[Choice]:
-    """Yield the plan's lines about packages that no lock has: built ones, and those with wheels of their own."""
+    """Yield the plan's lines for packages without a lock: packages built from source, and wheels of other indexes."""
     if builds:
         tools = [each for each in debian_packages(builds) if not each.startswith("lib")]
         sight = sorted({tool for each in builds for tool in each.modules if tool in ("torch", "numpy", "Cython")})
         reason = "the index has no wheel of them: pip builds them"
-        reason += f" with {', '.join(tools)} in a stage of its own" if tools else ""
+        reason += f" with {', '.join(tools)} in a separate stage" if tools else ""
         reason += " and nvcc" if any(each.cuda for each in builds) and not resolved.stack.cpu else ""
-        reason += f", {' and '.join(sight)} in sight" if sight else ""
+        reason += f", against {' and '.join(sight)}" if sight else ""
         unread = ", ".join(each.name for each in builds if not each.read)
         reason += f"; what {unread} needs besides is unknown, as the source was not read" if unread else ""
         yield Choice(what="from source", value=", ".join(each.requirement for each in builds), reason=reason)
@@ -115,4 +115,6 @@ def build_choices(builds: Collection[SourceBuild], lock: Lock | None, resolved: 
         yield Choice(what="from source", value=", ".join(built), reason=reason)
     for page in dict.fromkeys(resolved.pages.values()):
         names = ", ".join(name for name, address in resolved.pages.items() if address == page)
-        yield Choice(what="wheels", value=names, reason=f"from {page}, as the index has none for {resolved.stack.name}")
+        yield Choice(
+            what="wheels", value=names, reason=f"from {page}, because the index has none for {resolved.stack.name}"
+        )

@@ -114,7 +114,7 @@ class _PackageChoice:
         bounded: canonical name → line of the packages with a version.
         options: Python → base image and frameworks, best first. lacking: Python → pins without a wheel for it.
         further: requirements that lack a wheel for some Python, besides the listed pins.
-        unread: what was not judged since no index answered, as a warning.
+        unread: warnings about packages that no index answered for.
     """
 
     resolver: UvResolver
@@ -234,7 +234,7 @@ class _PackageChoice:
         return None
 
     def _with_most_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
-        """Choose the first Python for which the fewest pins lack a wheel; others count only if the first lacks one."""
+        """Choose the first Python with the fewest missing wheels; try others only if the first lacks one."""
         self.bounded = bounded(self.needs.requirements)
         self.unread, self.lacking = (), {}
         self.options = {resolved.stack.python: (base, resolved)}
@@ -277,7 +277,7 @@ class _PackageChoice:
         return tuple(name for line in lacking if (name := Requirement(line).name) not in resolved.pages)
 
     def _with_wheels(self) -> tuple[Base, Resolved, Checked]:
-        """Resolve for the most promising Python, and for others while one may leave less to be built from source."""
+        """Resolve for the most promising Python, then for others while one may need fewer builds from source."""
         refused: dict[str, str] = {}
         locks: dict[str, Lock] = {}
         at_odds: set[str] = set()
@@ -397,7 +397,7 @@ class _PackageChoice:
                 run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
             )
         if other := elsewhere(name):
-            cause = f"{name} on the index is another project"
+            cause = f"{name} on the index belongs to another project"
             run = written([other], self.needs.source, self.needs)
             raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
         newest = self._newest(request, name)

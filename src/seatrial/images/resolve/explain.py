@@ -23,7 +23,7 @@ _MOST_OPENED = 3
 
 
 def requiring(cause: str) -> set[str]:
-    """Return the packages that, by uv's explanation, require a release that others exclude: ``x==1 depends on y<2``."""
+    """Return the packages that uv's explanation names as dependents: ``x`` of ``x==1 depends on y<2``."""
     return set(map(canonicalize_name, re.findall(r"([A-Za-z][\w.-]*\w)(?:==\S+)? depends? on", cause)))
 
 
@@ -33,7 +33,7 @@ def wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
 
 
 def bounded(found: Requirements) -> dict[str, str]:
-    """Return canonical name → line of the packages with a version, known releases of frameworks left out."""
+    """Map canonical names to lines of packages with a version, except known releases of frameworks."""
     bounded: dict[str, str] = {}
     for line in (*found.constraints, *found.lines):
         requirement = parsed(line)
@@ -50,7 +50,7 @@ def bounded(found: Requirements) -> dict[str, str]:
 
 
 def unchecked(answer: Unreachable, python: str, bounded: Mapping[str, str]) -> tuple[str, ...]:
-    """Warn that nothing was judged; name the first lines that exclude newer releases, which an old Python may need."""
+    """Return the warning that versions were not checked, with the first lines that may need an older Python."""
     lines = [line for line in bounded.values() if re.search(r"[=~]=|<", line.replace(">=", ""))]
     listed = ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
     unknown = f"whether Python {python} has {listed}" if lines else "which releases fit together"

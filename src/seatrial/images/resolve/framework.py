@@ -52,7 +52,7 @@ class Resolved:
         index: package index to look at as well, or None. needed: the requirements name a build that only it has;
             otherwise it is left out where the base image's pip names its own sources.
         stack: of the first framework; without one, just a Python.
-        pages: package → address of its wheels for this build, beside the index.
+        pages: package → address of its wheels for this build, if the index has none.
     """
 
     requirements: Requirements
@@ -96,7 +96,7 @@ def resolve_frameworks(
     feeder: Framework | None = "tensorflow" if computes else None
     for framework in (*(each for each in needed if each != feeder), *([feeder] if feeder else [])):
         why = "the target does not import it" if framework in needs.unused else None
-        why = f"the list names the CPU build, and {computes} computes" if framework == feeder else why
+        why = f"the list names the CPU build, and the code uses {computes}" if framework == feeder else why
         fixed = python or resolved.stack.python or None
         on = None if why or (framework == "jax" and len(needed) > 1 and _is_cpu_jax(found)) else machine
         resolved = _resolve_one(resolved, needs, framework, on, own_sources, fixed, barred or {})
@@ -287,14 +287,14 @@ def _command(found: Conflict, constraints: Constraints, machine: TargetMachine |
         if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
     if constraints.cudnn and found.broken[0].rule == "cudnn":
-        return f"remove the line of nvidia-cudnn from {_file_of(constraints)}"
+        return f"remove nvidia-cudnn from {_file_of(constraints)}"
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
         return f"change that version in {_file_of(constraints)}"
     return "seatrial plan … --gpus none"
 
 
 def _does(lines: Sequence[str], constraints: Constraints, machine: TargetMachine | None) -> bool:
-    """Return whether there is a build once these lines stand in the list."""
+    """Return whether a build exists with these lines in the list."""
     changed = {each.name: public(each) for each in map(Requirement, lines)}
     specifier, variant = changed.get(constraints.framework or "", (constraints.specifier, constraints.variant))
     partners = {name: changed[name][0] if name in changed else own for name, own in constraints.partners.items()}
@@ -312,7 +312,7 @@ def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]
 
 
 def written(lines: Sequence[str], file: str, needs: Needs) -> str:
-    """Return the edit that puts lines into a file of the project, each in the form that the file has for its package.
+    """Return the edit that writes lines into a file of the project, in the file's own syntax.
 
     Poetry has ``torch = "==2.1"`` for ``torch==2.1``, ``conda list`` ``torch=2.1=pypi_0``, an environment ``pytorch``.
     """

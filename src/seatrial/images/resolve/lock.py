@@ -71,7 +71,7 @@ def lock_packages(
 
 
 def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
-    """Return the request with the releases preferred that its framework takes where nothing else is listed."""
+    """Return the request with the releases that the framework gets without other packages as preferences."""
     if (place := framework_place(Requirements(lines=request.lines))) is None:
         return request
     own = resolver.resolve(replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=()))

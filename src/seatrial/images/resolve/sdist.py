@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _get(url: str) -> bytes:
-    """Return what is at the address. Raises ValueError for another scheme or too much, OSError."""
+    """Download an address. Raises ValueError for another scheme or too many bytes; OSError."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(url)
     with urlopen(Request(url, headers={"Accept": _JSON})) as answer:

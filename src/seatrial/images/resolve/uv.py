@@ -48,9 +48,9 @@ from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 from seatrial.system.project_files import parse_toml
 
-#: A plan waits no longer than this for all answers of all indexes together; a run, whose build takes minutes, longer.
+#: Most seconds that a plan waits for all answers of all indexes; a run or a build waits PATIENT_S.
 LIMIT_S, PATIENT_S = 30.0, 180.0
-#: An index that sends nothing for this long is requested again, for twice as long: uv keeps what came until then.
+#: Seconds of silence after which a request is repeated with twice the limit; uv keeps what it has received.
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
@@ -76,13 +76,13 @@ _SDIST = (
 
 _Found = TypeVar("_Found")
 
-#: A larger wheel is not fetched for a list of its files.
+#: Largest wheel that is downloaded to list its files.
 _MOST_LISTED_BYTES = 8_000_000
 
-#: Packages without a wheel in one list, each of which takes a run of uv.
+#: Most packages without a wheel in one list; each takes a run of uv.
 _MOST_EXCLUDED = 40
 
-#: For how long uv keeps pages and files of an index, also where the index allows less.
+#: Minimum time that uv keeps an index's pages and files.
 _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
 
 #: The name that uv wants for a lock.
@@ -106,7 +106,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 class UvResolver:
-    """Resolve with the uv of this environment; locks are remembered by all that they follow from.
+    """Resolve with the uv of this environment; cache locks by all inputs of the resolution.
 
     One resolver serves one plan: ``limit_s`` is the time of all its runs of uv together.
     """
@@ -116,7 +116,7 @@ class UvResolver:
         self._folder = folder
         self._limit_s = limit_s
         self._began: float | None = None
-        self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of sources that are there
+        self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of existing sources
         self._unread = set[str]()  # those that could not be read
 
     def resolve(self, request: ResolveRequest) -> Answer:
@@ -124,7 +124,7 @@ class UvResolver:
         return self._answer(request, self._resolve)
 
     def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
-        """Find all lines without a wheel by one question: for each, the newest release up to it that has one.
+        """Find all lines without a wheel in one run of uv, by the newest release with a wheel up to each line.
 
         A stand-in, an empty wheel of version 0, is that of a package without any.
         """
@@ -165,12 +165,12 @@ class UvResolver:
 
     def _remember(self, memory: str, found: Any) -> None:
         file = self._folder / f"{memory}.json"
-        with suppress(DiskError):  # it is found out again
+        with suppress(DiskError):  # the next plan asks uv again (→ "the next plan repeats it")
             make_folder(file.parent)
             write_atomically(file, json.dumps({"at": time.time(), "found": found}).encode(), 0o600)
 
     def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
-        """Return a remembered list, or let uv unpack the wheel, of which nothing runs."""
+        """Return a cached list, or let uv unpack the wheel; no code of the wheel runs."""
         if not package.sha256 or not 0 < (package.size_bytes or 0) < _MOST_LISTED_BYTES:
             return frozenset()
         memory = f"wheels/{package.sha256[0][:32]}"
@@ -211,7 +211,7 @@ class UvResolver:
         return None
 
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
-        """Run uv until it ends, again where an index was silent. Raises CommandTimeoutError: the time is up."""
+        """Run uv, and repeat it if an index is silent. Raises CommandTimeoutError: the time limit is reached."""
         (folder / "uv.toml").write_text(_configured(request.sources))
         python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
         argv = [*_bounded(_uv(), "pip", *argv), *python, "--python-platform", _PLATFORM]
@@ -225,12 +225,12 @@ class UvResolver:
             silence_s *= 2
 
     def _left_s(self) -> float:
-        """Return what is left of the limit, which begins with the first call."""
+        """Return the seconds left of the limit, which starts at the first call."""
         self._began = time.monotonic() if self._began is None else self._began
         return max(self._limit_s - (time.monotonic() - self._began), 0.01)
 
     def _resolve(self, request: ResolveRequest) -> Answer:
-        """Find the pins without a wheel first: whether the index has their source takes a run of uv for each."""
+        """Find the pins without a wheel first, because the check of each source takes a run of uv."""
         pins = {
             name: at
             for name, at in pinned(request.lines, request.python)
@@ -248,7 +248,7 @@ class UvResolver:
         return self._run(request, pins, stand_ins)
 
     def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
-        """Run uv until all packages without a wheel are known; those of ``pins`` are added to the stand-ins."""
+        """Run uv until all packages without a wheel are known; packages of ``pins`` become stand-ins."""
         excluded = dict.fromkeys(request.elsewhere, "")
         while True:
             try:
@@ -272,9 +272,9 @@ class UvResolver:
                 excluded[name] = answer
 
     def _late(self, request: ResolveRequest) -> Unreachable:
-        longer = f", or run it, which waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
-        again = f"the next plan goes on from what came: plan again{longer}"
-        return Unreachable(f"{_shown(request)} did not answer in time, {self._limit_s:g} s ({again})")
+        longer = f"; run waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
+        again = f"plan again to continue from the answers received{longer}"
+        return Unreachable(f"{_shown(request)} did not answer within {self._limit_s:g} s ({again})")
 
     def _compile(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
         """Run uv once; return a requirement without a wheel, or the answer."""
@@ -324,7 +324,7 @@ class UvResolver:
 
 
 def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, version) of the lines that admit one public release on this Python."""
+    """Yield (name, version) of each line that pins one public release for this Python."""
     for line in lines:
         requirement = Requirement(line)
         exact = [each for each in requirement.specifier if each.operator == "==" and not set("*+") & set(each.version)]
@@ -356,7 +356,7 @@ def _uv() -> str:
 
 
 def _configured(sources: tuple[PackageSource, ...]) -> str:
-    """Return uv.toml with the indexes, the first one last in its order; a page serves all runs of uv of a plan."""
+    """Return uv.toml with the indexes, the first as default and last in order."""
     indexes = [each.url for each in sources if each.kind == "index"]
     rows = [f"[[index]]\nurl = {json.dumps(url)}\n{_KEPT}\n" for url in indexes]
     return "".join([*rows[1:], *(f"{row}default = true\n" for row in rows[:1])]) or "no-index = true\n"
@@ -411,7 +411,7 @@ def _read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
 
 
 def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPackage:
-    """Read one row; a package that has a stand-in alone has the hash ""."""
+    """Read one row; a package with only a stand-in has the hash ""."""
     wheels = row.get("wheels", [])
     sizes = [wheel["size"] for wheel in wheels if isinstance(wheel.get("size"), int)]
     hashes = [wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})]

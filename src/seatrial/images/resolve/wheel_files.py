@@ -1,4 +1,4 @@
-"""Compare the files of a wheel with what the project imports or starts of it."""
+"""Compare a wheel's files with the modules that the project imports or starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seatrial.system.project_files import is_there
 
 
 def wrong_package(resolver: UvResolver, request: ResolveRequest, lock: Lock, needs: Needs) -> str | None:
-    """Return the name of a guess whose wheel has no module of the name that is imported; None without one."""
+    """Return a guessed package whose wheel lacks the imported module; None if all have it."""
     modules = {canonicalize_name(each): each for each in needs.imports}
     for package in (each for each in lock.packages if each.name in needs.guessed and each.name in modules):
         files = resolver.files(request, package)
@@ -28,7 +28,7 @@ def wrong_package(resolver: UvResolver, request: ResolveRequest, lock: Lock, nee
 
 
 def refuse_unstartable(resolver: UvResolver, request: ResolveRequest, lock: Lock, job: Job) -> None:
-    """Raise ConfigError for ``-m PACKAGE`` whose release has nothing there that Python starts."""
+    """Raise ConfigError for ``-m PACKAGE`` if the release has no module that Python can start."""
     name = job.target.value
     top, path = name.partition(".")[0], name.replace(".", "/")
     ours = any(is_there(root / top) for root in (job.folder, job.project, job.project / "src"))

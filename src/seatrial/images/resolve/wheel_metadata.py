@@ -52,7 +52,7 @@ def _metadata_wheel(path: Path) -> bytes | None:
 
 
 def _empty_wheel(name: str, version: str) -> tuple[str, bytes]:
-    """Return the file name and content of a wheel for every machine, with neither code nor requirements."""
+    """Return the file name and content of a universal wheel without code and requirements."""
     stem = f"{name.replace('-', '_')}-{version}"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
     return f"{stem}-py3-none-any.whl", _wheel(f"{stem}.dist-info", metadata, "seatrial")

@@ -146,7 +146,7 @@ def test_what_came_in_time_is_kept_and_the_rest_is_stated_each_time(plan: Any) -
     plan.index.delay_s, plan.limit_s = 1.2, 1.8
     for _ in range(2):
         [warning] = plan("plain\n").warnings
-        assert "did not answer in time, 1.8 s (the next plan goes on from what came: plan again, or run it" in warning
+        assert "did not answer within 1.8 s (plan again to continue from the answers received" in warning
         plan.index.delay_s = 2.5
     plan.index.delay_s, plan.limit_s = 0.0, 30.0
     assert plan("plain\n").warnings == ()
