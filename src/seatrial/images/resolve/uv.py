@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import packaging
 from packaging.requirements import Requirement
@@ -369,9 +370,9 @@ def _refusal(text: str, request: ResolveRequest) -> Answer | str:
         release = re.search(rf"\b{re.escape(no_wheel[1])}==[\w.]+(?= has no usable wheels)", " ".join(text.split()))
         return release[0] if release else no_wheel[1]
     if _LOGIN.search(text):
-        return Unreachable(f"{_shown(request)} asks for a login: put it in seatrial.toml, [image] index_url")
+        return Unreachable(f"{_shown(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
     if _NO_SOLUTION not in text:
-        return Unreachable(f"{_shown(request)} cannot be read: {_last_cause(text)}")
+        return Unreachable(f"{_shown(request, text)} cannot be read: {_last_cause(text)}")
     if (no_package := _NO_PACKAGE.search(text)) is not None:
         return Unsatisfiable(_cause(text), no_package=no_package[1])
     no_version = _NO_VERSION.search(text)
@@ -389,8 +390,11 @@ def _last_cause(text: str) -> str:
     return causes[-1] if causes else " ".join(text.split())[:200]
 
 
-def _shown(request: ResolveRequest) -> str:
-    return request.sources[0].shown if request.sources else "the folder of wheels"
+def _shown(request: ResolveRequest, text: str = "") -> str:
+    """Return the index that uv's error names, or the first one."""
+    named = (each.shown for each in request.sources if (urlsplit(each.url).hostname or "-") in text)
+    first = request.sources[0].shown if request.sources else "the folder of wheels"
+    return next(named, first)
 
 
 def _read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:

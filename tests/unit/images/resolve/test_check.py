@@ -123,6 +123,11 @@ def test_an_index_that_is_not_there(plan: Any) -> None:
     assert "hunter2" not in warning and "abc" not in warning
 
 
+def test_the_index_that_is_not_there_is_named_among_several(plan: Any) -> None:
+    [warning] = plan("--extra-index-url http://nowhere.invalid/whl\nplain==1.0\n").warnings
+    assert warning.startswith("http://nowhere.invalid/whl cannot be read: ")
+
+
 def test_a_request_that_the_index_forgets_is_made_again(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uv, "_SILENCE_S", 1)
     plan.index.forgotten = {"/simple/numpy/"}
@@ -158,7 +163,7 @@ def test_an_index_that_does_not_answer_in_time(plan: Any) -> None:
     started = time.monotonic()
     made = plan("plain==1.0\n")
     assert time.monotonic() - started < 200
-    assert f"{plan.index.url} did not answer in time" in made.warnings[0]
+    assert f"{plan.index.url} did not answer within" in made.warnings[0]
 
 
 JSON = "application/vnd.pypi.simple.v1+json"
