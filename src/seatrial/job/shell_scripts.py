@@ -256,7 +256,7 @@ class _Shell(Words):
 
     def _python(self, place: str, fields: list[str], own: list[str]) -> PythonCommand | None:
         """Read a command that starts Python, with the variables that it gets; None for others."""
-        shell = self._copy()
+        shell = self._copy() if own else self
         for word in own:
             shell._declare(word, exports=True)
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]

@@ -122,12 +122,11 @@ class Words(ABC):
         """Return the value of a variable, or None if it has none that is known."""
         if name in ("@", "*"):
             return self.arguments
-        if name in ("#", "0", "BASH_SOURCE"):
+        if name in ("#", "BASH_SOURCE"):
             return str(len(self.arguments)) if name == "#" else self.name
-        if name.isdecimal():
-            at = number(name)
-            return self.arguments[at - 1] if at is not None and at <= len(self.arguments) else None
         value = self.values.get(name)
+        if name.isdecimal():
+            value, index = [self.name, *self.arguments], name
         if index in ("@", "*") or not isinstance(value, list):
             return value
         at = number(index or "0")
