@@ -82,16 +82,16 @@ def _lines(
     goals: Sequence[str], rules: dict[str, _Rule], variables: dict[str, str], done: set[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the commands of goals, those of what they need first, with their places."""
-    for goal in goals:
-        if goal not in rules and any("%" in each and fnmatchcase(goal, each.replace("%", "*")) for each in rules):
-            raise UnreadCommand(f"{goal} is made by a rule with %")
-        if goal in rules and goal not in done:
-            done.add(goal)
+    for goal in (each for each in goals if each not in done):
+        done.add(goal)
+        if goal in rules:
             needs, recipe = rules[goal]
             yield from _lines(needs, rules, variables, done)
             automatic = {"@": goal, "<": next(iter(needs), ""), "^": " ".join(needs)}
             filled = ((_expanded(text, {**variables, **automatic}), place) for text, place in recipe)
             yield from ((text.replace("$$", "$"), place) for text, place in filled)
+        elif any("%" in each and fnmatchcase(goal, each.replace("%", "*")) for each in rules):
+            raise UnreadCommand(f"{goal[:80]} is made by a rule with %")
 
 
 def _expanded(text: str, variables: dict[str, str]) -> str:
