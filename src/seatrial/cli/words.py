@@ -60,11 +60,12 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     python = ["python"] if words[-1] in LAUNCHER_MODULES or words[0] in PYTHON_SWITCHES else []
     if not python and argv[at].startswith("-") and argv[at] != "--":
         return argv
+    from seatrial.images.recipes import RECIPES
     from seatrial.job.target import in_our_words
 
     cut = argv.index("--") if "--" in argv else len(argv)
     typed = [*argv[at:cut], *argv[cut + 1 :]]
-    if (command := in_our_words([*python, *typed], Path.cwd())) is None:
+    if (command := in_our_words([*python, *typed], Path.cwd(), RECIPES)) is None:
         return argv
     parts = list(typed_parts(command, known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")

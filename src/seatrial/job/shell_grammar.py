@@ -43,7 +43,7 @@ def _piece(text: str, at: int, *, quoted: bool = False) -> str:
     if opened := match[1]:
         while not text.startswith(_CLOSING[opened[-1]], end):
             if end >= len(text):
-                raise UnreadCommand(text[at:].strip().partition("\n")[0][:80])
+                raise UnreadCommand(f"{text[at : at + 80]} (its end is missing)")
             end += len(_piece(text, end, quoted=opened == '"'))
         end += 1
     return text[at:end]
@@ -78,9 +78,12 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
                 yield "<" if is_file else operator[0].rstrip() or "\n", found
         else:
             at = array.end() if (array := _ARRAY.match(text, at)) else at
-            at += len(_piece(text, at))
-            while at < len(text) and not text[at].isspace() and not _OPERATOR.match(text, at):
+            try:
                 at += len(_piece(text, at))
+                while at < len(text) and not text[at].isspace() and not _OPERATOR.match(text, at):
+                    at += len(_piece(text, at))
+            except (UnreadCommand, RecursionError):  # a quote without its end, or nested too deep
+                raise UnreadCommand(found) from None
             if not is_file:
                 yield text[start:at], found
             is_file = False

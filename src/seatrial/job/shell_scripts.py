@@ -19,7 +19,7 @@ from pathlib import Path
 
 from seatrial.job.reading.modules import is_file
 from seatrial.job.shell_grammar import Statement, statements
-from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, unknown
+from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import (
     GPUS,
     LAUNCHERS,
@@ -29,6 +29,7 @@ from seatrial.job.startable import (
     UnreadCommand,
     is_python,
     read_command,
+    whole,
 )
 from seatrial.job.tasks import task_commands
 
@@ -87,8 +88,8 @@ def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> Sh
         pass
     except UnreadCommand as unread:
         shell.reading.unread = str(unread)
-    except RecursionError:
-        shell.reading.unread = "it is nested too deep"
+    except (RuntimeError, OSError, ValueError) as error:  # nested too deep, a path that cannot exist
+        shell.reading.unread = f"{shell.place} ({error})"
     return shell.reading
 
 
@@ -136,7 +137,7 @@ class _Shell(Words):
         if kind == "function":
             self.functions[words[0]] = parts[0]
         elif kind == "for" and words[1:2] == ["in"]:
-            for value in [value for each in words[2:] for value in self.fields(each)]:
+            for value in self.every_field(words[2:]):
                 self.values[words[0]] = value
                 if UNKNOWN in value:  # none, or several
                     self._either(place, parts[0], [])
@@ -209,7 +210,7 @@ class _Shell(Words):
             for word in words[1:]:
                 self._declare(word, exports=words[0] == "export")
             return True
-        fields = [each for word in words if word != "<" for each in self.fields(word)]
+        fields = self.every_field(word for word in words if word != "<")
         return self._program(place, fields, own, is_fed=is_fed) if fields else True
 
     def _declare(self, word: str, *, exports: bool) -> None:
@@ -255,7 +256,7 @@ class _Shell(Words):
 
     def _python(self, place: str, fields: list[str], own: list[str]) -> PythonCommand | None:
         """Read a command that starts Python, with the variables that it gets; None for others."""
-        shell = self._copy()
+        shell = self._copy() if own else self
         for word in own:
             shell._declare(word, exports=True)
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]
@@ -275,7 +276,9 @@ class _Shell(Words):
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
         """Run what changes the shell's state, or another script."""
         if program == "shift":
-            self.arguments = self.arguments[int(arguments[0]) if arguments and arguments[0].isdecimal() else 1 :]
+            if (count := number(arguments[0] if arguments else "1")) is None:
+                raise UnreadCommand(place)
+            self.arguments = self.arguments[count:]
         elif program == "set":
             if "--" in arguments:
                 raise UnreadCommand(place)
@@ -299,7 +302,7 @@ class _Shell(Words):
         """Run a shell script of the project; nothing for an environment's ``activate`` and for others' files."""
         path = (self.here / self._path(words[0])).resolve() if words and UNKNOWN not in words[0] else self.here
         if path.is_relative_to(self.here.resolve()) and path.name != "activate" and is_file(path):
-            body = statements(path.read_text(errors="replace")[:_MOST_TEXT], self._path(words[0]))
+            body = statements(whole(path, _MOST_TEXT), self._path(words[0]))
             if program in SHELLS:
                 return self._call(self._copy(), body, words[0], words[1:])
             return self._call(self, body, words[0], words[1:] or self.arguments)
@@ -365,8 +368,9 @@ class _Shell(Words):
                 return path.is_dir() if sign == "-d" else path.is_file() if sign == "-f" else path.exists()
             case [text, ("=" | "==" | "!=") as sign, pattern]:
                 return fnmatchcase(text, pattern) == (sign != "!=")
-            case [first, sign, second] if sign in _COMPARES and first.isdecimal() and second.isdecimal():
-                return bool(getattr(operator, sign[1:])(int(first), int(second)))
+            case [first, sign, second] if sign in _COMPARES:
+                one, other = number(first), number(second)
+                return None if one is None or other is None else bool(getattr(operator, sign[1:])(one, other))
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from seatrial.job.shell_grammar import pieces, tokens
@@ -39,7 +39,7 @@ class Words(ABC):
         name, index, adds, text = match.groups()
         before = self.values.get(name)
         if text.startswith("("):
-            items = [each for token, _ in tokens(text[1:-1], "") for each in self.fields(token.strip())]
+            items = self.every_field(token.strip() for token, _ in tokens(text[1:-1], ""))
             items = [*(before if adds and isinstance(before, list) else []), *items]
             self.values[name] = items if UNKNOWN not in "".join(items) else unknown(word)
             return
@@ -51,6 +51,15 @@ class Words(ABC):
     def text(self, word: str) -> str:
         """Return a word that the shell does not split, its expansions filled in."""
         return " ".join(self.fields(word, splits=False))
+
+    def every_field(self, words: Iterable[str]) -> list[str]:
+        """Return the words that the shell makes of several. Raises UnreadCommand for too many."""
+        found = list[str]()
+        for word in words:
+            found += self.fields(word)
+            if len(found) > _MOST_WORDS or sum(map(len, found)) > _LONGEST:
+                raise UnreadCommand(self.place)
+        return found
 
     def fields(self, word: str, *, splits: bool = True) -> list[str]:
         """Return the words that the shell makes of one; a mark precedes what it would replace by files."""
@@ -113,15 +122,20 @@ class Words(ABC):
         """Return the value of a variable, or None if it has none that is known."""
         if name in ("@", "*"):
             return self.arguments
-        if name in ("#", "0", "BASH_SOURCE"):
+        if name in ("#", "BASH_SOURCE"):
             return str(len(self.arguments)) if name == "#" else self.name
-        if name.isdecimal():
-            return self.arguments[int(name) - 1] if int(name) <= len(self.arguments) else None
         value = self.values.get(name)
+        if name.isdecimal():
+            value, index = [self.name, *self.arguments], name
         if index in ("@", "*") or not isinstance(value, list):
             return value
-        at = int(index or 0) if (index or "0").isdecimal() else len(value)
-        return value[at] if at < len(value) else None
+        at = number(index or "0")
+        return value[at] if at is not None and at < len(value) else None
+
+
+def number(text: str) -> int | None:
+    """Return a number that bash can hold; None for another text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def unknown(text: str) -> str:
@@ -134,15 +148,12 @@ def _changed(value: str | list[str], change: str, word: str, *, first: int) -> s
     if UNKNOWN in "".join(value) or UNKNOWN in word:
         return None
     if change == ":" or isinstance(value, list):
-        return (
-            value[max(int(word) - first, 0) :]
-            if change == ":" and word.isdecimal() and isinstance(value, list)
-            else None
-        )
+        at = number(word) if change == ":" and isinstance(value, list) else None
+        return None if at is None else value[max(at - first, 0) :]
     if len(value) > _LONGEST_CUT:
         return None
     cuts = [at for at in range(len(value) + 1) if fnmatchcase(value[:at] if change[0] == "#" else value[at:], word)]
     if not cuts:
         return value
-    at = (max if change in ("##", "%") else min)(cuts)
-    return value[at:] if change[0] == "#" else value[:at]
+    cut = (max if change in ("##", "%") else min)(cuts)
+    return value[cut:] if change[0] == "#" else value[:cut]

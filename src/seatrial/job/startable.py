@@ -83,6 +83,8 @@ _PYTHON_VARIABLES = {"-W": "PYTHONWARNINGS"}
 PYTHON_SWITCHES = ("-u", "-B", "-s", *_PYTHON_VARIABLES)
 
 _MAX_LOOKED_AT = 2000
+#: Letters of a file that names or has a command.
+_MOST_TEXT = 1_000_000
 
 
 def scripts(folder: Path) -> Iterator[str]:
@@ -166,22 +168,36 @@ def module_name(script: str, project: Path) -> str:
 
 def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | None:
     """Return (module, function, whether ``-m module`` calls it, its folder) of a command in the metadata."""
-    entry = re.compile(rf"""(?m)(?:^|["'])\s*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):([\w.]+)""")
+    entry = re.compile(rf"""(?m)(?:^|["'])[ \t]*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):([\w.]+)""")
     for name in ("pyproject.toml", "setup.cfg", "setup.py"):
         for file in (project / name, *sorted(project.glob(f"*/{name}"))):
-            if is_file(file) and (found := entry.search(file.read_text(errors="replace"))):
+            if is_file(file) and (found := entry.search(beginning(file, _MOST_TEXT))):
                 module, function = found.groups()
                 inner, _, function = function.rpartition(".")
                 module += f".{inner}" * bool(inner)
                 roots = [file.parent, file.parent / "src"]
                 if place := locate_module(module, roots, main=True) or locate_module(module, roots):
-                    main = re.search(rf"(?s)__main__.*\b{function}\(", place[0].read_text(errors="replace"))
+                    main = re.search(rf"\b{function}\(", beginning(place[0], _MOST_TEXT).partition("__main__")[2])
                     return module, function, main is not None, place[1].relative_to(project).as_posix()
     return None
 
 
 class UnreadCommand(Exception):
     """A command that sets or does something that seatrial cannot express."""
+
+
+def beginning(path: Path, letters: int) -> str:
+    """Return a file's first letters."""
+    with path.open(errors="replace") as file:
+        return file.read(letters)
+
+
+def whole(path: Path, most: int) -> str:
+    """Return a file's text. Raises UnreadCommand: it has more letters, and what they do is not known."""
+    text = beginning(path, most + 1)
+    if len(text) > most:
+        raise UnreadCommand(f"{path.name} has more than {most} letters")
+    return text
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from seatrial.job.startable import (
     SHELLS,
     PythonCommand,
     UnreadCommand,
+    beginning,
     console_script,
     converted,
     is_python,
@@ -28,6 +29,7 @@ from seatrial.job.startable import (
     read_command,
     scripts,
     what_is_here,
+    whole,
     without_runner,
 )
 from seatrial.job.tasks import makefile, task_commands
@@ -40,7 +42,7 @@ _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
 _SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 
-_MOST_OF_YAML = 20_000
+_MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
 #: Scripts that are named where none is similar.
 _MOST_NAMED = 5
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
@@ -86,24 +88,25 @@ _MPI = (
 )
 
 
-def in_our_words(words: Sequence[str], here: Path) -> list[str] | None:
+def in_our_words(words: Sequence[str], here: Path, recipes: Collection[str] = ()) -> list[str] | None:
     """Return seatrial's words for a command that starts Python on this machine: a launcher's, a shell's, the project's.
 
-    Returns None if the first word is none of these. Raises TargetError: seatrial cannot express it.
+    Returns None if the first word is none of these, or a recipe's name, though a task has the same one.
+    Raises TargetError: seatrial cannot express it.
     """
     if not words or not words[0]:
         return None
     try:
-        typed, words = shlex.join(words), without_runner(words) or words
+        typed, is_recipe, words = shlex.join(words), words[0] in recipes, without_runner(words) or words
         called = None if is_file(here / words[0]) else console_script(words[0], here)
         if (called is None or called[2]) and (command := read_command(words, here)):
             return command.words()
         if words[0] in SHELLS or (is_file(here / words[0]) and _is_shell(here / words[0])):
             return _in_shell(words, here).words()
-        if task_commands(words, here):
-            file = makefile(words, here) if words[0] == "make" else here
+        if not is_recipe and task_commands(words, here):
+            file = makefile(here) if words[0] == "make" else here
             return _one_command(typed, file or here, read_shell(typed, [], words[0], here), here).words()
-    except UnreadCommand as error:
+    except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
@@ -145,7 +148,7 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             f"Shell script {name} not found in {here}{hint}",
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
-    text = (here / name).read_text(errors="replace")[:_MOST_OF_YAML]
+    text = whole(here / name, _MOST_OF_SCRIPT)
     return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here), here)
 
 
@@ -189,8 +192,12 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
         command, why = None, str(error)
     counts = re.search(r" (?:-np|-n|--ntasks) (\d+) ", shlex.join(words))
     gpus = ["--gpus", counts[1]] if counts and counts[1] != "1" else []
+    launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *LAUNCHER_MODULES, *MPI_LAUNCHERS))
+    launcher = next(launchers, None)
     return TargetError(
-        f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
+        f"seatrial starts the ranks itself: {launcher} is a launcher, not a script"
+        if launcher
+        else f"seatrial does not read what {words[0]} starts here",
         cause=why or (_MPI if words[0] in MPI_LAUNCHERS else None),
         run=f"seatrial run {shlex.join([*gpus, *command.words()])}" if command else None,
     )
@@ -291,7 +298,7 @@ def _is_shell(path: Path) -> bool:
 def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
     """Return the error for a Makefile, or for a script that starts no Python that seatrial reads."""
     kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
-    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(errors="replace")[:_MOST_OF_YAML]) if path.is_file() else ""
+    text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     several = f"; it names {', '.join(named)}" if named else ""
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named

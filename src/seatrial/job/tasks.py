@@ -6,34 +6,42 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import is_file
-from seatrial.job.startable import UnreadCommand, without_runner
+from seatrial.job.startable import UnreadCommand, beginning, whole, without_runner
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
-_VARIABLE = re.compile(r"(?:export\s+|override\s+)?([\w.-]+)\s*(\?|::?|\+|!)?=\s*(.*)")
-_RULE = re.compile(r"([^\s:=#][^:=#]*)::?(?!=)\s*([^=#;|]*)(?:[|;].*)?(?:#.*)?$")
+_VARIABLE = re.compile(r"([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)")
+_RULE = re.compile(r"([^\s:=#][^:=#]*)::?(?!=)([^:=#;]*)(?:#.*)?")
 _REFERENCE = re.compile(r"\$(?:\$|\((\w+)\)|\{(\w+)\}|\(shell ([^()]*)\)|([@<^]))")
-_CONDITION = re.compile(r" *(ifn?eq|ifn?def|define)\b")
-_MOST_TEXT, _LONGEST = 100_000, 2_000
+#: Lines of a Makefile that look like rules or variables, and are neither.
+_DIRECTIVE = re.compile(
+    r" *(ifn?eq|ifn?def|define|(un)?export|override|-?include|vpath|private"
+    r"|\.(ONESHELL|EXPORT_ALL_VARIABLES|SECONDEXPANSION|DEFAULT))(?![\w.-]|\s*[?:+]*=)|\.RECIPEPREFIX"
+)
+_MOST_TEXT, _MOST_OF_TABLES, _LONGEST, _MOST_GOALS = 100_000, 1_000_000, 2_000, 200
+#: Keys of a task that are read, or that change nothing of what it starts.
+_KEYS = ("cmd", "shell", "chain", "help", "description", "inputs", "outputs")
 #: What a goal needs, and its commands with their places.
 _Rule = tuple[list[str], list[tuple[str, str]]]
 
 
-def makefile(words: Sequence[str], here: Path) -> Path | None:
+def makefile(here: Path) -> Path | None:
     """Return the file that ``make`` reads, or None."""
-    named = [words[at + 1] for at, word in enumerate(words[:-1]) if word in ("-f", "--file")]
-    return next((here / name for name in (*named, *_MAKEFILES) if is_file(here / name)), None)
+    return next((here / name for name in _MAKEFILES if is_file(here / name)), None)
 
 
 def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
     """Return the commands of ``make``'s goals or of a task, each with its place, or "" for a task's."""
     if words[0] == "make":
-        file = makefile(words, here)
-        return _make_commands(words, file) if file and not {"-C", "--directory"} & {*words} else []
+        if option := next((word for word in words if word.startswith("-")), None):
+            raise UnreadCommand(f"{shlex.join(words)}: only goals and variables of make are read, not {option}")
+        file = makefile(here)
+        return _make_commands(words, file) if file else []
     name, *arguments = without_runner(words) or words
     task = None if is_file(here / name) else _task_script(name, arguments, here)
     return [(task, "")] if task else []
@@ -42,71 +50,82 @@ def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
 def _make_commands(words: Sequence[str], file: Path) -> list[tuple[str, str]]:
     """Return the commands of make's goals and of what they need, each with its place."""
     given = dict(word.partition("=")[::2] for word in words[1:] if "=" in word)
-    rules, variables, recipe, number = dict[str, _Rule](), dict[str, str](), list[tuple[str, str]](), 1
-    for match in re.finditer(r"((?:\\\n|[^\n])*)\n?", file.read_text(errors="replace")[:_MOST_TEXT]):
+    rules, variables, recipe, number = dict[str, _Rule](), {**given}, list[tuple[str, str]](), 1
+    for match in re.finditer(r"((?:\\\n|[^\n])*)\n?", whole(file, _MOST_TEXT)):
         line, place = match[1].replace("\\\n", " "), f"{file.name}:{number}: {match[1].strip()[:80]}"
         number += match[0].count("\n")
-        if _CONDITION.match(line):
+        if _DIRECTIVE.match(line) or len(rules) > _MOST_GOALS:
             raise UnreadCommand(place)
         if line.startswith("\t"):
             recipe.append((line.strip().lstrip("@-+ "), place))
         elif variable := _VARIABLE.fullmatch(line.strip()):
             name, sign, value = variable.groups()
-            before, value = variables.get(name, ""), re.sub(r"(^|\s+)#.*", "", value)
-            variables[name] = f"{before} {value}" if sign == "+" else before if sign == "?" and before else value
+            before, value = variables.get(name, ""), re.sub(r"(^|\s)#.*", "", value).rstrip()
+            value = _expanded(value, variables) if sign in (":", "::") else value
+            if name not in given:
+                variables[name] = f"{before} {value}" if sign == "+" else before if sign == "?" and before else value
         elif rule := _RULE.fullmatch(line):
             recipe = []
             for goal in rule[1].split():
                 needs, commands = rules.get(goal, ([], recipe))
-                rules[goal] = ([*needs, *rule[2].split()], commands or recipe)
-    goals = [word for at, word in enumerate(words) if at and word[0] != "-" and "=" not in word and word in rules]
-    first = [goal for goal in rules if goal[0] != "."][:1]
-    return [*_lines(goals or first, rules, {**variables, **given}, set())]
+                rules[goal] = ([*needs, *rule[2].replace("|", " ").split()], commands or recipe)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            raise UnreadCommand(place)
+    first = variables.get(".DEFAULT_GOAL") or next((goal for goal in rules if goal[0] not in ".%"), "")
+    goals = [word for word in words[1:] if "=" not in word] or [first]
+    if missing := [goal for goal in goals if goal not in rules]:
+        raise UnreadCommand(f"{file.name} has no rule of the name {missing[0]}")
+    return [*_lines(goals, rules, variables, set())]
 
 
 def _lines(
     goals: Sequence[str], rules: dict[str, _Rule], variables: dict[str, str], done: set[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the commands of goals, those of what they need first, with their places."""
-    for goal in goals:
-        if goal in rules and goal not in done:
-            done.add(goal)
+    for goal in (each for each in goals if each not in done):
+        done.add(goal)
+        if goal in rules:
             needs, recipe = rules[goal]
             yield from _lines(needs, rules, variables, done)
             automatic = {"@": goal, "<": next(iter(needs), ""), "^": " ".join(needs)}
-            yield from ((_filled(text, {**variables, **automatic}), place) for text, place in recipe)
+            filled = ((_expanded(text, {**variables, **automatic}), place) for text, place in recipe)
+            yield from ((text.replace("$$", "$"), place) for text, place in filled)
+        elif any("%" in each and fnmatchcase(goal, each.replace("%", "*")) for each in rules):
+            raise UnreadCommand(f"{goal[:80]} is made by a rule with %")
 
 
-def _filled(text: str, variables: dict[str, str]) -> str:
-    """Return a recipe's line with make's variables filled in; others become the shell's."""
+def _expanded(text: str, variables: dict[str, str]) -> str:
+    """Return text with make's variables filled in; others become the shell's, with ``$$`` as in a Makefile."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2] or match[4]
-        found = match[0] if name is None else variables.get(name, f"${{{name}}}")
+        found = match[0] if name is None else variables.get(name, f"$${{{name}}}")
         if len(found) > _LONGEST:
             raise UnreadCommand(f"{name} of the Makefile")
-        return found if match[3] is None else f"$({match[3]})"
+        return found if match[3] is None else f"$$({match[3]})"
 
     for _ in range(5):
         text = _REFERENCE.sub(value, text)
         if len(text) > _MOST_TEXT:
             raise UnreadCommand(text[:80])
-    return text.replace("$$", "$")
+    return text
 
 
 def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
     """Return the commands of a task in pixi.toml, pyproject.toml or package.json; None if there is none."""
     from seatrial.system.project_files import parse_toml  # a task alone needs it
 
-    typed = shlex.join(arguments)
+    typed = shlex.join(arguments[arguments[:1] == ["--"] :])
     for file in ("pixi.toml", "pyproject.toml", "package.json"):
-        text = (here / file).read_text(errors="replace") if is_file(here / file) else ""
+        text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
         try:
             table = json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
             tasks = [*_tasks(table, name.rpartition(":")[2])]
         except (ValueError, ConfigError, RecursionError):
             continue
         for task in tasks:
+            if isinstance(task, dict) and (unread := [key for key in task if key not in _KEYS]):
+                raise UnreadCommand(f"the task {name} has {unread[0]}, which is not read")
             text = "\n".join(each for each in _commands(task) if not re.fullmatch(r"[\w.]+:[\w.]+", each))
             filled = re.sub(r"\{args(?::([^}]*))?\}", lambda match: typed or match[1] or "", text)
             if text and "{{" not in text:  # a template

@@ -113,6 +113,29 @@ def test_a_command_that_has_no_words_of_ours_is_refused(
     assert (refusal.value.run or "") == run
 
 
+@cases("file", "text", "typed", "cause")
+def test_a_task_that_is_not_read_is_refused_with_its_reason(
+    tmp_path: Path, file: str, text: str, typed: str, cause: str
+) -> None:
+    (tmp_path / file).write_text(text)
+    with pytest.raises(TargetError, match="does not read what") as refusal:
+        in_our_words(typed.split(), tmp_path)
+    assert cause in str(refusal.value.cause)
+
+
+def test_a_variable_of_make_has_the_value_that_it_had_where_it_was_set_at_once(tmp_path: Path) -> None:
+    text = "A := 1\nB := $(A)$(C) $$X\nD = $(A)\nA := 2\nC = 3\ntrain:\n\tX=x; C=c; python train.py $(B) $(D)\n"
+    (tmp_path / "Makefile").write_text(text)
+    assert in_our_words(["make"], tmp_path) == ["train.py", "--", "1c", "x", "2"]
+    assert in_our_words(["make", "A=4"], tmp_path) == ["train.py", "--", "4c", "x", "4"]
+
+
+def test_the_name_of_a_recipe_is_the_recipes_though_a_task_has_it(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text('{"scripts": {"digits": "python train.py"}}')
+    assert in_our_words(["digits"], tmp_path, RECIPES) is None
+    assert in_our_words(["npm", "run", "digits", "--", "--lr"], tmp_path, RECIPES) == ["train.py", "--", "--lr"]
+
+
 @cases("text")
 def test_a_shell_script_is_read_as_bash_reads_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" end >> out\n")
@@ -236,6 +259,11 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         'f() { f "$@" "$@" a; }\nf a\n',
         "A=(1)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40,
         f"A={'x' * 9000}\n" + "A=${A##*y*y*z*}\n" * 200,
+        "A=(" + "a " * 900 + ")\npython t.py" + " ${A[@]}" * 4000 + "\n",
+        f"[ {'9' * 5000} -gt 1 ] && python t.py\n",
+        f"python t.py ${{{'9' * 5000}}} ${{@:{'9' * 5000}}}\n",
+        f"shift {'9' * 5000}\n",
+        f"[ -d {'d' * 5000} ] && cd {'d' * 5000}\n",
     ],
     ids=[
         "doubled",
@@ -252,12 +280,17 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "arguments",
         "list",
         "cut",
+        "lists",
+        "number",
+        "argument",
+        "shift",
+        "name",
     ],
 )
 def test_a_shell_script_without_bounds_is_refused_at_once(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.sh").write_text(text)
     began_s = time.process_time()
-    assert read_shell(text + "python train.py $A\n", [], "", tmp_path).unread
+    assert ":" in (read_shell(text + "python train.py $A\n", [], "job.sh", tmp_path).unread or "").partition(" ")[0]
     assert time.process_time() - began_s < 5
 
 
@@ -286,13 +319,32 @@ def test_the_script_for_a_command_does_not_hide_its_package(tmp_path: Path) -> N
         (f"A = {'$(A)' * 400}\ntrain:\n\tpython train.py $(A)\n", "make train"),
         ("ifdef A\nB = 1\nendif\ntrain:\n\tpython train.py $(B)\n", "make train"),
         ("train: train\n\tpython train.py $(B)\n", "make"),
+        (f"A = x{' ' * 90_000}y\na:{' ' * 9_000}=\ntrain:\n\tpython train.py\n", "make train"),
+        ("".join(f"a{n}: a{n + 1}\n" for n in range(5000)) + "a5000:\n\tpython train.py\n", "make a0"),
+        (f"train:\n\tpython train.py\n{'#' * 100_000}\n", "make"),
     ],
-    ids=["long", "doubled", "condition", "needs itself"],
+    ids=["long", "doubled", "condition", "needs itself", "blanks", "deep", "cut"],
 )
 def test_a_makefile_that_is_not_read_is_refused_at_once(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "Makefile").write_text(text)
+    began_s = time.process_time()
     with pytest.raises(TargetError):
         in_our_words(words.split(), tmp_path)
+    assert time.process_time() - began_s < 5
+
+
+def test_metadata_of_empty_lines_are_searched_at_once(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text("\n" * 60_000)
+    began_s = time.process_time()
+    assert in_our_words(["train"], tmp_path) is None
+    assert time.process_time() - began_s < 5
+
+
+def test_a_script_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("python train.py\n" + "#\n" * 50_000 + "python train.py\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["bash", "job.sh"], tmp_path)
+    assert "job.sh has more than 50000 letters" in str(refusal.value.cause)
 
 
 def test_a_file_of_tasks_without_bounds_has_none(tmp_path: Path) -> None:
