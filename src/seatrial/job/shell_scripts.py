@@ -1,4 +1,4 @@
-"""Read a shell script's commands that start Python, as bash runs it: arguments, conditions, loops, functions.
+"""Read the Python commands that a shell script starts: arguments, conditions, loops, functions.
 
 Nothing is executed. What depends on more than the script, its arguments and the project's files is not known, and
 a command with an unknown part is not read (docs/decisions.md, 0173 and 0206).
@@ -35,20 +35,20 @@ from seatrial.job.tasks import task_commands
 
 _MARKS = re.compile(f"[{UNKNOWN}{GPUS}]")
 
-#: Commands whose outcome depends on the machine, and others without an effect on the training.
+#: Commands whose outcome depends on the machine; other commands without effect on the training.
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|pip3?")
 _HARMLESS = re.compile(
     rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
     "|chmod|tail|head|sed|awk|exec|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
 )
 _FINDS = ("which", "command", "type", "hash")
-#: What makes an environment, which the image stands for, and what only handles files.
+#: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
 _HANDLES_FILES = re.compile(r"cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
-#: Builtins that read what is not known here, or jump.
+#: Builtins that read unknown input or jump.
 _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
-#: Variables of batch systems for the folder of the job, which is the one that the command was typed in.
+#: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
@@ -63,12 +63,12 @@ _MOST_RUN, _MOST_STARTED, _MOST_TEXT = 5_000, 200, 50_000
 
 
 class _Left(Exception):
-    """The end of a script or a function."""
+    """Signal the end of a script or a function."""
 
 
 @dataclass
 class ShellReading:
-    """Hold what a script does: each command of Python with its folder; other commands; the line that is not read."""
+    """Hold a script's Python commands with their folders, its other commands, and the first unread line."""
 
     started: list[tuple[str, PythonCommand]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class ShellReading:
 
 
 def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> ShellReading:
-    """Return what a shell script starts, its variables filled in; of one that is not read, what precedes that line.
+    """Return the commands that a shell script starts, with variables filled in, up to the first unread line.
 
     Args:
         name: path of the script, relative to the working directory ``here``.
@@ -172,7 +172,7 @@ class _Shell(Words):
         return True
 
     def _either(self, place: str, *bodies: Sequence[Statement]) -> bool | None:
-        """Run what one of several bodies may do; those that end the script are for another machine."""
+        """Run the bodies of a condition with an unknown outcome; ignore bodies that end the script."""
         shells = list[_Shell]()
         for body in bodies:
             shell = self._copy()
@@ -267,14 +267,14 @@ class _Shell(Words):
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if _MARKS.search(why) else why) from None
         if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
-            raise UnreadCommand(f"{place} (not known: {mark[1] or 'the number of GPUs'})")
+            raise UnreadCommand(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command
 
     def _from_folder(self, text: str) -> str:
         return re.sub(rf"{HERE}([\w./-]*)", lambda match: posixpath.relpath(match[1] or ".", self.folder), text)
 
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
-        """Run what changes the shell's state, or another script."""
+        """Run a builtin that changes the shell's state, or another script."""
         if program == "shift":
             if (count := number(arguments[0] if arguments else "1")) is None:
                 raise UnreadCommand(place)
@@ -311,7 +311,7 @@ class _Shell(Words):
         return True
 
     def _path(self, name: str) -> str:
-        """Return a path as it is seen from the working directory of the whole script."""
+        """Return a path relative to the working directory of the whole script."""
         return posixpath.normpath(name[1:] if name.startswith(HERE) else posixpath.join(self.folder, name))
 
     def _answer(self, program: str, arguments: list[str]) -> str:
@@ -375,5 +375,5 @@ class _Shell(Words):
 
 
 def _without_missing(text: str) -> str:
-    """Return text with variables that nothing sets as the empty text that they are to a condition."""
+    """Replace unset variables with empty text, as a condition does."""
     return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$|RANDOM)(\w+)\}}?", "", text)

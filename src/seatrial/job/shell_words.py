@@ -1,4 +1,4 @@
-"""Put a shell's variables, arguments and the output of commands into the words of a script, as bash does."""
+"""Expand variables, arguments and command output in the words of a script, as bash does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from seatrial.job.shell_grammar import pieces, tokens
 from seatrial.job.startable import UnreadCommand
 
-#: Marks text that is not known; a path from the working directory begins with the second.
+#: Mark of unknown text, and mark of a path from the working directory.
 UNKNOWN, HERE = "\0", "\2"
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
@@ -62,7 +62,7 @@ class Words(ABC):
         return found
 
     def fields(self, word: str, *, splits: bool = True) -> list[str]:
-        """Return the words that the shell makes of one; a mark precedes what it would replace by files."""
+        """Split a word as the shell does; a mark precedes a file pattern."""
         bare = "".join(piece for piece in pieces(word) if piece[0] not in "\"'\\$`")
         fields, text, is_there = list[str](), UNKNOWN * bool(splits and _MADE_BY_SHELL.search(bare)), False
         for value, is_quoted in self._parts(word):
@@ -97,7 +97,7 @@ class Words(ABC):
                 yield unknown(piece) if first in "<>" and is_long else piece, quoted
 
     def _value(self, piece: str) -> str | list[str]:
-        """Return what the shell puts in place of an expansion; with a mark before it if that is not known."""
+        """Return the value of an expansion, with a mark before it if the value is unknown."""
         if piece[0] == "`" or piece.startswith("$("):
             return self.output(piece[1:-1] if piece[0] == "`" else piece[2:-1])
         match = _SUBSTITUTED.fullmatch(piece if piece[1] == "{" else f"${{{piece[1:]}}}")
@@ -144,7 +144,7 @@ def unknown(text: str) -> str:
 
 
 def _changed(value: str | list[str], change: str, word: str, *, first: int) -> str | list[str] | None:
-    """Return a value without its beginning or its end; the words from a number on; None if it is not known."""
+    """Return a value without its prefix or suffix, or the words from an index on; None if unknown."""
     if UNKNOWN in "".join(value) or UNKNOWN in word:
         return None
     if change == ":" or isinstance(value, list):

@@ -22,7 +22,7 @@ LAUNCHER_MODULES = (
 #: Programs that start any program several times.
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
-#: Programs that start another one, once, as it is.
+#: Programs that start another program once, unchanged.
 _WRAPPERS = ("nohup", "exec", "time", "srun", "env", "stdbuf", "numactl", "nice", "taskset", "xvfb-run", "command")
 SHELLS = ("bash", "sh", "zsh", "sbatch")
 _PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*")
@@ -243,7 +243,7 @@ def _without_wrapper(words: list[str]) -> list[str]:
     at = next(starts, 0) if words and words[0] in _WRAPPERS else 0
     count = re.search(r"(?: -n| --ntasks)[ =]?(\d+)", f" {shlex.join(words[:at])}")
     if count and count[1] != "1" and words[0] == "srun":
-        raise UnreadCommand(f"srun starts it {count[1]} times")
+        raise UnreadCommand(f"srun starts the command {count[1]} times")
     return words[at:]
 
 

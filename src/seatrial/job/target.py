@@ -43,7 +43,7 @@ _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", 
 _SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 
 _MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
-#: Scripts that are named where none is similar.
+#: Most scripts that an error lists if none is similar.
 _MOST_NAMED = 5
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
 _MAX_NAME = 255
@@ -123,7 +123,7 @@ def in_our_words(words: Sequence[str], here: Path, recipes: Collection[str] = ()
     name = re.sub(r"\W", "_", words[0])
     name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
     raise TargetError(
-        f"{words[0]} is a command of this project, which calls {function}() of {module}; -m {module} does not",
+        f"{words[0]} is an entry point of this project: it calls {function}() of {module}, which -m {module} does not",
         run=f"seatrial run {name}",
         instead=(words[0], [name]),
         first=f"echo 'from {module} import {function}; {function}()' > {name}",
@@ -157,10 +157,10 @@ _MOST_LISTED = 8
 
 
 def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> PythonCommand:
-    """Return the one command of a script. Raises TargetError for one that does more, with all that it starts."""
+    """Return the only command of a script. Raises TargetError, with each command, for a script that does more."""
     if not (reading.unread or reading.others) and [at for at, _ in reading.started] == ["."]:
         return reading.started[0][1]
-    found = [  # without files that it makes first
+    found = [  # only scripts that exist before it runs
         each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
     ]
     found = found if len(found) <= _MOST_LISTED else found[:1]
@@ -171,11 +171,11 @@ def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> Py
     count = len(reading.started)
     message = f"{name} starts Python {'once' if count == 1 else f'{count} times'}, and a run starts it once"
     if reading.unread:
-        message = f"{name} starts Python in more ways than seatrial reads"
+        message = f"{name} has commands that seatrial cannot read"
     elif reading.others or count == 1:
         message = f"{name} does more than start Python"
     moved = next((at for at, _ in found if at != "."), None)
-    cause = f"it also has {reading.others[0]}" if reading.others else moved and f"it starts it in {moved}"
+    cause = f"it also runs {reading.others[0]}" if reading.others else moved and f"it starts Python in {moved}"
     raise TargetError(message, cause=reading.unread or cause, run="\n".join(typed))
 
 

@@ -1,4 +1,4 @@
-"""Find what ``make train``, ``pixi run train`` and other names of tasks start, as the text of a shell script."""
+"""Read the commands of ``make train``, ``pixi run train`` and other tasks as a shell script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIRECTIVE = re.compile(
 _MOST_TEXT, _MOST_OF_TABLES, _LONGEST, _MOST_GOALS = 100_000, 1_000_000, 2_000, 200
 #: Keys of a task that are read, or that change nothing of what it starts.
 _KEYS = ("cmd", "shell", "chain", "help", "description", "inputs", "outputs")
-#: What a goal needs, and its commands with their places.
+#: A goal's prerequisites, and its commands with their places.
 _Rule = tuple[list[str], list[tuple[str, str]]]
 
 
@@ -81,7 +81,7 @@ def _make_commands(words: Sequence[str], file: Path) -> list[tuple[str, str]]:
 def _lines(
     goals: Sequence[str], rules: dict[str, _Rule], variables: dict[str, str], done: set[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the commands of goals, those of what they need first, with their places."""
+    """Yield the commands of goals with their places, prerequisites first."""
     for goal in (each for each in goals if each not in done):
         done.add(goal)
         if goal in rules:
@@ -101,7 +101,7 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
         name = match[1] or match[2] or match[4]
         found = match[0] if name is None else variables.get(name, f"$${{{name}}}")
         if len(found) > _LONGEST:
-            raise UnreadCommand(f"{name} of the Makefile")
+            raise UnreadCommand(f"the Makefile's function {name} is not supported (check: what `name` is there)")
         return found if match[3] is None else f"$$({match[3]})"
 
     for _ in range(5):
@@ -134,7 +134,7 @@ def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
 
 
 def _tasks(table: Any, name: str) -> Iterator[Any]:
-    """Yield what tables of the name ``tasks`` or ``scripts`` have for a name."""
+    """Yield a task's entries in tables named ``tasks`` or ``scripts``."""
     for key, value in table.items() if isinstance(table, dict) else ():
         if key in ("tasks", "scripts") and isinstance(value, dict) and name in value:
             yield value[name]
@@ -142,7 +142,7 @@ def _tasks(table: Any, name: str) -> Iterator[Any]:
 
 
 def _commands(task: Any) -> list[str]:
-    """Return the commands of a task in any of its forms; none for a form that names other tasks or a function."""
+    """Return a task's commands; none for a task that refers to other tasks or a function."""
     if isinstance(task, dict):
         task = next((task[key] for key in ("cmd", "shell", "chain") if key in task), [])
     return [task] if isinstance(task, str) else [each for each in task if isinstance(each, str)] if task else []

@@ -1,4 +1,4 @@
-"""Rewrite newer syntax of Python for an older parser: imports and calls stay, and every line keeps its number."""
+"""Rewrite newer Python syntax for an older parser; imports, calls and line numbers stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORD = (
     rf"(?P<lost>#[^\n]*)|(?<!\w)(?P<prefix>[rR]?[fFtT][rR]?)(?P<quote>{_QUOTE})"
     rf"|(?P<plain>{_QUOTE})(?s:\\.|[^\\])*?(?:(?P=plain)|\Z)"
 )
-#: Where syntax may begin that came after Python 3.9. Sources: PEP 634, 654, 695, 758. Not ``except IOError, e``.
+#: Beginnings of syntax newer than Python 3.9. Sources: PEP 634, 654, 695, 758. Not ``except IOError, e``.
 _START = re.compile(
     rf"{_WORD}"
     r"|^(?P<indent>[ \t]*)(?P<kind>class|(?:async[ \t]+)?def|type)[ \t]+(?P<name>\w+)[ \t]*(?P<open>\[|(?==[^=]))"
@@ -44,7 +44,7 @@ _SHOWN = {"quote": "' '", "plain": "' '", "lost": "", "gone": "", "end": ""}
 def in_old_syntax(text: str) -> tuple[str, tuple[Version, int] | None]:
     """Return (the text in the syntax of Python 3.10, (the Python that brought its newest syntax, line) or None).
 
-    Strings in a replacement field are lost where an older parser could not read the field.
+    Strings in a replacement field are dropped if an older parser cannot read the field.
     """
     written: list[str] = []
     newest: tuple[Version, int] | None = None

@@ -104,9 +104,9 @@ def parse_source(source: bytes, name: str) -> ast.Module:
 
 
 def _parsed(source: bytes, name: str) -> ast.Module:
-    """Parse source; what is too new for this Python in older syntax. Raises SyntaxError."""
+    """Parse source; rewrite syntax that is too new for this Python. Raises SyntaxError."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # e.g. of invalid escapes: the script's own affair
+        warnings.simplefilter("ignore")  # for example about invalid escapes in the script
         try:
             return ast.parse(source, filename=name)
         except SyntaxError:

@@ -319,6 +319,15 @@ def test_a_folder_of_src_that_lacks_a_name_is_an_installed_package(tmp_path: Pat
     assert (found.imports, found.missing, found.import_roots) == (("datasets",), {}, ())
 
 
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("_C", ""), ("a_pb2", ""), ("version", ""), ("late", "vars()['l' + 'ate'] = 1\n"), ("gone", "")],
+)
+def test_a_name_that_a_build_or_text_may_make_is_not_missing(tmp_path: Path, name: str, module: str) -> None:
+    found = facts_of(tmp_path, f"from pkg import {name}\n", pkg____init__=module)
+    assert bool(found.missing) == (name == "gone")
+
+
 @cases("source", "missing")
 def test_a_module_of_a_package_of_the_project_that_is_not_there(
     tmp_path: Path, source: str, missing: dict[str, str]

@@ -69,7 +69,7 @@ class ImportRoots:
         return is_file(path.parent / f"{top}.py")
 
     def is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
-        """Return whether only a folder that is taken for one of Python's, ``src/``, has a top-level module."""
+        """Return whether a top-level module exists only in ``src/``."""
         return len(parts) == 1 and roots is self.absolute and root not in (self.start.parent, self.project, *self.added)
 
     def provided(self, path: Path, node: Import) -> bool:

@@ -25,7 +25,7 @@ def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
     if last in _GENERATORS:
         yield f"Model.{last}", last
     if last in _OPTIMIZERS and "legacy" not in called and not {"params", None} & set(given):
-        if "lr" in given and not node.args:  # torch's takes the parameters first
+        if "lr" in given and not node.args:  # torch's optimizers take the parameters first
             yield "optimizers.lr", f"{last}(lr=…)"
         if "decay" in given:
             yield "optimizers.decay", f"{last}(decay=…)"

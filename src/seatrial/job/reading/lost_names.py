@@ -1,4 +1,4 @@
-"""Names that packages had once, and the release to keep away for them."""
+"""Find names that packages removed, and the release that removed them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES = {"sklearn": "scikit-learn", "torchaudio": "torch", "keras": "tensorf
 
 
 class Lost(NamedTuple):
-    """A name's package, the release that a bound must keep away, and a release that surely lacks the name."""
+    """Hold a removed name's package, the release that a bound excludes, and a release without the name."""
 
     package: str
     before: str
@@ -22,7 +22,7 @@ class Lost(NamedTuple):
 
 
 def lost(name: str) -> Lost | None:
-    """Return what became of a dotted name, or of one that it lies in; None if its package has it, or is not known."""
+    """Look up a removed dotted name or a parent of it; None if the package still has it or is unknown."""
     module, _, inside = name.partition(".")
     return next((row for pattern, row in _rows().get(module, ()) if pattern.match(inside)), None) if inside else None
 

@@ -45,8 +45,15 @@ class Module:
     names: dict[str, str] = field(default_factory=dict)
 
     def lacks(self, name: str) -> bool:
-        """Return whether the module cannot have a name: it is nowhere in its text, and nothing binds names by text."""
-        return not re.search(rb"\b%s\b|import[ (]*\*|__getattr__|globals|exec|modules" % name.encode(), self.source)
+        """Return whether the module cannot have a name: its text lacks the name and binds no names dynamically.
+
+        A build may make modules of the package: ``_C``, ``foo.pyx``, ``foo_pb2``, ``version``.
+        """
+        if name.startswith("_") or name.endswith(("_pb2", "_pb2_grpc", "version")):
+            return False
+        by_text = rb"import[\s(\\]*\*|__getattr__|globals|locals|vars|exec|modules|attach"
+        found = re.search(rb"\b%s\b|%s" % (name.encode(), by_text), self.source)
+        return found is None and not any(self.path.parent.glob(f"{name}.*"))
 
 
 class ParsedModules:
@@ -106,7 +113,7 @@ class ParsedModules:
             raise unreadable(error, path)
 
     def _parse(self, path: Path, *, required: bool) -> tuple[ast.Module, bytes] | None:
-        """Return (a file's tree, its source); None if it is too long, or, where it is not required, unreadable."""
+        """Return (a file's tree, its source); None for a long file, or an unreadable one that is not required."""
         try:
             if is_file(path) and path.stat().st_size > min(MAX_BYTES, self._bytes_left):
                 return None
@@ -130,7 +137,7 @@ class ParsedModules:
         return None
 
 
-#: Words without which nothing of it can be there: most modules are not searched for it.
+#: Words of newer syntax; modules without them need no search.
 _HINTS = re.compile(
     rb"^[ \t]*(?:match[ \t(]|except[ \t]*\*|type[ \t]+\w|(?:async[ \t]+)?def[ \t]+\w+[ \t]*\[|class[ \t]+\w+[ \t]*\["
     rb"|except[ \t]+[^(:\n]+,)|\b(?:[tT][rR]?|[rR][tT])[\"']"
@@ -151,7 +158,7 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
         return notebook_error(f"{error.magic} works only in a notebook", path, "/^[[:space:]]*[%!]/d")
     cause = "it is only parsed, for its imports and GPU use; it is never run here"
     if error.grammar:
-        cause = "it is not Python of 3.8 to 3.14, and is only parsed, never run here"
+        cause = "it is not valid Python 3.8 to 3.14"
     return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {as_typed(path)}")
 
 
