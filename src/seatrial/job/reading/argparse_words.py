@@ -36,18 +36,20 @@ class ParserWords:
         self._words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
         self._options: dict[str, tuple[ast.Call, str]] = {}
         self._known: set[int] = set()  # nodes that use a parser, or the words, in a way that is understood
-        self._parts: set[tuple[str, str]] = set()  # (file, name) of what is used as a parser, or as a part of one
-        self._used: set[tuple[str, str]] = set()  # and of all that is used in another way
+        self._parts: set[str] = set()  # names of what is used as a parser, or as a part of one
+        self._used: set[str] = set()  # and of all that is used in another way
         self._parsers = 0
         self._parsed: str | None = None
         self._open = False
 
-    def note(self, node: ast.Call, place: str, made: str, *, certain: bool, own: Callable[[str], bool]) -> None:
+    def note(
+        self, node: ast.Call, place: str, made: str, *, certain: bool, own: Callable[[str], bool], taken: set[str]
+    ) -> None:
         """Note a call.
 
         Args:
             made: class or function whose result the call's receiver is; "" if that is unknown.
-            own: whether the project has a function of this name.
+            own: whether the project has a function of this name. taken: parameters, if it is the project's.
         """
         called = dotted(node.func)
         last = called.rpartition(".")[2]
@@ -55,7 +57,9 @@ class ParserWords:
         parents = getattr(given.get("parents", ast.List(elts=[])), "elts", [node])
         if isinstance(node.func, ast.Attribute) and _METHODS.fullmatch(last):
             self._known |= {id(node.func), id(node.func.value)}
-            self._parts |= {(place.rpartition(":")[0], last_name(node.func.value))} if last != "error" else set()
+            self._parts |= {last_name(node.func.value)} if last != "error" else set()
+        makes = last.endswith("ArgumentParser") or (last.startswith("add_") and _METHODS.fullmatch(last))
+        self._open |= bool(makes) and id(node) not in self._known
         if last.endswith("ArgumentParser") or last == "add_parser":
             self._parsers += 1
             self._known |= {id(node.func), *map(id, parents)}
@@ -66,7 +70,7 @@ class ParserWords:
             flags = [flag for flag in map(literal, node.args) if flag is not None]
             how = [given[name] for name in ("nargs", "action", None) if name in given]
             usual = all(isinstance(each, ast.Constant) and each.value not in _UNUSUAL for each in how)
-            self._open |= not usual or not flags or len(flags) < len(node.args) or id(node) not in self._known
+            self._open |= not usual or not flags or len(flags) < len(node.args)
             for flag in flags if flags and flags[0].startswith("-") else ():
                 self._options.setdefault(flag, (node, place if certain else ""))
         elif last.startswith("parse_") and "arg" in last:
@@ -74,22 +78,27 @@ class ParserWords:
             self._open |= last != "parse_args" or bool(node.args or node.keywords) or not known
             self._parsed = self._parsed or (place if certain else None)
         elif own(called):
-            self._known |= {id(each) for each in (*node.args, *given.values())}
+            self._known |= {id(each) for each in (*node.args, *given.values()) if last_name(each) in taken}
         else:
             names = (last_name(each).lower() for each in (*node.args, *given.values()))
             self._open |= last.startswith("DEFINE_") or any(name.endswith("parser") for name in names)
 
-    def note_use(self, node: ast.AST, file: str) -> None:
+    def note_use(self, node: ast.AST) -> None:
         """Note what uses a name: a parser in other hands than the project's may have options that are not seen."""
-        if isinstance(node, ast.Expr | ast.Return) or (isinstance(node, ast.Subscript) and _is_load(node)):
+        loads = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        if loads and isinstance(node, ast.Expr | ast.Return | ast.Subscript):
             self._known.add(id(node.value))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            self._known.add(id(node.value))
+            made = last_name(node.value.func)
+            self._parts |= set(map(last_name, node.targets)) if made.endswith("Parser") or made[:4] == "add_" else set()
         elif isinstance(node, ast.Try):
             self._open |= any("SystemExit" in ast.dump(each.type) for each in node.handlers if each.type)
         elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in self._known:
             name = node.id if isinstance(node, ast.Name) else node.attr
-            if _is_load(node) or name == "argv":
+            if loads or name == "argv":
                 self._open |= name in _CALLED
-                self._used.add((file, name))
+                self._used.add(name)
 
     def misfits(self, modules: Sequence[str]) -> Iterator[str]:
         """Yield a sentence for each word that ends the script. Args: modules: names that it imports."""
@@ -113,7 +122,3 @@ class ParserWords:
             given |= any(each[1:2] != "-" and not short.isdisjoint(each) for each in typed) or flags[0] in RANK_OPTIONS
             if place and is_constant(keywords(node).get("required"), True) and not given:
                 yield f"{place} requires {flags[-1]}, which is not given: the script ends there"
-
-
-def _is_load(node: ast.Name | ast.Attribute | ast.Subscript) -> bool:
-    return isinstance(node.ctx, ast.Load)

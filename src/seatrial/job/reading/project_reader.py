@@ -233,7 +233,7 @@ class ProjectReader:
 
     def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
         node = seen.node
-        self.parsers.note_use(node, module.shown)
+        self.parsers.note_use(node)
         if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
             return
@@ -284,10 +284,12 @@ class ProjectReader:
             run = list(named(module, unit, called, self.modules.at)) if called else []
             receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
             made = module.types.get(receiver.id, "") if isinstance(receiver, ast.Name) else ""
+            functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
             self.parsers.note(
                 *(node, f"{module.shown}:{node.lineno}", made),
                 certain=certain and seen.always,
                 own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
+                taken={each.arg for function in functions if function for each in function.args.args},
             )
             self.writes.note((module.path, unit), node, run, always=seen.always)
             if certain and seen.certain:
