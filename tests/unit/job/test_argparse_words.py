@@ -61,6 +61,9 @@ def test_a_word_that_the_parser_does_not_take_is_named(tmp_path: Path, words: st
         HEAD + LR + "for each in nets.ALL:\n    each.add(parser)\n" + PARSE,
         HEAD + LR + "other.add(args=[parser])\n" + PARSE,
         HEAD + LR + "nets['a'](parser)\n" + PARSE,
+        SHORT + "import other\ndef add(q):\n    other.add(q)\nadd(p)\np.parse_args()\n",
+        SHORT + "import other\nother.add(p.add_argument_group('x'))\np.parse_args()\n",
+        "import argparse, other\ndef build():\n    return other.add(argparse.ArgumentParser())\nbuild().parse_args()\n",
         SHORT + "import deepspeed\ndeepspeed.add_config_arguments(p)\np.parse_args()\n",
         SHORT + "import deepspeed\np = deepspeed.add_config_arguments(p)\np.parse_args()\n",
         SHORT + "import lightning\nclass M(lightning.LightningModule):\n    pass\nM.add_args(p)\np.parse_args()\n",
@@ -118,7 +121,14 @@ def test_required_option_may_be_given_in_another_way(tmp_path: Path, maker: str,
 
 
 @pytest.mark.parametrize(
-    "line", ["", "def main():\n    return p\n", "p.set_defaults(lr=1)\n", "import sys\nsys.argv[1]\n"]
+    "line",
+    [
+        "",
+        "def main():\n    return p\n",
+        "p.set_defaults(lr=1)\n",
+        "import sys\nsys.argv[1]\n",
+        "c = ConfigParser()\nc.read('a')\nax = f.add_subplot()\nax.plot()\n",
+    ],
 )
 def test_parser_of_another_name_is_judged(tmp_path: Path, line: str) -> None:
     assert "--other" in misfits(tmp_path, SHORT + line + "args = p.parse_args()\n", "--other 1")[0]

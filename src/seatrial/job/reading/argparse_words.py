@@ -15,9 +15,9 @@ _MOST_NAMED = 5
 _OTHER_PARSERS = {"absl", "click", "configargparse", "docopt", "fire", "gflags", "gooey", "hydra", "jsonargparse"}
 _OTHER_PARSERS |= {"simple_parsing", "tap", "typer", "tyro"}
 #: What may be done with a parser, and with a part of one: all else may add options.
-_METHODS = re.compile(
-    "add_(argument(_group)?|mutually_exclusive_group|parser|subparsers)|error|parse_args|set_defaults"
-)
+_ADDS = "add_(argument(_group)?|mutually_exclusive_group|parser|subparsers)"
+_METHODS = re.compile(f"{_ADDS}|error|parse_args|set_defaults")
+_MAKES = re.compile(rf"(.*\.)?({_ADDS}|\w*ArgumentParser)")
 #: Keywords of a parser, and kinds of options, by which words are taken in a way that is not judged here.
 _UNUSUAL = {"conflict_handler", "exit_on_error", "fromfile_prefix_chars", "prefix_chars", None}
 _UNUSUAL |= {"...", "A...", "version"}
@@ -38,19 +38,13 @@ class ParserWords:
         self._known: set[int] = set()  # nodes that use a parser, or the words, in a way that is understood
         self._parts: set[str] = set()  # names of what is used as a parser, or as a part of one
         self._used: set[str] = set()  # and of all that is used in another way
+        self._made: dict[str, set[str]] = {}  # variable → the classes or functions that it was made by
         self._parsers = 0
         self._parsed: str | None = None
         self._open = False
 
-    def note(
-        self, node: ast.Call, place: str, made: str, *, certain: bool, own: Callable[[str], bool], taken: set[str]
-    ) -> None:
-        """Note a call.
-
-        Args:
-            made: class or function whose result the call's receiver is; "" if that is unknown.
-            own: whether the project has a function of this name. taken: parameters, if it is the project's.
-        """
+    def note(self, node: ast.Call, place: str, *, certain: bool, own: Callable[[str], bool], taken: set[str]) -> None:
+        """Note a call. Args: own: recognises the project's functions. taken: parameters of that which is called."""
         called = dotted(node.func)
         last = called.rpartition(".")[2]
         given = keywords(node)
@@ -58,8 +52,7 @@ class ParserWords:
         if isinstance(node.func, ast.Attribute) and _METHODS.fullmatch(last):
             self._known |= {id(node.func), id(node.func.value)}
             self._parts |= {last_name(node.func.value)} if last != "error" else set()
-        makes = last.endswith("ArgumentParser") or (last.startswith("add_") and _METHODS.fullmatch(last))
-        self._open |= bool(makes) and id(node) not in self._known
+        self._open |= last.startswith("DEFINE_") or (bool(_MAKES.fullmatch(last)) and id(node) not in self._known)
         if last.endswith("ArgumentParser") or last == "add_parser":
             self._parsers += 1
             self._known |= {id(node.func), *map(id, parents)}
@@ -74,14 +67,12 @@ class ParserWords:
             for flag in flags if flags and flags[0].startswith("-") else ():
                 self._options.setdefault(flag, (node, place if certain else ""))
         elif last.startswith("parse_") and "arg" in last:
-            known = not made or made.endswith("ArgumentParser") or own(made)
+            makers = self._made.get(last_name(getattr(node.func, "value", node)), ())
+            known = all(each.endswith("ArgumentParser") or own(each) for each in makers)
             self._open |= last != "parse_args" or bool(node.args or node.keywords) or not known
             self._parsed = self._parsed or (place if certain else None)
         elif own(called):
             self._known |= {id(each) for each in (*node.args, *given.values()) if last_name(each) in taken}
-        else:
-            names = (last_name(each).lower() for each in (*node.args, *given.values()))
-            self._open |= last.startswith("DEFINE_") or any(name.endswith("parser") for name in names)
 
     def note_use(self, node: ast.AST) -> None:
         """Note what uses a name: a parser in other hands than the project's may have options that are not seen."""
@@ -90,8 +81,10 @@ class ParserWords:
             self._known.add(id(node.value))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             self._known.add(id(node.value))
-            made = last_name(node.value.func)
-            self._parts |= set(map(last_name, node.targets)) if made.endswith("Parser") or made[:4] == "add_" else set()
+            targets, made = [last_name(each) for each in node.targets], dotted(node.value.func)
+            for name in targets:
+                self._made.setdefault(name, set()).add(made)
+            self._parts.update(targets if _MAKES.fullmatch(made) else ())
         elif isinstance(node, ast.Try):
             self._open |= any("SystemExit" in ast.dump(each.type) for each in node.handlers if each.type)
         elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in self._known:

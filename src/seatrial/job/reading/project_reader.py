@@ -282,11 +282,9 @@ class ProjectReader:
             if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
                 self.imported_by_text.append(((module.path, unit), node))
             run = list(named(module, unit, called, self.modules.at)) if called else []
-            receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
-            made = module.types.get(receiver.id, "") if isinstance(receiver, ast.Name) else ""
             functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
             self.parsers.note(
-                *(node, f"{module.shown}:{node.lineno}", made),
+                *(node, f"{module.shown}:{node.lineno}"),
                 certain=certain and seen.always,
                 own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
                 taken={each.arg for function in functions if function for each in function.args.args},
