@@ -12,6 +12,7 @@ from seatrial.job.script import script_facts
 HEAD = "import argparse\nparser = argparse.ArgumentParser()\n"
 LR = "parser.add_argument('--lr', '-l', type=float)\nparser.add_argument('--data-dir', required=True)\n"
 PARSE = "args = parser.parse_args()\n"
+SHORT = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', '-l', type=float)\n"
 
 
 def misfits(folder: Path, source: str, words: str) -> tuple[str, ...]:
@@ -49,6 +50,37 @@ def test_a_word_that_the_parser_does_not_take_is_named(tmp_path: Path, words: st
         "import base\nparser = base.parser()\n" + LR + PARSE,
         "from jsonargparse import ArgumentParser\nparser = ArgumentParser()\n" + LR + PARSE,
         "import argparse, base\nparser = argparse.ArgumentParser(parents=[base.parser()])\n" + LR + PARSE,
+        HEAD + LR + "add = parser.add_argument\nadd('--other')\n" + PARSE,
+        HEAD
+        + LR
+        + "import functools\nadd = functools.partial(parser.add_argument, type=str)\nadd('--other')\n"
+        + PARSE,
+        HEAD + LR + "list(map(parser.add_argument, ['--other']))\n" + PARSE,
+        HEAD + LR + "parser._add_action(OTHER)\n" + PARSE,
+        HEAD + LR + "group = parser.add_argument_group('a').add_argument\ngroup('--other')\n" + PARSE,
+        HEAD + LR + "for each in nets.ALL:\n    each.add(parser)\n" + PARSE,
+        HEAD + LR + "other.add(args=[parser])\n" + PARSE,
+        HEAD + LR + "nets['a'](parser)\n" + PARSE,
+        SHORT + "import other\ndef add(q):\n    other.add(q)\nadd(p)\np.parse_args()\n",
+        SHORT + "import other\nother.add(p.add_argument_group('x'))\np.parse_args()\n",
+        "import argparse, other\ndef build():\n    return other.add(argparse.ArgumentParser())\nbuild().parse_args()\n",
+        SHORT + "import deepspeed\ndeepspeed.add_config_arguments(p)\np.parse_args()\n",
+        SHORT + "import deepspeed\np = deepspeed.add_config_arguments(p)\np.parse_args()\n",
+        SHORT + "import lightning\nclass M(lightning.LightningModule):\n    pass\nM.add_args(p)\np.parse_args()\n",
+        "import argparse, other\nclass A:\n    def __init__(self):\n        self.p = argparse.ArgumentParser()\n"
+        "        other.add(self.p)\n    def go(self):\n        return self.p.parse_args()\nA().go()\n",
+        "import argparse\nclass P(argparse.ArgumentParser):\n    pass\nQ = argparse.ArgumentParser\nQ()\n"
+        + SHORT
+        + "p.parse_args()",
+        HEAD + LR + "parser.add_argument('rest', nargs='...')\n" + PARSE,
+        HEAD + LR + "parser.add_argument('rest', nargs='A...')\n" + PARSE,
+        HEAD + LR + "exec(open('more.py').read())\n" + PARSE,
+        HEAD + LR + "from sys import argv\nargv.remove('--other')\n" + PARSE,
+        HEAD + LR + "from absl import app, flags\nflags.DEFINE_string('other', '', '')\n" + PARSE,
+        HEAD + LR + "import tensorflow as tf\ntf.app.flags.DEFINE_string('other', '', '')\n" + PARSE,
+        HEAD + LR + "import click\n" + PARSE,
+        SHORT + "def main():\n    p.parse_args()\ntry:\n    main()\nexcept (OSError, SystemExit):\n    pass\n",
+        HEAD + LR + "try:\n    args = parser.parse_args()\nexcept SystemExit:\n    args = None\n",
     ],
 )
 def test_options_that_are_not_all_known_are_not_judged(tmp_path: Path, source: str) -> None:
@@ -67,3 +99,41 @@ def test_options_of_the_projects_functions_count(tmp_path: Path) -> None:
 def test_a_switch_of_two_forms_has_both(tmp_path: Path) -> None:
     source = HEAD + "parser.add_argument('--amp', action=argparse.BooleanOptionalAction)\n" + PARSE
     assert misfits(tmp_path, source, "--no-amp") == ()
+
+
+@pytest.mark.parametrize(
+    ("maker", "more", "words"),
+    [
+        ("", "", "-dfoo"),
+        ("", "", "-vd foo"),
+        ("", "", "--help"),
+        ("fromfile_prefix_chars='@'", "", "@words.txt"),
+        ("conflict_handler='resolve'", "p.add_argument('-d', '--data', default=1)\n", ""),
+        ("", "p.add_argument('--show', action='version', version='1')\n", "--show"),
+        ("", "from gooey import Gooey\n", ""),
+        ("", "x = p.add_argument('--x')\nx.required = False\n", ""),
+    ],
+)
+def test_required_option_may_be_given_in_another_way(tmp_path: Path, maker: str, more: str, words: str) -> None:
+    source = f"import argparse\np = argparse.ArgumentParser({maker})\np.add_argument('-v', action='store_true')\n"
+    source += f"p.add_argument('-d', '--data', required=True)\n{more}p.parse_args()\n"
+    assert misfits(tmp_path, source, words) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "def main():\n    return p\n",
+        "p.set_defaults(lr=1)\n",
+        "import sys\nsys.argv[1]\n",
+        "c = ConfigParser()\nc.read('a')\nax = f.add_subplot()\nax.plot()\n",
+    ],
+)
+def test_parser_of_another_name_is_judged(tmp_path: Path, line: str) -> None:
+    assert "--other" in misfits(tmp_path, SHORT + line + "args = p.parse_args()\n", "--other 1")[0]
+
+
+def test_option_that_only_a_condition_adds_is_not_required(tmp_path: Path) -> None:
+    source = SHORT + "if debug:\n    p.add_argument('--x', required=True)\np.parse_args()\n"
+    assert misfits(tmp_path, source, "--lr 1") == ()

@@ -64,6 +64,29 @@ def test_data_set_in_no_mount_is_named(project: Path) -> None:
 OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root', default='/home/nobody/data')\n"
 
 
+#: Texts like paths of a machine: of a choice, a guard, a key, a default, a note, or no drive of Windows.
+NO_FOLDERS = (
+    '"""/data/imagenet"""\n',
+    "def f():\n    '/data/imagenet'\nf()\n",
+    "p.add_argument('--d', help='/data/imagenet', metavar='/data/a', choices=['/data/a', '/data/b'])\n",
+    "import os\nif os.path.exists('/kaggle/input'):\n    D = '/kaggle/input/x'\n",
+    "import os\nD = '/kaggle/input/x' if os.path.exists('/kaggle/input/x') else 'data'\n",
+    "import os\nif '/home/me' in os.getcwd() or os.getcwd().startswith('/home/me'):\n    pass\n",
+    "x = 'a'.replace('/home/me/x', 'b')\n",
+    "D = {'a': '/data1/x', 'b': '/mnt/y'}.get(hostname)\n",
+    "f = h5py.File('a.h5')\nx = f['/data/images']\nf.create_dataset('/data/x')\n",
+    "@app.route('/data/x')\n@app.get(path='/data/y')\ndef f():\n    pass\n",
+    "rospy.Subscriber('/work/x', int)\nprint('/data/x')\n",
+    "import os\nos.environ.setdefault('TORCH_HOME', '/data/cache')\nos.environ['HF_HOME'] = '/data/cache'\n",
+    "async def f(root='/data/x', *, other='/data/y'):\n    pass\n",
+    "f = lambda root='/data/x': 0\n",
+    "class A:\n    root: str = '/data/x'\n",
+    "from absl import flags\nflags.DEFINE_string('root', '/data/x', '')\n",
+    "try:\n    open('/data/x')\nexcept OSError:\n    pass\n",
+    *(f"x = r'{text}'\n" for text in ("Q:\\n", "x:\\alpha", "A:\\d+", "a:/b", "T:/x", "D:/%s", "E:/x y")),
+)
+
+
 @pytest.mark.parametrize(
     ("source", "words", "end"),
     [
@@ -79,6 +102,14 @@ OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root
         ("def load(root='/home/nobody/data'):\n    pass\n", (), ""),
         ("import os\nA = f'{os.getcwd()}/data/cats'\nB = os.getcwd() + '/data/cats'\n", (), ""),
         ("if debug:\n    ROOT = '/home/nobody/data'\n", (), ""),
+        ("import pandas\npandas.read_csv('/home/nobody/a.csv')\n", (), "--mount DIR:/home/nobody/a.csv"),
+        ("train(data_dir='/home/nobody/data')\n", (), "--mount DIR:/home/nobody/data"),
+        ("D = f'/data/x/{n}'\n", (), "--mount DIR:/data/x/"),
+        ("D = '/data/x/%d' % 3\n", (), "--mount DIR:/data/x/"),
+        ("D = '/data/x/${name}'\n", (), "which this machine does not have"),
+        (OPTION.replace("--root", "--root-dir"), ("--root", "x"), ""),
+        (OPTION + "p.set_defaults(root='/data/x')\n", ("--root=x",), ""),
+        *((source, (), "") for source in NO_FOLDERS),
         ("import sys\nsys.path.append('/home/nobody/lib/dist-packages')\n", (), ""),
     ],
 )

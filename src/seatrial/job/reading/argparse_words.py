@@ -7,12 +7,22 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from seatrial.job.reading.signs import dotted, is_constant, keywords, last_name, literal
+from seatrial.job.reading.signs import RANK_OPTIONS, dotted, is_constant, keywords, last_name, literal
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
 _MOST_NAMED = 5
 #: They read the words in their own way, or add options.
-_OTHER_PARSERS = {"configargparse", "jsonargparse", "simple_parsing", "tap", "typer"}
+_OTHER_PARSERS = {"absl", "click", "configargparse", "docopt", "fire", "gflags", "gooey", "hydra", "jsonargparse"}
+_OTHER_PARSERS |= {"simple_parsing", "tap", "typer", "tyro"}
+#: What may be done with a parser, and with a part of one: all else may add options.
+_ADDS = "add_(argument(_group)?|mutually_exclusive_group|parser|subparsers)"
+_METHODS = re.compile(f"{_ADDS}|error|parse_args|set_defaults")
+_MAKES = re.compile(rf"(.*\.)?({_ADDS}|\w*ArgumentParser)")
+#: Keywords of a parser, and kinds of options, by which words are taken in a way that is not judged here.
+_UNUSUAL = {"conflict_handler", "exit_on_error", "fromfile_prefix_chars", "prefix_chars", None}
+_UNUSUAL |= {"...", "A...", "version"}
+#: Names that, in any use but a call of them, may change options or words unseen.
+_CALLED = {"ArgumentParser", "add_argument", "argv", "exec", "parse_args"}
 
 
 class ParserWords:
@@ -25,48 +35,68 @@ class ParserWords:
     def __init__(self, arguments: Sequence[str]) -> None:
         self._words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
         self._options: dict[str, tuple[ast.Call, str]] = {}
+        self._known: set[int] = set()  # nodes that use a parser, or the words, in a way that is understood
+        self._parts: set[str] = set()  # names of what is used as a parser, or as a part of one
+        self._used: set[str] = set()  # and of all that is used in another way
+        self._made: dict[str, set[str]] = {}  # variable → the classes or functions that it was made by
         self._parsers = 0
         self._parsed: str | None = None
         self._open = False
 
-    def note(self, node: ast.Call, place: str, made: str, *, certain: bool, own: Callable[[str], bool]) -> None:
-        """Note a call.
-
-        Args:
-            made: class or function whose result the call's receiver is; "" if that is unknown.
-            own: whether the project has a function of this name.
-        """
+    def note(self, node: ast.Call, place: str, *, certain: bool, own: Callable[[str], bool], taken: set[str]) -> None:
+        """Note a call. Args: own: recognises the project's functions. taken: parameters of that which is called."""
         called = dotted(node.func)
-        owner, _, last = called.rpartition(".")
+        last = called.rpartition(".")[2]
         given = keywords(node)
-        parents = given.get("parents", ast.List(elts=[]))
+        parents = getattr(given.get("parents", ast.List(elts=[])), "elts", [node])
+        if isinstance(node.func, ast.Attribute) and _METHODS.fullmatch(last):
+            self._known |= {id(node.func), id(node.func.value)}
+            self._parts |= {last_name(node.func.value)} if last != "error" else set()
+        self._open |= last.startswith("DEFINE_") or (bool(_MAKES.fullmatch(last)) and id(node) not in self._known)
         if last.endswith("ArgumentParser") or last == "add_parser":
             self._parsers += 1
+            self._known |= {id(node.func), *map(id, parents)}
             self._open |= last.endswith("Parser") and called not in ("ArgumentParser", "argparse.ArgumentParser")
-            self._open |= not all(own(dotted(getattr(each, "func", each))) for each in getattr(parents, "elts", [node]))
+            self._open |= not all(own(dotted(getattr(each, "func", each))) for each in parents)
+            self._open |= not _UNUSUAL.isdisjoint(given) or len(node.args) > 1
         elif last == "add_argument":
             flags = [flag for flag in map(literal, node.args) if flag is not None]
-            rest = dotted(given.get("nargs", node)).endswith("REMAINDER")
-            self._open |= rest or not flags or len(flags) < len(node.args)
+            how = [given[name] for name in ("nargs", "action", None) if name in given]
+            usual = all(isinstance(each, ast.Constant) and each.value not in _UNUSUAL for each in how)
+            self._open |= not usual or not flags or len(flags) < len(node.args)
             for flag in flags if flags and flags[0].startswith("-") else ():
-                self._options.setdefault(flag, (node, place))
-            if dotted(given.get("action", node)).endswith("BooleanOptionalAction"):
-                self._options |= {f"--no-{flag.lstrip('-')}": (node, place) for flag in flags}
+                self._options.setdefault(flag, (node, place if certain else ""))
         elif last.startswith("parse_") and "arg" in last:
-            known = not made or made.endswith("ArgumentParser") or own(made)
+            makers = self._made.get(last_name(getattr(node.func, "value", node)), ())
+            known = all(each.endswith("ArgumentParser") or own(each) for each in makers)
             self._open |= last != "parse_args" or bool(node.args or node.keywords) or not known
             self._parsed = self._parsed or (place if certain else None)
-        elif owner == "sys.argv" or (not own(called) and any(map(_is_parser, [*node.args, *given.values()]))):
-            self._open = True
+        elif own(called):
+            self._known |= {id(each) for each in (*node.args, *given.values()) if last_name(each) in taken}
 
-    def note_change(self, node: ast.AST) -> None:
-        """Note an assignment to ``sys.argv``, or to a part of it."""
-        target = node.value if isinstance(node, ast.Subscript) else node
-        self._open |= dotted(target) == "sys.argv" and not isinstance(getattr(node, "ctx", None), ast.Load)
+    def note_use(self, node: ast.AST) -> None:
+        """Note what uses a name: a parser in other hands than the project's may have options that are not seen."""
+        loads = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        if loads and isinstance(node, ast.Expr | ast.Return | ast.Subscript):
+            self._known.add(id(node.value))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            self._known.add(id(node.value))
+            targets, made = [last_name(each) for each in node.targets], dotted(node.value.func)
+            for name in targets:
+                self._made.setdefault(name, set()).add(made)
+            self._parts.update(targets if _MAKES.fullmatch(made) else ())
+        elif isinstance(node, ast.Try):
+            self._open |= any("SystemExit" in ast.dump(each.type) for each in node.handlers if each.type)
+        elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in self._known:
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if loads or name == "argv":
+                self._open |= name in _CALLED
+                self._used.add(name)
 
     def misfits(self, modules: Sequence[str]) -> Iterator[str]:
         """Yield a sentence for each word that ends the script. Args: modules: names that it imports."""
-        if self._open or self._parsed is None or not self._parsers or not _OTHER_PARSERS.isdisjoint(modules):
+        others = not _OTHER_PARSERS.isdisjoint(name.partition(".")[0] for name in modules)
+        if self._open or self._parsed is None or not self._parsers or others or self._used & self._parts:
             return
         own = [each for each in self._options if each.startswith("--")]
         typed = {word.partition("=")[0] for word in self._words if word.startswith("-")}
@@ -76,14 +106,12 @@ class ParserWords:
                 closest = difflib.get_close_matches(flag, own, 2) or own[:_MOST_NAMED]
                 have = f"it has {', '.join(closest)}" if closest else "it has none"
                 yield f"{self._parsed} ends the script at {flag}, which is none of its options; {have}"
-        if self._parsers > 1:  # which of them is used is not known
+        if self._parsers > 1 or not typed.isdisjoint(("-h", "--help")):  # which of them is used is not known
             return
         for node, place in dict.fromkeys(self._options.values()):
             flags = [flag for flag, known in self._options.items() if known[0] is node]
             given = any(flag.startswith(each) for each in typed for flag in flags)
-            if is_constant(keywords(node).get("required"), True) and not given:
+            short = {flag[1] for flag in flags if len(flag) == 2}  # -vd and -dVALUE give -d; the launcher the rank
+            given |= any(each[1:2] != "-" and not short.isdisjoint(each) for each in typed) or flags[0] in RANK_OPTIONS
+            if place and is_constant(keywords(node).get("required"), True) and not given:
                 yield f"{place} requires {flags[-1]}, which is not given: the script ends there"
-
-
-def _is_parser(node: ast.expr) -> bool:
-    return last_name(node).lower().endswith(("parser", "argv"))

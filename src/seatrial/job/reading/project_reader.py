@@ -32,7 +32,7 @@ from seatrial.job.reading.signs import (
     of_a_machine,
     signs,
     started_files,
-    unlike_the_run,
+    used_paths,
 )
 from seatrial.job.reading.writes import Write, Writes
 from seatrial.system.project_files import read_sources
@@ -138,7 +138,7 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: set[Unit] = set()
         self.mentioned: set[str] = set()
-        self.replaced: set[int] = set()  # nodes for whose text the run has another
+        self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
@@ -233,11 +233,10 @@ class ProjectReader:
 
     def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
         node = seen.node
+        self.parsers.note_use(node)
         if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
             return
-        if isinstance(node, ast.Attribute | ast.Subscript):
-            self.parsers.note_change(node)
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
             if isinstance(node.ctx, ast.Store):
@@ -254,10 +253,10 @@ class ProjectReader:
             self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
-        self.replaced |= {id(each) for each in unlike_the_run(node, self.typed)}
-        runs = certain and seen.certain and id(node) not in self.replaced
-        if isinstance(node, ast.Constant) and runs and of_a_machine(node.value):
-            self.reading.machine_paths.setdefault(str(node.value), f"{module.shown}:{node.lineno}")
+        self.decorators |= {id(each) for each in getattr(node, "decorator_list", ())}
+        if certain and seen.always and id(node) not in self.decorators:
+            for text in filter(of_a_machine, used_paths(node, self.typed)):
+                self.reading.machine_paths.setdefault(text, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         for started in (self.roots.folder / name for name in started_files(node)):
             if is_file(started) and (file := started.resolve()).is_relative_to(self.project):
                 (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
@@ -283,12 +282,12 @@ class ProjectReader:
             if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
                 self.imported_by_text.append(((module.path, unit), node))
             run = list(named(module, unit, called, self.modules.at)) if called else []
-            receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
-            made = module.types.get(receiver.id, "") if isinstance(receiver, ast.Name) else ""
+            functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
             self.parsers.note(
-                *(node, f"{module.shown}:{node.lineno}", made),
-                certain=certain and seen.certain,
+                *(node, f"{module.shown}:{node.lineno}"),
+                certain=certain and seen.always,
                 own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
+                taken={each.arg for function in functions if function for each in function.args.args},
             )
             self.writes.note((module.path, unit), node, run, always=seen.always)
             if certain and seen.certain:

@@ -222,7 +222,7 @@ def host_path(node: ast.AST) -> str | None:
 #: Folders in which machines, and notebooks' hosts, keep data; drives of Windows.
 _OF_MACHINES = re.compile(
     r"/(?:content|data\d*|datasets?|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|scratch|share|ssd\w*|"
-    r"storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[A-Za-z]:[\\/].+"
+    r"storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[C-Z]:[\\/]+[A-Za-z]{2}.*"
 )
 
 
@@ -231,18 +231,27 @@ def of_a_machine(text: object) -> bool:
     return isinstance(text, str) and text.isprintable() and _OF_MACHINES.fullmatch(text[:_LONGEST_PATH]) is not None
 
 
-def unlike_the_run(node: ast.AST, typed: Collection[str]) -> Iterator[ast.AST]:
-    """Yield texts that a run has other ones for: defaults of functions and of typed options, and ends of a text."""
-    if isinstance(node, ast.FunctionDef):
-        yield from node.args.defaults
-    elif isinstance(node, ast.JoinedStr):
-        yield from node.values[1:]
-    elif isinstance(node, ast.BinOp):
-        yield node.right
-    elif isinstance(node, ast.Call) and dotted(node.func).endswith(("environ.get", "getenv")):
-        yield from node.args
-    elif isinstance(node, ast.Call) and any(str(flag).lstrip("-") in typed for flag in _constants(node.args)):
-        yield from (each.value for each in node.keywords if each.arg == "default")
+#: Calls whose arguments are paths of files, and keywords for them; of other calls an argument may be a key or a route.
+_READS = re.compile(r"open|read_\w+|load\w*|\w*(?:Folder|Dataset)|Path|join|listdir|i?glob|chdir")
+_FOR_PATHS = re.compile(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?:dir|path|folder|file)")
+
+
+def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[str]:
+    """Yield paths that an assignment or a call has, but for those of typed options; of a longer text its folder."""
+    values: list[ast.expr] = []
+    if isinstance(node, ast.Assign) and not any(isinstance(each, ast.Subscript) for each in node.targets):
+        values = [node.value]
+    elif isinstance(node, ast.Call):
+        given = {name: value for name, value in keywords(node).items() if name and _FOR_PATHS.fullmatch(name)}
+        names = [*map(str, _constants(node.args)), *given]
+        by_place = "default" in given and not names[0].startswith("-")
+        is_typed = by_place or any(name.lstrip("-").startswith(word) for name in names for word in typed)
+        values = [*(() if is_typed else given.values()), *(node.args if _READS.fullmatch(last_name(node.func)) else ())]
+    for value in values:
+        whole = value.left if isinstance(value, ast.BinOp) else value
+        first = next(iter(whole.values), None) if isinstance(whole, ast.JoinedStr) else whole
+        text = literal(first) or ""
+        yield text if first is value else text[: text.rfind("/") + 1]
 
 
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,7 +228,7 @@ def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
         if not known and not any(inside(path, each.path) for each in script.writes):
             absent.append((path, where))
     for path, where in absent[:_MOST_SHOWN]:
-        option = f"; to mount it: --mount {shlex.quote(f'DIR:{path}')}" if path.startswith("/") else ""
+        option = f"; to mount it: --mount {shlex.quote(f'DIR:{path}')}" if re.fullmatch(r"/[^${%]*", path) else ""
         yield f"{where} names {path}, which this machine does not have{option}"
     for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
         if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
