@@ -1,4 +1,4 @@
-"""Words on the command line that argparse ends at: what a script's parser lacks, requires, or does not admit."""
+"""Find command-line words that a script's argparse parser rejects, and required options that are missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seatrial.job.reading.signs import RANK_OPTIONS, dotted, is_constant, keywor
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
 _MOST_NAMED = 5
-#: They read the words in their own way, or add options.
+#: Modules with parsers that read words differently or add options.
 _OTHER_PARSERS = {"absl", "click", "configargparse", "docopt", "fire", "gflags", "gooey", "hydra", "jsonargparse"}
 _OTHER_PARSERS |= {"simple_parsing", "tap", "typer", "tyro"}
 #: What may be done with a parser, and with a part of one: all else may add options.
@@ -26,10 +26,10 @@ _CALLED = {"ArgumentParser", "add_argument", "argv", "exec", "parse_args"}
 
 
 class ParserWords:
-    """Collects a reading's calls of argparse; silent unless every option that the script may have is seen.
+    """Collect a script's calls of argparse; report nothing unless all its options are known.
 
     Args:
-        arguments: that the script is started with.
+        arguments: the script's command line.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ class ParserWords:
         self._open = False
 
     def note(self, node: ast.Call, place: str, *, certain: bool, own: Callable[[str], bool], taken: set[str]) -> None:
-        """Note a call. Args: own: recognises the project's functions. taken: parameters of that which is called."""
+        """Record a call. Args: own: recognises the project's functions. taken: parameters of that which is called."""
         called = dotted(node.func)
         last = called.rpartition(".")[2]
         given = keywords(node)
@@ -94,7 +94,7 @@ class ParserWords:
                 self._used.add(name)
 
     def misfits(self, modules: Sequence[str]) -> Iterator[str]:
-        """Yield a sentence for each word that ends the script. Args: modules: names that it imports."""
+        """Yield a warning for each word that argparse rejects. Args: modules: names that the script imports."""
         others = not _OTHER_PARSERS.isdisjoint(name.partition(".")[0] for name in modules)
         if self._open or self._parsed is None or not self._parsers or others or self._used & self._parts:
             return
@@ -105,8 +105,8 @@ class ParserWords:
             if not any(each.startswith(flag) for each in (*own, "--help", "--version")):
                 closest = difflib.get_close_matches(flag, own, 2) or own[:_MOST_NAMED]
                 have = f"it has {', '.join(closest)}" if closest else "it has none"
-                yield f"{self._parsed} ends the script at {flag}, which is none of its options; {have}"
-        if self._parsers > 1 or not typed.isdisjoint(("-h", "--help")):  # which of them is used is not known
+                yield f"{self._parsed} rejects {flag}: unknown option; {have}"
+        if self._parsers > 1 or not typed.isdisjoint(("-h", "--help")):  # the parser in use is unknown
             return
         for node, place in dict.fromkeys(self._options.values()):
             flags = [flag for flag, known in self._options.items() if known[0] is node]
@@ -114,4 +114,4 @@ class ParserWords:
             short = {flag[1] for flag in flags if len(flag) == 2}  # -vd and -dVALUE give -d; the launcher the rank
             given |= any(each[1:2] != "-" and not short.isdisjoint(each) for each in typed) or flags[0] in RANK_OPTIONS
             if place and is_constant(keywords(node).get("required"), True) and not given:
-                yield f"{place} requires {flags[-1]}, which is not given: the script ends there"
+                yield f"{place} requires {flags[-1]}, which the arguments lack"

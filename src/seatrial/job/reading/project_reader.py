@@ -67,7 +67,7 @@ class Readings:
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
-        misfits: sentences about words of the command line that the script's parser ends at.
+        misfits: warnings about command-line words that the script's parser rejects.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
     """
 
@@ -310,7 +310,7 @@ class ProjectReader:
             other = self.modules.at(found[-1][0]) if found[-1] is not None else None
             lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
             if lacking and found[0] is not None and self.roots.is_guess(parts, roots, found[0][1]):
-                found, lacking = [None], []  # an installed package: datasets, and not src/datasets
+                found, lacking = [None], []  # the installed package datasets, not src/datasets
             if roots is absolute and any(found):
                 self.own.add(parts[0])
             for each in found:
@@ -380,7 +380,7 @@ def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str
             yield submodule, roots, {alias.asname or alias.name: None}
         else:
             inner[alias.asname or alias.name] = alias.name
-    if prefix or locate_module("__init__", roots):  # of from . import x
+    if prefix or locate_module("__init__", roots):  # from . import x
         yield prefix or "__init__", roots, inner
     if prefix:
         yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values() if _is_foreign(prefix, roots))

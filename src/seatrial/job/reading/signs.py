@@ -219,7 +219,7 @@ def host_path(node: ast.AST) -> str | None:
     return text if text.startswith("../") or absolute else None
 
 
-#: Folders in which machines, and notebooks' hosts, keep data; drives of Windows.
+#: Data folders of machines and of notebook hosts; drives of Windows.
 _OF_MACHINES = re.compile(
     r"/(?:content|data\d*|datasets?|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|scratch|share|ssd\w*|"
     r"storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[C-Z]:[\\/]+[A-Za-z]{2}.*"
@@ -227,7 +227,7 @@ _OF_MACHINES = re.compile(
 
 
 def of_a_machine(text: object) -> bool:
-    """Return whether a text is the path of a folder that other machines lack: ``/home/me/data``, ``D:\\data``."""
+    """Return whether a text is a path of one machine: ``/home/me/data``, ``D:\\data``."""
     return isinstance(text, str) and text.isprintable() and _OF_MACHINES.fullmatch(text[:_LONGEST_PATH]) is not None
 
 
