@@ -24,9 +24,9 @@ def misfits(folder: Path, source: str, words: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--data-dir d --learn 1", "train.py:5 ends the script at --learn, which is none of its options; it has --lr"),
-        ("--data-path=d --data-dir d", "ends the script at --data-path, which is none of its options; it has --data-"),
-        ("--lr 1", "train.py:4 requires --data-dir, which is not given: the script ends there"),
+        ("--data-dir d --learn 1", "train.py:5 rejects --learn: unknown option; it has --lr"),
+        ("--data-path=d --data-dir d", "rejects --data-path: unknown option; it has --data-"),
+        ("--lr 1", "train.py:4 requires --data-dir, which is not given"),
         ("-l 1 --data d", ""),
         ("--data-dir d -- --other", ""),
         ("--data-dir d --help", ""),

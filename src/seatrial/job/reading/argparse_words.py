@@ -114,4 +114,4 @@ class ParserWords:
             short = {flag[1] for flag in flags if len(flag) == 2}  # -vd and -dVALUE give -d; the launcher the rank
             given |= any(each[1:2] != "-" and not short.isdisjoint(each) for each in typed) or flags[0] in RANK_OPTIONS
             if place and is_constant(keywords(node).get("required"), True) and not given:
-                yield f"{place} requires {flags[-1]}, which the arguments lack"
+                yield f"{place} requires {flags[-1]}, which is not given"
