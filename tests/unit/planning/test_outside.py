@@ -76,7 +76,7 @@ NO_FOLDERS = (
     "D = {'a': '/data1/x', 'b': '/mnt/y'}.get(hostname)\n",
     "f = h5py.File('a.h5')\nx = f['/data/images']\nf.create_dataset('/data/x')\n",
     "@app.route('/data/x')\n@app.get(path='/data/y')\ndef f():\n    pass\n",
-    "rospy.Subscriber('/work/x', int)\nprint('/data/x')\n",
+    "rospy.Subscriber('/scratch/x', int)\nprint('/data/x')\n",
     "import os\nos.environ.setdefault('TORCH_HOME', '/data/cache')\nos.environ['HF_HOME'] = '/data/cache'\n",
     "async def f(root='/data/x', *, other='/data/y'):\n    pass\n",
     "f = lambda root='/data/x': 0\n",
