@@ -81,7 +81,7 @@ def test_tpe_prunes_what_falls_behind_and_names_the_best(project: Project) -> No
     trials = _trials(project)
     assert len(trials) == 8 and {trial.state for trial in trials} == {"done", "pruned"}
     best = max((trial for trial in trials if trial.state == "done"), key=lambda trial: trial.value or 0.0)
-    assert f"best: accuracy {best.value:.6g} with {best.label} (run {best.run_id})" in ended.stderr
+    assert f"best: accuracy {best.value:.5g} with {best.label} (run {best.run_id})" in ended.stderr
     pruned = next(trial for trial in trials if trial.state == "pruned")
     receipt = _receipt(project, pruned.run_id)
     assert receipt["exit_cause"]["id"] == "pruned" and receipt["outcome"]["id"] == "pruned"
