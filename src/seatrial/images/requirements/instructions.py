@@ -97,7 +97,7 @@ def further_environments(folder: Path) -> list[str]:
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
     """Yield (requirement, ``README.md:12 installs``) of each package: further lists, Dockerfiles, pages."""
     for name in (each for each in further_lists(project, project) if each != "requirements.txt"):
-        with suppress(ConfigError):  # the file is no list of requirements
+        with suppress(ConfigError):  # the file does not list requirements
             yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
     for name, text in _read(project, (*_DOCKERFILES, *_PAGES)):
         steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)

@@ -127,7 +127,7 @@ class UvResolver:
     def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
         """Find all lines without a wheel in one run of uv, by the newest release with a wheel up to each line.
 
-        A stand-in, an empty wheel of version 0, is that of a package without any.
+        An empty wheel of version 0 stands in for a package that has no wheel.
         """
         bounded = {line: newest for line in request.lines if (newest := _up_to(line)) and is_for(line, request.python)}
         questions = {**bounded, **{line: _up_to(line) or line for line in further}}
