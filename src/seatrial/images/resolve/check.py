@@ -390,6 +390,11 @@ class _PackageChoice:
         if name not in self.bounded and not listed:
             return
         line = self._named(name)
+        if answer.no_package and request.links and not any(each.kind == "index" for each in request.sources):
+            raise ConfigError(
+                f"{line}: no wheel of {name} is in {request.links[0].parent.name}/, and no index may be asked",
+                run=f"pip wheel --no-deps {name} -w {request.links[0].parent.name}",
+            )
         if answer.no_package:
             raise ConfigError(
                 f"{line}: the package index has no package {name}",
