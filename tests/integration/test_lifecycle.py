@@ -224,7 +224,8 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
         before = len(project.runs)
         following = project.start("train.py")
         project.wait_for(lambda before=before: len(project.runs) > before)
-        project.wait_for_output("ready")
+        while (line := following.stdout.readline()) != "ready\n":  # it follows, and no longer starts
+            assert line
         following.send_signal(number)
         _, shown = following.communicate(timeout=240)
         assert following.returncode == exit_code and bool(project.alive()) == (number == signal.SIGHUP), shown

@@ -242,7 +242,7 @@ def start(prepared: Prepared, host: Host, echo: Echo) -> None:
         record_start(run, plan, backend, handle, host)
     except BaseException as error:
         if handle is not None:  # nobody could find it again, or its user has stopped it
-            backend.stop(handle, 0)
+            backend.stop(handle, plan.job.grace_s if isinstance(error, KeyboardInterrupt) else 0)
         give_back(run, host)
         run.give_up()
         if isinstance(error, (SeatrialError, KeyboardInterrupt)):
