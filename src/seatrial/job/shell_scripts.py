@@ -22,13 +22,15 @@ from seatrial.job.shell_grammar import Statement, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import (
     GPUS,
-    LAUNCHERS,
     RUNNERS,
     SHELLS,
+    SUBMITTERS,
     PythonCommand,
     UnreadCommand,
     is_python,
     read_command,
+    starts_python,
+    submitted,
     whole,
 )
 from seatrial.job.tasks import task_commands
@@ -229,6 +231,8 @@ class _Shell(Words):
             return self._builtin(place, program, arguments)
         if program in ("exit", "return"):
             raise _Left(program)
+        if program in SUBMITTERS and (inner := submitted(fields, self.here / self.folder)):
+            return self._program(place, inner, own, is_fed=is_fed)
         if _INSTALLS.match(" ".join((program, *arguments))):
             return True
         if _HARMLESS.fullmatch(program) and (program in _FINDS or not any(is_python(each) for each in arguments)):
@@ -243,16 +247,28 @@ class _Shell(Words):
                 self._call(self._copy(), statements(text, program, its_place), program, [])
             return True
         if command is None:
-            may_start = any(is_python(each) or each in LAUNCHERS or each.endswith(".py") for each in fields)
-            if may_start and not _HANDLES_FILES.fullmatch(program):
-                raise UnreadCommand(place)
             self.reading.others.append(place)
+            if not _HANDLES_FILES.fullmatch(program):
+                self._inner(place, fields, own)
         elif is_fed or len(self.reading.started) == _MOST_STARTED:
             raise UnreadCommand(place)
         else:
             self.reading.started.append((self.folder, command))
         self.printed.append(UNKNOWN)
         return True
+
+    def _inner(self, place: str, fields: list[str], own: list[str]) -> None:
+        """Note the command of Python that an unknown program starts, ``apptainer exec image.sif ./train.py``."""
+        at = next((at for at, word in enumerate(fields) if at and starts_python(word)), None)
+        if at is None:
+            return
+        shell = self._copy()
+        for word in own:
+            shell._declare(word, exports=True)
+        if " " in fields[at]:
+            self._call(shell, statements(fields[at], "", place), self.name, [])
+        else:
+            shell._program(place, fields[at:], [], is_fed=False)
 
     def _python(self, place: str, fields: list[str], own: list[str]) -> PythonCommand | None:
         """Read a command that starts Python, with the variables that it gets; None for others."""
@@ -285,6 +301,11 @@ class _Shell(Words):
         elif program == "cd":
             paths = [each for each in arguments if each not in ("--", "-P", "-L")]
             path = self._path(paths[0]) if len(paths) == 1 and paths[0] != "-" and UNKNOWN not in paths[0] else "/"
+            if path[0] == "/":  # the author's: its end may be a folder here
+                self.reading.others.append(place)
+                ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
+                path = next((each for each in ends if each and (self.here / each).is_dir()), "/")
+                path = "." if path == "/" and posixpath.basename(paths[0]) == self.here.name else path
             if path.startswith("/") or not (self.here / path).is_dir():
                 raise UnreadCommand(place)
             self.folder, self.values["PWD"] = path, f"{HERE}{path}"
