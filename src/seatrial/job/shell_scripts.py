@@ -46,7 +46,7 @@ _HARMLESS = re.compile(
 _FINDS = ("which", "command", "type", "hash")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
-_HANDLES_FILES = re.compile(r"cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
+_HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 #: Builtins that read unknown input or jump.
 _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")

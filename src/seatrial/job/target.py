@@ -36,7 +36,7 @@ from seatrial.job.startable import (
     whole,
     without_runner,
 )
-from seatrial.job.tasks import makefile, task_commands
+from seatrial.job.tasks import activated, makefile, task_commands
 from seatrial.system.text import as_typed
 
 #: runpy finds a module by the name of its file, which may have hyphens.
@@ -98,17 +98,19 @@ def in_our_words(words: Sequence[str], here: Path, recipes: Collection[str] = ()
         return None
     try:
         typed, is_recipe = shlex.join(words), words[0] in recipes
+        variables = activated(here) if words[0] == "pixi" else []
         words = submitted(words, here) if words[0] in SUBMITTERS else without_runner(words) or words
         if not words:
             raise TargetError(f"{typed} hands over no script of {here}", run="seatrial run SCRIPT")
         called = None if is_file(here / words[0]) else console_script(words[0], here)
-        if (called is None or called[2]) and (command := read_command(words, here)):
+        if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
             return command.words()
         if words[0] in SHELLS or (is_file(here / words[0]) and is_shell(here / words[0])):
             return _in_shell(words, here).words()
         if not is_recipe and task_commands(words, here):
-            file = makefile(here) if words[0] == "make" else here
-            return _one_command(typed, file or here, read_shell(typed, [], words[0], here), here).words()
+            place = makefile(here) if words[0] == "make" else here
+            script = "".join(f"export {each}\n" for each in variables) + typed
+            return _one_command(typed, place or here, read_shell(script, [], words[0], here), here).words()
     except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):

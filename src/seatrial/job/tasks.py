@@ -27,6 +27,8 @@ _MOST_TEXT, _MOST_OF_TABLES, _LONGEST, _MOST_GOALS = 100_000, 1_000_000, 2_000, 
 #: Keys of a task that are read, or that change nothing of what it starts.
 _KEYS = ("cmd", "shell", "chain", "help", "description", "inputs", "outputs", "cwd", "env", "depends-on", "depends_on")
 _MOST_TASKS = 20
+#: Source: pixi.sh/latest/reference/environment_variables.
+_PROJECT_ROOT = re.compile(r"\$\{?PIXI_PROJECT_ROOT\}?")
 #: A goal's prerequisites, and its commands with their places.
 _Rule = tuple[list[str], list[tuple[str, str]]]
 
@@ -114,22 +116,42 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
 
 def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
     """Return the commands of a task in pixi.toml, pyproject.toml or package.json; None if there is none."""
-    from seatrial.system.project_files import parse_toml  # a task alone needs it
-
     typed = shlex.join(arguments[arguments[:1] == ["--"] :])
-    for file in ("pixi.toml", "pyproject.toml", "package.json"):
-        text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
-        try:
-            table = json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
-            tasks = [*_tasks(table, name.rpartition(":")[2])]
-        except (ValueError, ConfigError, RecursionError):
-            continue
-        for task in tasks:
+    for table in _tables(here):
+        for task in _tasks(table, name.rpartition(":")[2]):
             text = "\n".join(_commands(task, table, name))
             filled = re.sub(r"\{args(?::([^}]*))?\}", lambda match: typed or match[1] or "", text)
             if text and "{{" not in text:  # a template
                 return filled if filled != text else f"{text} {typed}"
     return None
+
+
+def _tables(here: Path) -> Iterator[Any]:
+    """Yield the tables of the files that may have tasks."""
+    from seatrial.system.project_files import parse_toml  # a task alone needs it
+
+    for file in ("pixi.toml", "pyproject.toml", "package.json"):
+        text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
+        try:
+            yield json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
+        except (ValueError, ConfigError, RecursionError):
+            continue
+
+
+def activated(here: Path) -> list[str]:
+    """Return ``NAME=value`` of each variable that pixi sets for every command, with paths from its file's folder."""
+    values = dict[str, str]()
+    for table in _tables(here):
+        pixi = _table(_table(table, "tool"), "pixi") or _table(table)
+        for name, value in _table(_table(pixi, "activation"), "env").items():
+            values[name] = re.sub(rf":?\$\{{?{name}\}}?:?", "", _PROJECT_ROOT.sub(".", str(value)))
+    return [f"{name}={value}" for name, value in values.items() if "$" not in value]
+
+
+def _table(table: Any, *keys: str) -> dict[str, Any]:
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
 
 
 def _tasks(table: Any, name: str) -> Iterator[Any]:

@@ -101,6 +101,19 @@ def _without_python(needs: Needs) -> Needs:
     return _without(needs.changed(replace(needs.requirements, python=wanted)), named, warning=note)
 
 
+#: Packages whose names end with the CUDA release that they are built for: cupy-cuda12x, nvidia-dali-cuda120, cudf-cu12.
+_FOR_CUDA = re.compile(rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)")
+
+
+def for_cuda(needs: Needs, cuda: str) -> Needs:
+    """Name the builds for the plan's CUDA, ``13.0``, where a line has no version, which another build may lack."""
+    found = {line: _FOR_CUDA.fullmatch(line) for line in needs.requirements.lines}
+    major = cuda.partition(".")[0]
+    renamed = {line: f"{each[1]}{major}{each[3]}" for line, each in found.items() if each and each[2] != major}
+    why = f"{', '.join(renamed.values())}, for the plan's CUDA {major}"
+    return needs.with_lines((renamed.get(line, line) for line in found), why=why) if renamed else needs
+
+
 def _is_horovod(line: str) -> bool:
     requirement = parsed(line)
     return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD

@@ -219,7 +219,7 @@ class _Values:
             case ast.Constant(value=str(text)):
                 return [(text, node.lineno)]
             case ast.List(elts=several) | ast.Tuple(elts=several) | ast.Set(elts=several):
-                return self._all(several)
+                return self._all([each for each in several if not isinstance(each, ast.JoinedStr)])
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return self._all([left, right])
             case ast.Starred(value=value) | ast.Call(func=value, args=[]):

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from seatrial.job.reading.lost_names import lost
+from seatrial.job.reading.modules import lost
 
 #: Trainers that take a rank each under torchrun, and are named so that only their import distinguishes them.
 #: Sources: huggingface.co/docs/transformers/perf_train_gpu_many, docs.pytorch.org/ignite/distributed.html.
