@@ -285,7 +285,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
             **reading.needed,
             **_named(seen, certain, {**optional, **imports}),
             **reading.needed,  # imports first
-            **_of_lightning_1(seen),
+            **({"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}),
         },
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
@@ -382,12 +382,9 @@ def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str
     return {name: names[name] for name in kept if name.partition(".")[0] in imports}
 
 
-def _of_lightning_1(seen: dict[str, str]) -> dict[str, str]:
-    """Map Lightning 1 to the place in the code that has its names, under either package's name; {} if there is none."""
-    return {"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}
-
-
 def _framework(imports: dict[str, str]) -> str | None:
-    direct = [name for name in FRAMEWORKS if name in imports]
-    indirect = [BUILT_ON[name] for name in imports if name in BUILT_ON]
-    return next(iter(direct + indirect), None)
+    found = [
+        *(name for name in FRAMEWORKS if name in imports),
+        *(BUILT_ON[each] for each in imports if each in BUILT_ON),
+    ]
+    return next(iter(found), None)

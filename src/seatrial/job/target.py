@@ -74,7 +74,8 @@ def resolve_target(
         return Target(kind="script", value=_script(words[0], project, start), args=tuple(words[1:]))
     if words and words[0] in recipes:
         return Target(kind="recipe", value=words[0], args=tuple(words[1:]))
-    if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], start)):
+    is_ours = words and words[0].endswith(".py") and (words[0][0] != "/" or Path(words[0]).is_relative_to(start))
+    if image is not None and not is_ours:  # an absolute path is the image's
         return Target(kind="image", value="", args=tuple(words))
     if not words:
         raise _nothing(start, recipes)
@@ -216,11 +217,6 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
         cause=why or (_MPI if words[0] in MPI_LAUNCHERS else None),
         run=f"seatrial run {shlex.join([*gpus, *command.words()])}" if command else None,
     )
-
-
-def _is_path_like(word: str, project: Path) -> bool:
-    """Return whether a missing word with ``--image`` is a script of this machine: not if absolute (in the image)."""
-    return not word.startswith("/") or Path(word).is_relative_to(project)
 
 
 def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
@@ -384,10 +380,6 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
     """Return names like the word: the same file elsewhere first, in the word's folder before others; then spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
     same_file.sort(key=lambda name: -len({*Path(name).parts} & {*Path(word).parts}))
-    spelled = [name for name in names if _is_spelled_alike(Path(word).stem, Path(name).stem)]
+    stem = Path(word).stem  # folders of one name make no script similar
+    spelled = [name for name in names if difflib.SequenceMatcher(None, stem, Path(name).stem).ratio() >= 0.7]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]
-
-
-def _is_spelled_alike(word: str, name: str) -> bool:
-    """Return True for the file's own name: folders of one name make no script similar."""
-    return difflib.SequenceMatcher(None, word, name).ratio() >= 0.7

@@ -142,8 +142,7 @@ def activated(here: Path) -> list[str]:
     """Return ``NAME=value`` of each variable that pixi sets for every command, with paths from its file's folder."""
     values = dict[str, str]()
     for table in _tables(here):
-        pixi = _table(_table(table, "tool"), "pixi") or _table(table)
-        for name, value in _table(_table(pixi, "activation"), "env").items():
+        for name, value in _table(_table(table, "tool", "pixi") or table, "activation", "env").items():
             values[name] = re.sub(rf":?\$\{{?{name}\}}?:?", "", _PROJECT_ROOT.sub(".", str(value)))
     return [f"{name}={value}" for name, value in values.items() if "$" not in value]
 
@@ -174,10 +173,10 @@ def _commands(task: Any, table: Any, name: str, depth: int = 0) -> Iterator[str]
             if (needed := next(_tasks(table, other), None)) is None:
                 raise UnreadCommand(f"the task {name} depends on {other}, which is not there")
             yield from _commands(needed, table, other, depth + 1)
-        env = task.get("env")
-        first += [f"export {key}={value}" for key, value in env.items()] if isinstance(env, dict) else []
+        first += [f"export {key}={value}" for key, value in _table(task, "env").items()]
         first += [f"cd {shlex.quote(str(task['cwd']))}"] if "cwd" in task else []
         task = next((task[key] for key in ("cmd", "shell", "chain") if key in task), [])
     found = [task] if isinstance(task, str) else [each for each in task if isinstance(each, str)] if task else []
-    own = [each for each in found if not re.fullmatch(r"[\w.]+:[\w.]+", each)]
-    yield from [*first, *own] if own else []
+    own = "\n".join(each for each in found if not re.fullmatch(r"[\w.]+:[\w.]+", each))
+    text = "\n".join([*first, own]) if own else ""
+    yield f"({text})" if text and depth and first else text

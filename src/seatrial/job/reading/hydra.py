@@ -39,14 +39,11 @@ def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> li
         defaults = table.get("defaults") if isinstance(table, dict) else None
         for item in defaults if isinstance(defaults, list) else ():
             for key, value in item.items() if isinstance(item, dict) else [("", item)]:
-                words_of_key = str(key).partition("@")[0].split()
-                group = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), *words_of_key[-1:]))[1:]
-                if "override" in words_of_key:
+                *how, group = str(key).partition("@")[0].split() or [""]
+                group = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), group))[1:]
+                if "override" in how:
                     chosen.setdefault(group, value)
                 options = chosen.get(group, value) if key else value
-                pending += (posixpath.join(group, str(each)).lstrip("/") for each in _listed(options))
+                options = options if isinstance(options, list) else [options]
+                pending += (posixpath.join(group, str(each)).lstrip("/") for each in options)
     return list(found.items()) if folder / f"{name.removesuffix('.yaml')}.yaml" in found else []
-
-
-def _listed(options: Any) -> list[Any]:
-    return options if isinstance(options, list) else [options]

@@ -397,17 +397,13 @@ def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str
             inner[alias.asname or alias.name] = alias.name
     if prefix or locate_module("__init__", roots):  # from . import x
         yield prefix or "__init__", roots, inner
-    if prefix:
-        yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values() if _is_foreign(prefix, roots))
+    if prefix and inner and locate_module(prefix.partition(".")[0], roots) is None:
+        yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values())
 
 
 def _is_cython(name: str, roots: list[Path]) -> bool:
     """Return whether the project has a Cython source of this module."""
     return any(is_file(root / f"{name.replace('.', '/')}.pyx") for root in roots)
-
-
-def _is_foreign(prefix: str, roots: list[Path]) -> bool:
-    return locate_module(prefix.partition(".")[0], roots) is None
 
 
 def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
