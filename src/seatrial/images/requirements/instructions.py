@@ -11,11 +11,13 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from seatrial.errors import ConfigError
 from seatrial.images.lint.commands import commands_of, installs_of
 from seatrial.images.lint.instructions import Instruction, read_instructions
 from seatrial.images.requirements.imports import ImportedPackages, provides
-from seatrial.images.requirements.other_formats import as_pip_has_it
+from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
     Extension,
     Requirements,
@@ -165,9 +167,12 @@ def _lines(words: list[str], tool: str) -> Iterator[str]:
 
 def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPackages, tuple[str, ...]]:
     """Return the packages as the project's pages install them, and ``README.md:12 installs einops==0.3`` of each."""
+    names = own_names(project) if packages.guessed else set()
+    own = [name for name, package in packages.guessed.items() if canonicalize_name(package) in names]
+    packages = replace(packages.without(own), unknown=(*packages.unknown, *own))
     by_name = {name: name for name in (*packages.elsewhere, *packages.unknown)}
-    names = {**packages.known, **packages.guessed, **by_name}
-    wanted = {name: package for name, package in names.items() if name not in _OPEN}
+    every = {**packages.known, **packages.guessed, **by_name}
+    wanted = {name: package for name, package in every.items() if name not in _OPEN}
     found: dict[str, str] = {}
     notes = []
     for line, place in shown_installs(project) if wanted else ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -368,6 +369,13 @@ def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements
         python &= setup.python
     options = tuple(option for setup in setups for option in setup.options)
     return Requirements(tuple(dict.fromkeys(found)), options=options, python=python), tuple(warnings)
+
+
+def own_names(project: Path) -> set[str]:
+    """Return the canonical name that the packaging gives to the project: an index has a stranger's package of it."""
+    with suppress(ConfigError):  # whether a list can be read matters only where it is taken
+        return {setup.name for setup in _setups(project) if setup.name}
+    return set()
 
 
 def _setups(project: Path) -> Iterator[Requirements]:
