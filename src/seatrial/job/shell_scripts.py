@@ -35,7 +35,7 @@ from seatrial.job.startable import (
 )
 from seatrial.job.tasks import task_commands
 
-_MARKS = re.compile(f"[{UNKNOWN}{GPUS}]")
+_MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
 
 #: Commands whose outcome depends on the machine; other commands without effect on the training.
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|pip3?")
@@ -218,8 +218,7 @@ class _Shell(Words):
     def _declare(self, word: str, *, exports: bool) -> None:
         self.assign(word)
         name = re.split(r"\W", word)[0]
-        if exports and name in self.values:
-            self.exported[name] = None
+        self.exported |= {name: None} if exports and name in self.values else {}
 
     def _program(self, place: str, fields: list[str], own: list[str], *, is_fed: bool) -> bool | None:
         program, arguments = posixpath.basename(fields[0]), fields[1:]
@@ -278,16 +277,16 @@ class _Shell(Words):
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]
         words = [*(each for each in variables if not _OF_MACHINE.fullmatch(each)), *fields]
         try:
-            command = read_command([self._from_folder(each) for each in words], self.here / self.folder)
+            paths = [
+                _TO_HERE.sub(lambda match: posixpath.relpath(match[1] or ".", self.folder), each) for each in words
+            ]
+            command = read_command(paths, self.here / self.folder)
         except UnreadCommand as unread:
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if _MARKS.search(why) else why) from None
         if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
             raise UnreadCommand(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command
-
-    def _from_folder(self, text: str) -> str:
-        return re.sub(rf"{HERE}([\w./-]*)", lambda match: posixpath.relpath(match[1] or ".", self.folder), text)
 
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
         """Run a builtin that changes the shell's state, or another script."""

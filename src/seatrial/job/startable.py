@@ -239,6 +239,8 @@ def starts_python(word: str) -> bool:
 def submitted(words: Sequence[str], here: Path) -> list[str]:
     """Return the command that ``sbatch --gres=gpu:1 train.sh`` and the like hand over; [] if it is not seen."""
     for at, word in enumerate(words[1:], 1):
+        if "=" in word.partition("=")[2] * word.startswith("--export=") + word * (words[at - 1] in ("-v", "--export")):
+            raise UnreadCommand(f"{words[0]} sets variables: {word}; see --env")
         if word.startswith("--wrap"):
             return ["bash", "-c", word.partition("=")[2] or " ".join(words[at + 1 : at + 2])]
         if is_python(word) or word in (*LAUNCHERS, *RUNNERS, *SHELLS):
