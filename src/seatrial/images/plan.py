@@ -28,7 +28,7 @@ from seatrial.images.dockerfile.layers import TOOLS, Layers, digest_of, program,
 from seatrial.images.dockerfile.plain import render_plain
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render
 from seatrial.images.recipes import recipe_requirements, serving_requirements
-from seatrial.images.requirements.adjust import system_packages
+from seatrial.images.requirements.adjust import for_cuda, system_packages
 from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
@@ -220,6 +220,7 @@ def _with_what_they_bring(
         return found
     more = needs if machine is None else with_nvcc(needs, script, checked.names)
     more = with_builds(more, checked.builds, gpus=machine is not None)
+    more = for_cuda(more, resolved.stack.wheel.cuda) if resolved.stack.wheel and resolved.stack.wheel.cuda else more
     built_on = {each for build in checked.builds for each in build.modules}
     brought = next((each for each in FRAMEWORKS if each in checked.names or each in built_on), None)
     if brought is not None and resolved.stack.wheel is None:

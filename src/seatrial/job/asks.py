@@ -65,7 +65,10 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
         *([here] if without_container(table.get("backend", "auto")) else []),
         *_mounts(table, root),
         *_files(table, root),
-        *(Ask(words=f"gives the target your variable {name}{_or_login(name)}") for name in table.get("secrets", [])),
+        *(
+            Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in LOGINS)}")
+            for name in table.get("secrets", [])
+        ),
         *(Ask(words=f"gives the target the device {plain(device)}") for device in table.get("devices", [])),
         *_networks(table),
         *_alerts(watch),
@@ -75,10 +78,6 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
     if table.get("with_names"):
         found.append(Ask(words="writes your user and host names into receipts"))
     return tuple(dict.fromkeys(found))
-
-
-def _or_login(name: str) -> str:
-    return ", or your login in its place" if name in LOGINS else ""
 
 
 def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:

@@ -112,6 +112,8 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
 def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True) -> HostPath | None:
     if not text.isprintable() or text in ("/", "//") or not text.startswith(("/", "../", "~/")):
         return None
+    if text.startswith(("/dev/", "/proc/", "/sys/")):  # the kernel's: a container has its own
+        return None
     if ":" in text and not _exists(Path(text)):  # config.py:b16, as ml_collections has it
         text = text.partition(":")[0]
     source = Path(os.path.normpath(job.folder / os.path.expanduser(text)))  # noqa: PTH111  keeps what has no home

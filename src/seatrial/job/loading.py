@@ -22,6 +22,7 @@ from seatrial.job.asks import Ask, mounted, notify_asks, project_asks
 from seatrial.job.cluster import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS, replaced_key
 from seatrial.job.host_paths import host_paths
+from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.keys import KeyTable, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, WatchOptions, file_keys
 from seatrial.job.reading.modules import is_file
@@ -104,9 +105,19 @@ def load_job(
     job = Job(project=project, target=target, asks=asks, nodes=len(hosts) or nodes, hosts=hosts, **rest)
     if target.kind not in ("script", "module") or without_container(job.backend):
         return job
+    job = _with_exported_path(job, cwd)
     unasked = (path for path in host_paths(job) if path.is_there and not (path.typed and from_flags.get("args")))
     more = (ask for path in unasked for ask in mounted(path.source, project, path.target, read_only=True))
     return job.changed(asks=(*asks, *more))
+
+
+def _with_exported_path(job: Job, cwd: Path) -> Job:
+    """Take the folders of the project that the caller's exported PYTHONPATH names, unless the job has its own."""
+    named = (Path(os.path.realpath(cwd / each)) for each in filter(None, os.environ.get("PYTHONPATH", "").split(":")))
+    ours = [each.relative_to(job.project).as_posix() for each in named if each.is_relative_to(job.project)]
+    if not ours or "PYTHONPATH" in job.env:
+        return job
+    return job.changed(env={**job.env, "PYTHONPATH": ":".join(f"{CONTAINER_PROJECT}/{each}" for each in ours)})
 
 
 def read_file(project: Path) -> dict[str, Any]:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from seatrial.errors import TargetError, UsageError
+from seatrial.errors import TargetError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
-from seatrial.job.reading.lost_names import lost
-from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
+from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, is_folder, lost
 from seatrial.job.reading.parsed_modules import notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
 from seatrial.job.reading.signs import NAMED
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.project_files import read_bytes
-
-#: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
-FRAMEWORKS = ("torch", "jax", "tensorflow")
 
 #: Top-level module → its framework. The frameworks themselves are searched first.
 BUILT_ON: dict[str, str] = json.loads(Path(__file__).with_name("built_on.json").read_text())
@@ -176,7 +171,7 @@ def script_facts(
     first = [folder or project, *named]
     start = _source(target, project, first)
     if start is None:
-        return _elsewhere(target, project, path)
+        return _elsewhere(target, path, any_python=any_python)
     around = [folder / "src"] if folder else []
     roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
@@ -251,11 +246,10 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project
     )
 
 
-def _elsewhere(target: Target, project: Path, path: tuple[str, ...]) -> ScriptFacts:
-    """Return the facts of a module that Python does not find: none, unless a folder of the project has it."""
+def _elsewhere(target: Target, path: tuple[str, ...], *, any_python: bool) -> ScriptFacts:
+    """Return the facts of a module that is not where Python looks: a package has it, or another folder."""
     top = target.value.partition(".")[0]
-    ours = target.kind == "module" and top not in STANDARD_MODULES
-    if not ours or None in (folder_of(target.value, project), folder_of(top, project)):  # or without __init__.py
+    if target.kind != "module" or top in STANDARD_MODULES or any_python:
         return ScriptFacts(python_path=path)
     return ScriptFacts(imports=(top,), where={top: f"-m {target.value}"}, python_path=path)
 
@@ -291,7 +285,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
             **reading.needed,
             **_named(seen, certain, {**optional, **imports}),
             **reading.needed,  # imports first
-            **_of_lightning_1(seen),
+            **({"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}),
         },
         where={**optional, **imports},
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
@@ -388,80 +382,9 @@ def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str
     return {name: names[name] for name in kept if name.partition(".")[0] in imports}
 
 
-def _of_lightning_1(seen: dict[str, str]) -> dict[str, str]:
-    """Map Lightning 1 to the place in the code that has its names, under either package's name; {} if there is none."""
-    return {"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}
-
-
 def _framework(imports: dict[str, str]) -> str | None:
-    direct = [name for name in FRAMEWORKS if name in imports]
-    indirect = [BUILT_ON[name] for name in imports if name in BUILT_ON]
-    return next(iter(direct + indirect), None)
-
-
-VARIABLE, HOME = "KERAS_BACKEND", "KERAS_HOME"
-
-#: Packages that compute with Keras' backend.
-_KERAS = {"keras", "keras_hub", "keras_cv", "keras_nlp"}
-
-#: Backends of Keras that use no NVIDIA GPU → their imports. Source: keras/src/backend of 3.15, whose numpy takes its
-#: images' resizing and its random numbers from jax.
-_WITHOUT_GPU = {"numpy": ("jax",), "openvino": ("openvino",)}
-
-
-def with_keras_backend(
-    script: ScriptFacts, env: Mapping[str, str], project: Path, home: Path | None = None, *, gpus: bool = False
-) -> ScriptFacts:
-    """Return the facts of a script that imports Keras, with its backend as its framework and among its imports.
-
-    A script's own assignment comes before the environment, that before a keras.json.
-    Source: keras/src/backend/config.py of 3.15.
-
-    Args:
-        env: what the target's environment will have of these variables.
-        home: the target's, where it is this machine's.
-        gpus: the run requests GPUs.
-
-    Raises UsageError for a backend that Keras does not have, and for one that uses no GPU where one is requested.
-    """
-    if not _KERAS & set(script.imports):
-        return script
-    assigned, default = (each and each.rpartition(" ")[2] for each in (script.keras_backend, script.keras_default))
-    backend = assigned or env.get(VARIABLE) or default or _configured(env, project, home)
-    if not backend:
-        return script
-    if backend in _WITHOUT_GPU:
-        if gpus:
-            raise UsageError(
-                f"{VARIABLE}={backend}: Keras then computes on the CPU alone, and GPUs are requested",
-                run=f"seatrial run … --gpus none   # or on a GPU: {_set_to('jax', script)}",
-            )
-        return replace(script, framework=None, imports=tuple(sorted({*script.imports, *_WITHOUT_GPU[backend]})))
-    if backend not in FRAMEWORKS:
-        known = sorted((*FRAMEWORKS, *_WITHOUT_GPU))
-        closest = next(iter(difflib.get_close_matches(backend.lower(), known, n=1)), "jax")
-        raise UsageError(
-            f"{VARIABLE}={backend}: Keras has no such backend",
-            cause=f"it has {', '.join(known)}",
-            run=_set_to(closest, script) if assigned else f"seatrial run … --env {VARIABLE}={closest}",
-        )
-    return replace(script, framework=backend, imports=tuple(sorted({*script.imports, backend})))
-
-
-def _set_to(backend: str, script: ScriptFacts) -> str:
-    """Return how to set it: a script's own assignment comes before any variable."""
-    if script.keras_backend is None:
-        return f"--env {VARIABLE}={backend}"
-    return f'write os.environ["{VARIABLE}"] = "{backend}" in {script.keras_backend.partition(" ")[0]}'
-
-
-def _configured(env: Mapping[str, str], project: Path, home: Path | None) -> str | None:
-    """Return the backend of keras.json, in KERAS_HOME inside the project or, here, in the user's home; or None."""
-    folder = project / env[HOME] if env.get(HOME) else home / ".keras" if home else None
-    if folder is None:
-        return None
-    try:
-        backend = json.loads((folder / "keras.json").read_text(encoding="utf-8")).get("backend")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return backend if isinstance(backend, str) else None
+    found = [
+        *(name for name in FRAMEWORKS if name in imports),
+        *(BUILT_ON[each] for each in imports if each in BUILT_ON),
+    ]
+    return next(iter(found), None)

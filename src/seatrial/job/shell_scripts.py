@@ -22,18 +22,20 @@ from seatrial.job.shell_grammar import Statement, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import (
     GPUS,
-    LAUNCHERS,
     RUNNERS,
     SHELLS,
+    SUBMITTERS,
     PythonCommand,
     UnreadCommand,
     is_python,
     read_command,
+    starts_python,
+    submitted,
     whole,
 )
 from seatrial.job.tasks import task_commands
 
-_MARKS = re.compile(f"[{UNKNOWN}{GPUS}]")
+_MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
 
 #: Commands whose outcome depends on the machine; other commands without effect on the training.
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|pip3?")
@@ -44,7 +46,7 @@ _HARMLESS = re.compile(
 _FINDS = ("which", "command", "type", "hash")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
-_HANDLES_FILES = re.compile(r"cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
+_HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 #: Builtins that read unknown input or jump.
 _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
@@ -216,8 +218,7 @@ class _Shell(Words):
     def _declare(self, word: str, *, exports: bool) -> None:
         self.assign(word)
         name = re.split(r"\W", word)[0]
-        if exports and name in self.values:
-            self.exported[name] = None
+        self.exported |= {name: None} if exports and name in self.values else {}
 
     def _program(self, place: str, fields: list[str], own: list[str], *, is_fed: bool) -> bool | None:
         program, arguments = posixpath.basename(fields[0]), fields[1:]
@@ -229,6 +230,8 @@ class _Shell(Words):
             return self._builtin(place, program, arguments)
         if program in ("exit", "return"):
             raise _Left(program)
+        if program in SUBMITTERS and (inner := submitted(fields, self.here / self.folder)):
+            return self._program(place, inner, own, is_fed=is_fed)
         if _INSTALLS.match(" ".join((program, *arguments))):
             return True
         if _HARMLESS.fullmatch(program) and (program in _FINDS or not any(is_python(each) for each in arguments)):
@@ -243,16 +246,28 @@ class _Shell(Words):
                 self._call(self._copy(), statements(text, program, its_place), program, [])
             return True
         if command is None:
-            may_start = any(is_python(each) or each in LAUNCHERS or each.endswith(".py") for each in fields)
-            if may_start and not _HANDLES_FILES.fullmatch(program):
-                raise UnreadCommand(place)
             self.reading.others.append(place)
+            if not _HANDLES_FILES.fullmatch(program):
+                self._inner(place, fields, own)
         elif is_fed or len(self.reading.started) == _MOST_STARTED:
             raise UnreadCommand(place)
         else:
             self.reading.started.append((self.folder, command))
         self.printed.append(UNKNOWN)
         return True
+
+    def _inner(self, place: str, fields: list[str], own: list[str]) -> None:
+        """Note the command of Python that an unknown program starts, ``apptainer exec image.sif ./train.py``."""
+        at = next((at for at, word in enumerate(fields) if at and starts_python(word)), None)
+        if at is None:
+            return
+        shell = self._copy()
+        for word in own:
+            shell._declare(word, exports=True)
+        if " " in fields[at]:
+            self._call(shell, statements(fields[at], "", place), self.name, [])
+        else:
+            shell._program(place, fields[at:], [], is_fed=False)
 
     def _python(self, place: str, fields: list[str], own: list[str]) -> PythonCommand | None:
         """Read a command that starts Python, with the variables that it gets; None for others."""
@@ -262,16 +277,16 @@ class _Shell(Words):
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]
         words = [*(each for each in variables if not _OF_MACHINE.fullmatch(each)), *fields]
         try:
-            command = read_command([self._from_folder(each) for each in words], self.here / self.folder)
+            paths = [
+                _TO_HERE.sub(lambda match: posixpath.relpath(match[1] or ".", self.folder), each) for each in words
+            ]
+            command = read_command(paths, self.here / self.folder)
         except UnreadCommand as unread:
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if _MARKS.search(why) else why) from None
         if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
             raise UnreadCommand(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command
-
-    def _from_folder(self, text: str) -> str:
-        return re.sub(rf"{HERE}([\w./-]*)", lambda match: posixpath.relpath(match[1] or ".", self.folder), text)
 
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
         """Run a builtin that changes the shell's state, or another script."""
@@ -285,6 +300,11 @@ class _Shell(Words):
         elif program == "cd":
             paths = [each for each in arguments if each not in ("--", "-P", "-L")]
             path = self._path(paths[0]) if len(paths) == 1 and paths[0] != "-" and UNKNOWN not in paths[0] else "/"
+            if path[0] == "/":  # the author's: its end may be a folder here
+                self.reading.others.append(place)
+                ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
+                path = next((each for each in ends if each and (self.here / each).is_dir()), "/")
+                path = "." if path == "/" and posixpath.basename(paths[0]) == self.here.name else path
             if path.startswith("/") or not (self.here / path).is_dir():
                 raise UnreadCommand(place)
             self.folder, self.values["PWD"] = path, f"{HERE}{path}"

@@ -24,7 +24,12 @@ LAUNCHER_MODULES = (
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
 #: Programs that start another program once, unchanged.
 _WRAPPERS = ("nohup", "exec", "time", "srun", "env", "stdbuf", "numactl", "nice", "taskset", "xvfb-run", "command")
-SHELLS = ("bash", "sh", "zsh", "sbatch")
+SHELLS = ("bash", "sh", "zsh")
+#: Programs that hand a command or a script to a batch system. Source: man sbatch of Slurm, qsub of PBS, bsub of LSF.
+SUBMITTERS = ("sbatch", "qsub", "bsub")
+#: Scripts for a shell, or for a batch system that starts one.
+SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
+_SHELL_LINE = re.compile(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 _PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -216,6 +221,35 @@ class PythonCommand:
 def is_python(word: str) -> bool:
     """Return whether a word starts Python: ``python``, ``/usr/bin/python3.10``."""
     return _PYTHON.fullmatch(word) is not None
+
+
+def is_shell(path: Path) -> bool:
+    """Recognise a shell script by its name, or by its first line: batch systems take a script of any name."""
+    if path.suffix in SHELL_SUFFIXES or path.suffix == ".py" or not is_file(path):
+        return path.suffix in SHELL_SUFFIXES
+    return _SHELL_LINE.match(beginning(path, 100)) is not None
+
+
+def starts_python(word: str) -> bool:
+    """Return whether a word is a program or a script that starts Python, or a text for a shell that has one."""
+    name = PurePosixPath(word).name
+    return is_python(name) or name in LAUNCHERS or word.endswith(".py") or bool(re.search(r"\bpython|\.py\b", word))
+
+
+def submitted(words: Sequence[str], here: Path) -> list[str]:
+    """Return the command that ``sbatch --gres=gpu:1 train.sh`` and the like hand over; [] if it is not seen."""
+    for at, word in enumerate(words[1:], 1):
+        if "=" in word.partition("=")[2] * word.startswith("--export=") + word * (words[at - 1] in ("-v", "--export")):
+            raise UnreadCommand(f"{words[0]} sets variables: {word}; see --env")
+        if word.startswith("--wrap"):
+            return ["bash", "-c", word.partition("=")[2] or " ".join(words[at + 1 : at + 2])]
+        if is_python(word) or word in (*LAUNCHERS, *RUNNERS, *SHELLS):
+            return [*words[at:]]
+        if is_file(here / word) and (is_shell(here / word) or word.endswith(".py")):
+            return [*([] if word.endswith(".py") else ["bash"]), *words[at:]]
+        if " " in word and starts_python(word):
+            return ["bash", "-c", word]
+    return []
 
 
 def without_runner(words: Sequence[str]) -> list[str]:

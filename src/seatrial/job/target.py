@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Sequence
+from itertools import dropwhile
 from pathlib import Path
 
 from seatrial.errors import TargetError
@@ -18,29 +19,28 @@ from seatrial.job.startable import (
     LAUNCHERS,
     MPI_LAUNCHERS,
     SHELLS,
+    SUBMITTERS,
     PythonCommand,
     UnreadCommand,
     beginning,
     console_script,
     converted,
     is_python,
+    is_shell,
     likely_scripts,
     module_name,
     read_command,
     scripts,
+    submitted,
     what_is_here,
     whole,
     without_runner,
 )
-from seatrial.job.tasks import makefile, task_commands
+from seatrial.job.tasks import activated, makefile, task_commands
 from seatrial.system.text import as_typed
 
 #: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
-
-#: Scripts for a shell, or for a batch system that starts one.
-_SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
-_SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 
 _MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
 #: Most scripts that an error lists if none is similar.
@@ -74,7 +74,8 @@ def resolve_target(
         return Target(kind="script", value=_script(words[0], project, start), args=tuple(words[1:]))
     if words and words[0] in recipes:
         return Target(kind="recipe", value=words[0], args=tuple(words[1:]))
-    if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], start)):
+    is_ours = words and words[0].endswith(".py") and (words[0][0] != "/" or Path(words[0]).is_relative_to(start))
+    if image is not None and not is_ours:  # an absolute path is the image's
         return Target(kind="image", value="", args=tuple(words))
     if not words:
         raise _nothing(start, recipes)
@@ -97,25 +98,32 @@ def in_our_words(words: Sequence[str], here: Path, recipes: Collection[str] = ()
     if not words or not words[0]:
         return None
     try:
-        typed, is_recipe, words = shlex.join(words), words[0] in recipes, without_runner(words) or words
+        typed, is_recipe = shlex.join(words), words[0] in recipes
+        variables = activated(here) if words[0] == "pixi" else []
+        words = submitted(words, here) if words[0] in SUBMITTERS else without_runner(words) or words
+        if not words:
+            raise TargetError(f"{typed} hands over no script of {here}", run="seatrial run SCRIPT")
         called = None if is_file(here / words[0]) else console_script(words[0], here)
-        if (called is None or called[2]) and (command := read_command(words, here)):
+        if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
             return command.words()
-        if words[0] in SHELLS or (is_file(here / words[0]) and _is_shell(here / words[0])):
+        if words[0] in SHELLS or (is_file(here / words[0]) and is_shell(here / words[0])):
             return _in_shell(words, here).words()
         if not is_recipe and task_commands(words, here):
-            file = makefile(here) if words[0] == "make" else here
-            return _one_command(typed, file or here, read_shell(typed, [], words[0], here), here).words()
+            place = makefile(here) if words[0] == "make" else here
+            script = "".join(f"export {each}\n" for each in variables) + typed
+            return _one_command(typed, place or here, read_shell(script, [], words[0], here), here).words()
     except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
     if is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
-        script = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
-        command = read_command(["python", *words[script:]])
+        code = words[2] if words[1] == "-c" and words[2:] else None
+        rest = words[3:] if code else dropwhile(lambda word: not word.endswith(".py"), words)
+        command = read_command(["python", *["command.py"][: bool(code)], *rest])
+        file = f"echo {shlex.quote(code)} > command.py && " if code else ""
         raise TargetError(
             "seatrial starts Python itself: name the script alone",
-            run=f"seatrial run {shlex.join(command.words())}" if command else None,
+            run=f"{file}seatrial run {shlex.join(command.words())}" if command else None,
         )
     if called is None:
         return None
@@ -137,6 +145,8 @@ def _shell_scripts(folder: Path, here: Path) -> list[str]:
 
 def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
     """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
+    if words[1:2] == ["-c"] and words[2:]:
+        return _one_command(shlex.join(words[:2]), here, read_shell(words[2], words[3:], words[0], here), here)
     at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
     name = words[at]
     if not is_file(here / name):
@@ -166,6 +176,12 @@ def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> Py
     found = found if len(found) <= _MOST_LISTED else found[:1]
     runs = [f"seatrial run {shlex.join(command.words())}" for _, command in found]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
+    if not found and reading.started and reading.others:
+        raise TargetError(
+            f"{name} starts {reading.started[0][1].target[-1]}, which is not here: run what makes it first",
+            cause=f"it runs {reading.others[0]}",
+            run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
+        )
     if not found:
         raise _no_python(name, path, next((each for each in (reading.unread, *reading.others) if each), None))
     count = len(reading.started)
@@ -203,11 +219,6 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
     )
 
 
-def _is_path_like(word: str, project: Path) -> bool:
-    """Return whether a missing word with ``--image`` is a script of this machine: not if absolute (in the image)."""
-    return not word.startswith("/") or Path(word).is_relative_to(project)
-
-
 def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
     """Return a module's target; one of the project must exist, others may be in the image, as only the run can see."""
     if module in LAUNCHER_MODULES and words:
@@ -239,7 +250,7 @@ def _script(word: str, project: Path, start: Path) -> str:
         kind, run = found
         refused = TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
         raise manifest_refused(word) if run is None else refused
-    if _is_makefile(path) or _is_shell(path):
+    if _is_makefile(path) or is_shell(path):
         raise _no_python(word, path)
     if not path.is_relative_to(root):
         raise TargetError(
@@ -285,14 +296,6 @@ def _of_another_file(path: Path) -> tuple[str, str | None] | None:
 
 def _is_makefile(path: Path) -> bool:
     return path.suffix == ".mk" or path.name.lower() in ("makefile", "gnumakefile")
-
-
-def _is_shell(path: Path) -> bool:
-    """Recognise a shell script by its name, or by its first line: batch systems take a script of any name."""
-    if path.suffix in _SHELL_SUFFIXES or path.suffix == ".py" or not path.is_file():
-        return path.suffix in _SHELL_SUFFIXES
-    with path.open("rb") as file:
-        return _SHELL_LINE.match(file.read(100)) is not None
 
 
 def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
@@ -377,10 +380,6 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
     """Return names like the word: the same file elsewhere first, in the word's folder before others; then spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
     same_file.sort(key=lambda name: -len({*Path(name).parts} & {*Path(word).parts}))
-    spelled = [name for name in names if _is_spelled_alike(Path(word).stem, Path(name).stem)]
+    stem = Path(word).stem  # folders of one name make no script similar
+    spelled = [name for name in names if difflib.SequenceMatcher(None, stem, Path(name).stem).ratio() >= 0.7]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]
-
-
-def _is_spelled_alike(word: str, name: str) -> bool:
-    """Return True for the file's own name: folders of one name make no script similar."""
-    return difflib.SequenceMatcher(None, word, name).ratio() >= 0.7

@@ -25,7 +25,10 @@ _DIRECTIVE = re.compile(
 )
 _MOST_TEXT, _MOST_OF_TABLES, _LONGEST, _MOST_GOALS = 100_000, 1_000_000, 2_000, 200
 #: Keys of a task that are read, or that change nothing of what it starts.
-_KEYS = ("cmd", "shell", "chain", "help", "description", "inputs", "outputs")
+_KEYS = ("cmd", "shell", "chain", "help", "description", "inputs", "outputs", "cwd", "env", "depends-on", "depends_on")
+_MOST_TASKS = 20
+#: Source: pixi.sh/latest/reference/environment_variables.
+_PROJECT_ROOT = re.compile(r"\$\{?PIXI_PROJECT_ROOT\}?")
 #: A goal's prerequisites, and its commands with their places.
 _Rule = tuple[list[str], list[tuple[str, str]]]
 
@@ -113,24 +116,41 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
 
 def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
     """Return the commands of a task in pixi.toml, pyproject.toml or package.json; None if there is none."""
-    from seatrial.system.project_files import parse_toml  # a task alone needs it
-
     typed = shlex.join(arguments[arguments[:1] == ["--"] :])
-    for file in ("pixi.toml", "pyproject.toml", "package.json"):
-        text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
-        try:
-            table = json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
-            tasks = [*_tasks(table, name.rpartition(":")[2])]
-        except (ValueError, ConfigError, RecursionError):
-            continue
-        for task in tasks:
-            if isinstance(task, dict) and (unread := [key for key in task if key not in _KEYS]):
-                raise UnreadCommand(f"the task {name} has {unread[0]}, which is not read")
-            text = "\n".join(each for each in _commands(task) if not re.fullmatch(r"[\w.]+:[\w.]+", each))
+    for table in _tables(here):
+        for task in _tasks(table, name.rpartition(":")[2]):
+            text = "\n".join(_commands(task, table, name))
             filled = re.sub(r"\{args(?::([^}]*))?\}", lambda match: typed or match[1] or "", text)
             if text and "{{" not in text:  # a template
                 return filled if filled != text else f"{text} {typed}"
     return None
+
+
+def _tables(here: Path) -> Iterator[Any]:
+    """Yield the tables of the files that may have tasks."""
+    from seatrial.system.project_files import parse_toml  # a task alone needs it
+
+    for file in ("pixi.toml", "pyproject.toml", "package.json"):
+        text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
+        try:
+            yield json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
+        except (ValueError, ConfigError, RecursionError):
+            continue
+
+
+def activated(here: Path) -> list[str]:
+    """Return ``NAME=value`` of each variable that pixi sets for every command, with paths from its file's folder."""
+    values = dict[str, str]()
+    for table in _tables(here):
+        for name, value in _table(_table(table, "tool", "pixi") or table, "activation", "env").items():
+            values[name] = re.sub(rf":?\$\{{?{name}\}}?:?", "", _PROJECT_ROOT.sub(".", str(value)))
+    return [f"{name}={value}" for name, value in values.items() if "$" not in value]
+
+
+def _table(table: Any, *keys: str) -> dict[str, Any]:
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
 
 
 def _tasks(table: Any, name: str) -> Iterator[Any]:
@@ -141,8 +161,22 @@ def _tasks(table: Any, name: str) -> Iterator[Any]:
         yield from _tasks(value, name)
 
 
-def _commands(task: Any) -> list[str]:
-    """Return a task's commands; none for a task that refers to other tasks or a function."""
+def _commands(task: Any, table: Any, name: str, depth: int = 0) -> Iterator[str]:
+    """Yield a task's commands, those that it depends on first; none of a function."""
+    first: list[str] = []
     if isinstance(task, dict):
+        if depth > _MOST_TASKS or (unread := [key for key in task if key not in _KEYS]):
+            raise UnreadCommand(f"the task {name} has {unread[0] if depth <= _MOST_TASKS else name}, which is not read")
+        needs = task.get("depends-on", task.get("depends_on", []))
+        for each in needs if isinstance(needs, list) else [needs]:
+            other = str(each.get("task") if isinstance(each, dict) else each)
+            if (needed := next(_tasks(table, other), None)) is None:
+                raise UnreadCommand(f"the task {name} depends on {other}, which is not there")
+            yield from _commands(needed, table, other, depth + 1)
+        first += [f"export {key}={value}" for key, value in _table(task, "env").items()]
+        first += [f"cd {shlex.quote(str(task['cwd']))}"] if "cwd" in task else []
         task = next((task[key] for key in ("cmd", "shell", "chain") if key in task), [])
-    return [task] if isinstance(task, str) else [each for each in task if isinstance(each, str)] if task else []
+    found = [task] if isinstance(task, str) else [each for each in task if isinstance(each, str)] if task else []
+    own = "\n".join(each for each in found if not re.fullmatch(r"[\w.]+:[\w.]+", each))
+    text = "\n".join([*first, own]) if own else ""
+    yield f"({text})" if text and depth and first else text

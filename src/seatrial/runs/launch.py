@@ -20,7 +20,8 @@ from seatrial.images.recipes import require_data
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
-from seatrial.job.script import ScriptFacts, source_facts, with_keras_backend
+from seatrial.job.reading.keras_names import with_keras_backend
+from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults

@@ -10,6 +10,8 @@ import pytest
 
 from image_plans import write_files
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.adjust import for_cuda
+from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.requirements.project import project_needs
 from seatrial.job.script import ScriptFacts
 from tables import constant
@@ -52,3 +54,17 @@ def test_a_list_that_is_a_link_within_the_project(tmp_path: Path) -> None:
     (tmp_path / "sub/requirements.txt").symlink_to("../requirements.txt")
     found = project_needs(tmp_path, ScriptFacts(imports=("scipy",)), tmp_path / "sub")
     assert found.requirements.lines == ("scipy",)
+
+
+@pytest.mark.parametrize(
+    ("line", "cuda", "chosen"),
+    [
+        ("nvidia-dali-cuda120", "13.0", "nvidia-dali-cuda130"),
+        ("cupy-cuda11x", "12.6", "cupy-cuda12x"),
+        ("cudf-cu12", "12.8", "cudf-cu12"),
+        ("cupy-cuda11x==12.3.0", "13.0", "cupy-cuda11x==12.3.0"),
+    ],
+)
+def test_a_build_for_cuda_is_the_one_of_the_plan(line: str, cuda: str, chosen: str) -> None:
+    found = for_cuda(Needs(Requirements(lines=(line,)), "a list", "it exists"), cuda)
+    assert found.requirements.lines == (chosen,)

@@ -236,3 +236,11 @@ def test_a_job_of_an_older_run_is_read_as_values() -> None:
     )
     assert job.kubernetes.data == Volume(kind="pvc", value="mnist", path="small")
     assert (job.criteria.metrics, job.criteria.mean_utilization_pct) == ({"test_accuracy": ">= 0.985"}, None)
+
+
+@pytest.mark.parametrize(("own", "seen"), [({}, "/workspace/lib:/workspace/."), ({"PYTHONPATH": "x"}, "x")])
+def test_the_exported_python_path_counts_inside_of_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], seen: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"lib:{project}:/usr/lib/elsewhere:")
+    assert load(project, target="train.py", env=own).env["PYTHONPATH"] == seen

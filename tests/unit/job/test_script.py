@@ -14,8 +14,9 @@ from planning_sites import facts_of
 from seatrial.errors import ConfigError, TargetError, UsageError
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
+from seatrial.job.reading.keras_names import with_keras_backend
 from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES
-from seatrial.job.script import ScriptFacts, script_facts, source_digest, source_facts, with_keras_backend
+from seatrial.job.script import ScriptFacts, script_facts, source_digest, source_facts
 from seatrial.job.tables import CALLED, Serving
 from tables import cases, constant
 
@@ -107,13 +108,33 @@ def test_a_module_that_the_arguments_name_is_read(
     assert set(imports) <= set(found.imports) and "einops" not in found.imports
 
 
-def test_a_class_that_a_configuration_of_hydra_names_is_read(tmp_path: Path) -> None:
-    (tmp_path / "configs/model").mkdir(parents=True)
-    (tmp_path / "configs/model/net.yaml").write_text("_target_: src.net.Net\nloss:\n  _target_: torch.nn.L1Loss\n")
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src/net.py").write_text("import torch\nclass Net: ...\n")
-    assert facts_of(tmp_path, "import hydra\n").framework == "torch"
-    assert facts_of(tmp_path, "import yaml\n").framework is None
+@pytest.mark.parametrize(
+    ("arguments", "imports"),
+    [
+        ((), ("hydra", "scipy", "torch")),
+        (("model=big",), ("einops", "hydra", "torch")),
+        (("+experiment=one",), ("einops", "hydra", "torch")),
+        (("--config-name=x", "model@net=net"), ("hydra", "scipy", "torch")),
+    ],
+)
+def test_what_a_configuration_of_hydra_composes_is_needed(
+    tmp_path: Path, arguments: tuple[str, ...], imports: tuple[str, ...]
+) -> None:
+    texts = {
+        "conf/main.yaml": "defaults:\n- _self_\n- model: net\n- optional /model/loss: l1\n",
+        "conf/model/net.yaml": "_target_: src.net.Net\n",
+        "conf/model/big.yaml": "_target_: 'src.big.Net'\n",
+        "conf/model/loss/l1.yaml": "_target_: torch.nn.L1Loss\n",
+        "conf/experiment/one.yaml": "defaults:\n- override /model: big\n",
+        "src/net.py": "class Net:\n    def __init__(self):\n        import scipy\n",
+        "src/big.py": "import einops\nclass Net: ...\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    source = "import hydra\n@hydra.main(config_path='conf', config_name='main')\ndef main(cfg): ...\nmain()\n"
+    (tmp_path / "train.py").write_text(source)
+    assert script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path).imports == imports
 
 
 def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path) -> None:
@@ -212,9 +233,9 @@ def test_a_file_of_a_package_is_started_as_a_module(tmp_path: Path, source: str,
     assert run is None or refused.value.run == run
 
 
-def test_nothing_is_known_of_images_and_of_modules_elsewhere(tmp_path: Path) -> None:
+def test_nothing_is_known_of_images_and_a_module_elsewhere_is_a_packages(tmp_path: Path) -> None:
     assert script_facts(Target(kind="image", value=""), tmp_path) == ScriptFacts()
-    assert script_facts(Target(kind="module", value="torch.distributed.run"), tmp_path) == ScriptFacts()
+    assert script_facts(Target(kind="module", value="torch.distributed.run"), tmp_path).imports == ("torch",)
 
 
 def test_folders_of_the_jobs_python_path_are_the_projects_own(tmp_path: Path) -> None:

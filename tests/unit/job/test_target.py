@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -121,6 +123,47 @@ def test_a_task_that_is_not_read_is_refused_with_its_reason(
     with pytest.raises(TargetError, match="does not read what") as refusal:
         in_our_words(typed.split(), tmp_path)
     assert cause in str(refusal.value.cause)
+
+
+def test_a_task_has_its_folder_its_variables_and_what_it_depends_on(tmp_path: Path) -> None:
+    text = '[tasks]\na = "export B=2"\nt = {cmd = "python t.py $A", env = {A = "1"}, depends-on = ["a"]}\n'
+    (tmp_path / "pixi.toml").write_text(f'{text}u = {{cmd = "python t.py", cwd = "sub", depends-on = "none"}}')
+    assert in_our_words(["pixi", "run", "t"], tmp_path) == ["--env", "B=2", "--env", "A=1", "t.py", "--", "1"]
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["pixi", "run", "u"], tmp_path)
+    assert "depends on none" in str(refusal.value.cause)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "sbatch -p gpu --gres=gpu:1 job.sh 1",
+        "sbatch --wrap='module load x; python sub/train.py --lr 1'",
+        "bsub -q gpu -n 1 bash -c 'python sub/train.py --lr 1'",
+        "qsub -l nodes=1 job.sh 1",
+        "bash -c 'python sub/train.py --lr 1'",
+    ],
+)
+def test_what_a_batch_system_would_start_is_started(tmp_path: Path, typed: str) -> None:
+    (tmp_path / "job.sh").write_text("#PBS -q gpu\ncd $PBS_O_WORKDIR\npython sub/train.py --lr $1\n")
+    assert in_our_words(shlex.split(typed), tmp_path) == ["sub/train.py", "--", "--lr", "1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'bsub -q gpu sh -c "cd /share/me/sub && python train.py --lr 1"',
+        "cd /home/me/sub; apptainer exec --nv a.sif ./train.py --lr 1",
+        'cd sub; A=1 queue run -n$1 "python train.py --lr 1 2>&1 | tee log"',
+    ],
+)
+def test_a_command_in_an_unknown_one_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.sh").write_text(text)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/train.py").touch()
+    with pytest.raises(TargetError, match="does more than start Python") as refusal:
+        in_our_words(["bash", "job.sh", "1"], tmp_path)
+    assert re.fullmatch(r"\(cd sub && seatrial run (--env A=1 )?(./)?train.py -- --lr 1\)", str(refusal.value.run))
 
 
 def test_a_variable_of_make_has_the_value_that_it_had_where_it_was_set_at_once(tmp_path: Path) -> None:

@@ -101,6 +101,19 @@ def _without_python(needs: Needs) -> Needs:
     return _without(needs.changed(replace(needs.requirements, python=wanted)), named, warning=note)
 
 
+#: Packages whose names end with the CUDA release that they are built for: cupy-cuda12x, nvidia-dali-cuda120, cudf-cu12.
+_FOR_CUDA = re.compile(rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)")
+
+
+def for_cuda(needs: Needs, cuda: str) -> Needs:
+    """Name the builds for the plan's CUDA, ``13.0``, where a line has no version, which another build may lack."""
+    found = {line: _FOR_CUDA.fullmatch(line) for line in needs.requirements.lines}
+    major = cuda.partition(".")[0]
+    renamed = {line: f"{each[1]}{major}{each[3]}" for line, each in found.items() if each and each[2] != major}
+    why = f"{', '.join(renamed.values())}, for the plan's CUDA {major}"
+    return needs.with_lines((renamed.get(line, line) for line in found), why=why) if renamed else needs
+
+
 def _is_horovod(line: str) -> bool:
     requirement = parsed(line)
     return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
@@ -189,10 +202,15 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     if "datasets.Audio" in script.modules and not _has_an_upper_bound(found, "datasets") and "torchcodec" not in have:
         lines.append("torchcodec")  # the only decoder of datasets 4 and later
     lost = next((name for name in _LAST_NUMPY if name in script.modules), None)
-    if lost is not None and not _has_an_upper_bound(found, "numpy") and _admits(found, "numpy", _LAST_NUMPY[lost][1]):
+    bounds = [each.specifier for each in found.of("numpy", constraints=False)]
+    if lost and not _has_an_upper_bound(found, "numpy") and all(_LAST_NUMPY[lost][1] in each for each in bounds):
         lines.append(_LAST_NUMPY[lost][0])
         why.append(f"{lines[-1]}, because later releases lack {script.modules[lost]}")
-    elif any(_needs_numpy_1(found, *row) for row in _FOR_NUMPY_2.items()) and not _has_an_upper_bound(found, "numpy"):
+    elif not _has_an_upper_bound(found, "numpy") and any(
+        not first or is_below(each.specifier, first)
+        for package, first in _FOR_NUMPY_2.items()
+        for each in found.of(package)
+    ):
         lines.append("numpy<2")
     if "pytorch_lightning.1" in script.modules:
         named = [each for each in ("pytorch-lightning", "lightning") if each in have]
@@ -215,20 +233,10 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
 _FOR_NUMPY_2: dict[str, str] = table("import_names")["for_numpy_2"]
 
 
-def _needs_numpy_1(found: Requirements, package: str, first: str) -> bool:
-    """Return True if a line names a package that never worked with NumPy 2, or only releases that do not."""
-    return any(not first or is_below(each.specifier, first) for each in found.of(package))
-
-
 def _has_an_upper_bound(found: Requirements, package: str) -> bool:
     """Return True if a line limits new versions of the package."""
     listed = found.of(package, constraints=False)
     return any(part.operator in ("<", "<=", "==", "~=") for each in listed for part in each.specifier)
-
-
-def _admits(found: Requirements, package: str, release: str) -> bool:
-    """Return True if no line of the package excludes this release."""
-    return all(release in each.specifier for each in found.of(package, constraints=False))
 
 
 def _has(found: Requirements, package: str) -> bool:

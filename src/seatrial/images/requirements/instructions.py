@@ -11,21 +11,26 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from seatrial.errors import ConfigError
 from seatrial.images.lint.commands import commands_of, installs_of
 from seatrial.images.lint.instructions import Instruction, read_instructions
 from seatrial.images.requirements.imports import ImportedPackages, provides
-from seatrial.images.requirements.other_formats import as_pip_has_it
+from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
     Extension,
+    Requirements,
     canonical_name,
     checked_requirement,
+    python_specifier,
     read_requirements,
 )
-from seatrial.job.reading.modules import STANDARD_MODULES, folders_of, is_file
+from seatrial.images.requirements.pyproject import as_table, poetry_requirements
+from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, folders_of, is_file
 from seatrial.job.reading.signs import last_name, literal, tops_of
-from seatrial.job.script import FRAMEWORKS, ScriptFacts
-from seatrial.system.project_files import is_there, read_text
+from seatrial.job.script import ScriptFacts
+from seatrial.system.project_files import is_there, read_text, read_toml
 from seatrial.system.source import UnreadableSourceError, parse_source
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
@@ -48,8 +53,13 @@ _SHOWN_LIST = re.compile(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*(
 _LIKELY = ("", "train", "training", "base", "main", "core", "runtime", "default", "install", "all", "full", "gpu")
 _OF_OTHERS = (
     *("dev", "develop", "test", "tests", "testing", "doc", "docs", "lint", "ci", "optional", "build", "readthedocs"),
+    *("notebook", "notebooks", "jupyter", "colab", "kaggle", "serve", "serving", "server", "api", "web", "gradio"),
     *("cpu", "mac", "macos", "mps", "windows", "rocm", "amd", "tpu", "npu", "demo", "app", "eval", "style", "deploy"),
 )
+
+#: pixi's tables of packages, names of its features for GPUs, and a bound of its Python.
+_OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), re.compile("gpu|cuda")
+_BOUND = re.compile(r"([<>=~]*)\s*(3\.\d+)")
 
 #: Names of conda's lists, and the list in them: a configuration may have such a key, too.
 _ENVIRONMENT = re.compile(r"(?i)env|conda|req")
@@ -65,8 +75,8 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
     """
     found: dict[str, tuple[int, str]] = {}
     for path in (
-        *islice(folder.glob("*req*.txt"), _MOST_LISTS),
-        *islice(folder.glob("requirements/*.txt"), _MOST_LISTS),
+        *islice(folder.glob("*[rR][eE][qQ]*.txt"), _MOST_LISTS),
+        *islice(folder.glob("[rR]eq*/*.txt"), _MOST_LISTS),
     ):
         every = re.split(r"[\W\d_]+", path.stem.lower())
         words = [word for word in every if word and not _REQUIREMENTS.fullmatch(word)]
@@ -84,14 +94,36 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
 def further_environments(folder: Path) -> list[str]:
     """List conda's files with other names, ``env_gpu.yaml`` and ``requirements.yml``, those for GPUs first."""
     found = {}
-    for path in islice(sorted(folder.glob("*.y*ml")), _MOST_LISTS):
+    for path in islice(sorted((*folder.glob("*.y*ml"), *folder.glob("[rR]eq*/*.y*ml"))), _MOST_LISTS):
         words = set(re.split(r"[\W\d_]+", path.stem.lower()))
         own = is_file(path) and path.resolve().is_relative_to(folder.resolve())
         if _ENVIRONMENT.search(path.stem) and not words & {*_OF_OTHERS} and own:
             with path.open(errors="replace") as file:
                 if _DEPENDENCIES.search(file.read(_MAX_BYTES)):
-                    found[path.name] = not words & {"gpu", "cuda", "linux", "train"}
+                    found[path.relative_to(folder).as_posix()] = not words & {"gpu", "cuda", "linux", "train"}
     return sorted(found, key=lambda name: (found[name], name))
+
+
+def read_pixi(file: Path) -> Requirements | None:
+    """Read the packages of pixi's default environment and of its features for GPUs; None if it lists none.
+
+    Format: pixi.sh/latest/reference/pixi_manifest. Raises ConfigError.
+    """
+    whole = read_toml(file, inside=file.parent)
+    table = whole if file.name == "pixi.toml" else as_table(whole, "tool", "pixi")
+    features, default = as_table(table, "feature"), as_table(table, "environments").get("default", ())
+    named = default.get("features", ()) if isinstance(default, dict) else default
+    parts = [table, *(as_table(features, name) for name in features if name in named or _FOR_GPUS.search(name))]
+    parts += [as_table(each, "target", "linux-64") for each in parts]
+    conda, pip = ({k: v for each in parts for k, v in as_table(each, key).items()} for key in _OF_PIXI)
+    versions = {name: each.get("version", "*") if isinstance(each, dict) else each for name, each in conda.items()}
+    lines = filter(None, (as_pip_has_it(f"{name} {version}".rstrip(" *")) for name, version in versions.items()))
+    listed = poetry_requirements({"dependencies": pip}, file)
+    bounds = _BOUND.findall(str(versions.get("python", "")))
+    python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)
+    own = {canonical_name(line): line for line in (*lines, *(listed[0] if listed else ()))}
+    found = Requirements(tuple(own.values()), python=python_specifier(python, f"{file.name}: python"))
+    return found if own else None
 
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
@@ -105,7 +137,7 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
         for each in installs_of(tuple(commands)):
             folders = [word for option, word in pairwise(each.words) if option in ("-e", "--editable")]
             packages = [word for word in each.packages if word not in folders or "://" in word]
-            if each.action == "install":
+            if each.action == "install" and not each.tool.startswith("ap"):  # Debian's names are not the index's
                 yield from ((line, f"{name}:{each.line} installs") for line in _lines(packages, each.tool))
 
 
@@ -135,9 +167,12 @@ def _lines(words: list[str], tool: str) -> Iterator[str]:
 
 def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPackages, tuple[str, ...]]:
     """Return the packages as the project's pages install them, and ``README.md:12 installs einops==0.3`` of each."""
+    names = own_names(project) if packages.guessed else set()
+    own = [name for name, package in packages.guessed.items() if canonicalize_name(package) in names]
+    packages = replace(packages.without(own), unknown=(*packages.unknown, *own))
     by_name = {name: name for name in (*packages.elsewhere, *packages.unknown)}
-    names = {**packages.known, **packages.guessed, **by_name}
-    wanted = {name: package for name, package in names.items() if name not in _OPEN}
+    every = {**packages.known, **packages.guessed, **by_name}
+    wanted = {name: package for name, package in every.items() if name not in _OPEN}
     found: dict[str, str] = {}
     notes = []
     for line, place in shown_installs(project) if wanted else ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,7 +220,7 @@ class _Values:
             case ast.Constant(value=str(text)):
                 return [(text, node.lineno)]
             case ast.List(elts=several) | ast.Tuple(elts=several) | ast.Set(elts=several):
-                return self._all(several)
+                return self._all([each for each in several if not isinstance(each, ast.JoinedStr)])
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return self._all([left, right])
             case ast.Starred(value=value) | ast.Call(func=value, args=[]):
@@ -368,6 +369,13 @@ def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements
         python &= setup.python
     options = tuple(option for setup in setups for option in setup.options)
     return Requirements(tuple(dict.fromkeys(found)), options=options, python=python), tuple(warnings)
+
+
+def own_names(project: Path) -> set[str]:
+    """Return the canonical name that the packaging gives to the project: an index has a stranger's package of it."""
+    with suppress(ConfigError):  # whether a list can be read matters only where it is taken
+        return {setup.name for setup in _setups(project) if setup.name}
+    return set()
 
 
 def _setups(project: Path) -> Iterator[Requirements]:

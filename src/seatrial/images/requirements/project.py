@@ -29,6 +29,7 @@ from seatrial.images.requirements.instructions import (
     compiled_by_setups,
     further_environments,
     further_lists,
+    read_pixi,
     with_shown,
 )
 from seatrial.images.requirements.other_formats import (
@@ -39,10 +40,17 @@ from seatrial.images.requirements.other_formats import (
     read_inline,
     read_list,
 )
-from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
+from seatrial.images.requirements.pip_format import (
+    Needs,
+    Requirements,
+    canonical_name,
+    parsed,
+    read_requirements,
+    text_of,
+)
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
-from seatrial.job.reading.modules import folder_of, is_package
-from seatrial.job.script import BUILT_ON, FRAMEWORKS, ScriptFacts
+from seatrial.job.reading.modules import FRAMEWORKS, folder_of, is_package
+from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
 
@@ -53,7 +61,7 @@ LOCK = "seatrial.lock"
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
 #: Every list that is read, in search order.
-_NAMES = (*LISTS, "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
+_NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
 #: Lock files of package managers, in search order.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
@@ -61,7 +69,6 @@ LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 #: Lists of packages that are not read → the command that makes one that is.
 UNREAD = {
     "requirements.in": "for its versions: pip-compile requirements.in",
-    "pixi.toml": "for its versions: pixi workspace export conda-environment environment.yml",
     "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",
     "pylock.toml": "for its versions, write requirements.txt",
 }
@@ -251,8 +258,11 @@ def _from_files(
     names = _NAMES if only else (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     python = requires_python(folder / "pyproject.toml")
+    environment = any(name in shown for name in ENVIRONMENT_FILES)
     for name in (name for name in shown if only is None or name in only):
         file, source = folder / name, shown[name]
+        if environment and name in LISTS and "@ file:" in text_of(file, project):  # another machine's, frozen
+            continue
         reason, found = f"{source} lists them", None
         if name.endswith(".txt"):
             reason, found = f"{source} exists", read_list(file, project)
@@ -260,11 +270,18 @@ def _from_files(
             found = read_environment(file)
         elif name in READERS:
             found = READERS[name](file)
+        elif name == "pixi.toml":
+            found = read_pixi(file)
         elif (found := read_pyproject(file, packages.lines)) is not None:
             lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
             found = replace(found, constraints=locked_versions(folder / lock))
             reason += f"; {lock} pins {len(found.constraints)} versions" * bool(found.constraints)
             reason += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
+        if name == "pyproject.toml" and (pixi := read_pixi(file)):
+            named = {canonical_name(line) for line in pixi.lines}
+            listed = found.lines if found else ()
+            own = (line for line in listed if canonical_name(line) not in named or _is_bounded(line))
+            found = replace(found or pixi, lines=(*own, *pixi.lines), python=pixi.python)
         if found is not None:
             return _with_itself(folder, Needs(replace(found, python=python & found.python), source, reason))
     return None

@@ -61,7 +61,7 @@ class _PyProject:
         self.file = file
         self.text = read_text(file, inside=file.parent, limit_bytes=MAX_PARSED_BYTES)
         self.whole = parse_toml(self.text, file)
-        self.poetry = _inside(self.whole, "tool", "poetry")
+        self.poetry = as_table(self.whole, "tool", "poetry")
         self.project = self._table(self.whole, "project")
         self.sources, self.indexes = _uv_sources(self.whole, file.parent)
 
@@ -87,9 +87,9 @@ class _PyProject:
 
     def groups(self) -> list[str]:
         """Read ``[dependency-groups]`` and uv's older ``dev-dependencies``; a group in a group is read by itself."""
-        groups = _inside(self.whole, "dependency-groups")
+        groups = as_table(self.whole, "dependency-groups")
         lists = {f"dependency-groups.{name}": lines for name, lines in groups.items()}
-        lists["tool.uv.dev-dependencies"] = _inside(self.whole, "tool", "uv").get("dev-dependencies")
+        lists["tool.uv.dev-dependencies"] = as_table(self.whole, "tool", "uv").get("dev-dependencies")
         return [
             line
             for key, lines in lists.items()
@@ -107,7 +107,7 @@ class _PyProject:
         """Read ``requires-python``, or Poetry's ``python = "^3.9"``; empty where neither is there."""
         if (value := self.project.get("requires-python")) is not None:
             return python_specifier(value, "pyproject.toml: project.requires-python")
-        wish = _inside(self.poetry, "dependencies").get("python")
+        wish = as_table(self.poetry, "dependencies").get("python")
         if not isinstance(wish, str) or len(wish) > _MOST_CHARACTERS:
             return SpecifierSet()
         try:
@@ -170,10 +170,10 @@ def own_packages(file: Path) -> dict[str, Path | None]:
     if not is_there(file):
         return {}
     tables, project = _PyProject(file), file.parent
-    groups = [_inside(group, "dependencies") for group in _inside(tables.poetry, "group").values()]
+    groups = [as_table(group, "dependencies") for group in as_table(tables.poetry, "group").values()]
     by_path: dict[str, Path | None] = {
         canonicalize_name(name): Path(os.path.normpath(project / wish["path"]))
-        for listed in (*(_inside(tables.poetry, key) for key in ("dependencies", "dev-dependencies")), *groups)
+        for listed in (*(as_table(tables.poetry, key) for key in ("dependencies", "dev-dependencies")), *groups)
         for name, wish in listed.items()
         if isinstance(wish, dict) and isinstance(wish.get("path"), str)
     }
@@ -216,7 +216,7 @@ def locked_versions(file: Path) -> tuple[str, ...]:
 
 def _from_an_index(package: dict[str, Any], lock: str) -> bool:
     """Return True for a package of an index: uv names every source, Poetry and PDM only those other than PyPI."""
-    source = _inside(package, "source")
+    source = as_table(package, "source")
     return "registry" in source if lock == "uv.lock" else not source and not {"path", "git", "url"} & package.keys()
 
 
@@ -239,8 +239,8 @@ def poetry_requirements(table: dict[str, Any], file: Path) -> tuple[list[str], l
 
 def _poetry_groups(table: dict[str, Any], file: Path) -> list[str]:
     """Return the dependencies of all groups; from Poetry 2.0 on ``[project]`` may exist as well."""
-    groups = {name: _inside(group, "dependencies") for name, group in _inside(table, "group").items()}
-    groups["dev"] = {**_inside(table, "dev-dependencies"), **groups.get("dev", {})}
+    groups = {name: as_table(group, "dependencies") for name, group in as_table(table, "group").items()}
+    groups["dev"] = {**as_table(table, "dev-dependencies"), **groups.get("dev", {})}
     return [
         line
         for name, group in groups.items()
@@ -347,10 +347,10 @@ def _address(source: Mapping[str, Any]) -> str | None:
 
 def _uv_sources(whole: Mapping[str, Any], project: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (canonical name → its source, index → its address) of the workspace and the project, which wins."""
-    tables = [_inside(table, "tool", "uv") for table in (_workspace(project)[1], whole)]
+    tables = [as_table(table, "tool", "uv") for table in (_workspace(project)[1], whole)]
     listed = [each for table in tables if isinstance(rows := table.get("index"), list) for each in rows]
     indexes = {str(each.get("name")): str(each.get("url")) for each in listed if isinstance(each, dict)}
-    sources = (_inside(table, "sources") for table in tables)
+    sources = (as_table(table, "sources") for table in tables)
     return {canonicalize_name(name): source for table in sources for name, source in table.items()}, indexes
 
 
@@ -369,7 +369,7 @@ def _workspace(project: Path) -> tuple[Path, dict[str, Any]]:
     """Return the workspace's folder above a member, and its pyproject.toml's table; else the project's."""
     for folder in islice((project, *project.parents), _MOST_ABOVE):
         table = _unchecked(folder / "pyproject.toml")
-        if isinstance(_inside(table, "tool", "uv").get("workspace"), dict):
+        if isinstance(as_table(table, "tool", "uv").get("workspace"), dict):
             return folder, table
     return project, {}
 
@@ -377,10 +377,10 @@ def _workspace(project: Path) -> tuple[Path, dict[str, Any]]:
 def _members(project: Path) -> dict[str, Path]:
     """Return canonical name → folder of each member of the workspace that a project is in."""
     root, table = _workspace(project)
-    patterns = _inside(table, "tool", "uv", "workspace").get("members", [])
+    patterns = as_table(table, "tool", "uv", "workspace").get("members", [])
     folders = islice(_matching(root, patterns if isinstance(patterns, list) else []), _MOST_MEMBERS)
     tables = ((_unchecked(folder / "pyproject.toml"), folder) for folder in (root, *folders))
-    named = ((_inside(table, "project").get("name"), folder) for table, folder in tables)
+    named = ((as_table(table, "project").get("name"), folder) for table, folder in tables)
     return {canonicalize_name(name): folder for name, folder in named if isinstance(name, str)}
 
 
@@ -400,7 +400,7 @@ def _unchecked(file: Path) -> dict[str, Any]:
         return {}
 
 
-def _inside(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+def as_table(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     """Return the table below these keys; empty where something else is there."""
     for key in keys:
         value = table.get(key) if isinstance(table, dict) else None

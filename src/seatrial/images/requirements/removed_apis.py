@@ -13,7 +13,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.lost_names import lost
+from seatrial.job.reading.modules import lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine

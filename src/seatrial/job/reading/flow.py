@@ -212,7 +212,8 @@ class Flow:
     def _try(self, node: ast.Try, runs: _Runs) -> list[RunNode]:
         """List what runs in a ``try``: imports that may fail are optional; their stand-ins are needed if one may."""
         caught = [handler for handler in node.handlers if _catches_import_error(handler)]
-        optional = any(not _gives_up(handler.body) for handler in caught)
+        ends = [handler.body[-1:] for handler in caught]  # in raise or an exit: what was tried is needed after all
+        optional = any(not isinstance(end[0], ast.Raise) and _EXITS.isdisjoint(_called(end)) for end in ends)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
         stands_in = optional and any(not self._provided(each) for each in tried)
         inner = runs._replace(needed=runs.needed and not optional, always=runs.always and not node.handlers)
@@ -275,16 +276,11 @@ def _block(block: _Block, runs: _Runs) -> list[RunNode]:
     found = []
     for node in block:
         found.append(RunNode(node, *runs))
-        if runs.certain and _may_return(node):
+        if runs.certain and any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node)):
             runs = _PERHAPS
         elif runs.always and _may_leave(node):
             runs = runs._replace(always=False)
     return found
-
-
-def _may_return(node: ast.stmt) -> bool:
-    """Return whether a compound statement has a ``return`` in it, those of functions inside it aside."""
-    return any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node))
 
 
 def _may_leave(node: ast.stmt) -> bool:
@@ -344,8 +340,3 @@ def _suppresses(node: ast.expr) -> bool:
     if not (isinstance(node, ast.Call) and last_name(node.func) == "suppress"):
         return False
     return not _IMPORT_ERRORS.isdisjoint(map(last_name, node.args))
-
-
-def _gives_up(block: _Block) -> bool:
-    """Return whether a block ends in ``raise`` or an exit: what was tried is needed after all."""
-    return isinstance(block[-1], ast.Raise) or not _EXITS.isdisjoint(_called(block[-1:]))

@@ -1,12 +1,16 @@
-"""Where a module of the project lies."""
+"""Where a module of the project lies, which modules are Python's, and which names packages removed."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 #: Most folders of a project that are searched, and their depth.
 _MOST_FOLDERS, _DEEPEST = 500, 3
@@ -98,3 +102,40 @@ STANDARD_MODULES = sys.stdlib_module_names | _IN_SOME | {"__main__"}
 
 #: Modules of every Python. A project may have a package of its own by another's name: ``lib/compression``.
 EVERYWHERE = sys.stdlib_module_names - _IN_SOME
+
+#: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
+FRAMEWORKS = ("torch", "jax", "tensorflow")
+
+#: Module → the package that decides about its names, where their names differ; torchaudio's releases are torch's, and
+#: TensorFlow decides about Keras.
+_PACKAGES = {"sklearn": "scikit-learn", "torchaudio": "torch", "keras": "tensorflow"}
+
+
+class Lost(NamedTuple):
+    """Hold a removed name's package, the release that a bound excludes, and a release without the name."""
+
+    package: str
+    before: str
+    since: str
+
+
+def lost(name: str) -> Lost | None:
+    """Look up a removed dotted name or a parent of it; None if the package still has it or is unknown."""
+    module, _, inside = name.partition(".")
+    return next((row for pattern, row in _rows().get(module, ()) if pattern.match(inside)), None) if inside else None
+
+
+@lru_cache(maxsize=1)
+def _rows() -> dict[str, list[tuple[re.Pattern[str], Lost]]]:
+    table = json.loads(Path(__file__).with_name("lost_names.json").read_text())
+    return {
+        module: [
+            (
+                re.compile(rf"(?:{'|'.join(names.split())})(?:\.|$)"),
+                Lost(_PACKAGES.get(module, module.replace("_", "-")), *key.split()),
+            )
+            for key, names in rows.items()
+        ]
+        for module, rows in table.items()
+        if module != "source"
+    }

@@ -27,7 +27,9 @@ from seatrial.job.reading.signs import (
     dotted,
     host_path,
     imported_names,
+    keywords,
     last_name,
+    literal,
     memory_note,
     of_a_machine,
     signs,
@@ -35,15 +37,13 @@ from seatrial.job.reading.signs import (
     used_paths,
 )
 from seatrial.job.reading.writes import Write, Writes
-from seatrial.system.project_files import read_sources
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS = 5_000
 _MOST_PATHS = 100
 
-#: Folders of Hydra's configurations, the key that names a class, and the limits on modules and bytes read for them.
-_CONFIGURATIONS, _TARGET = ("conf", "config", "configs", "src/configs"), re.compile(r"_target_:\s*[\"']?([\w.]+)")
-_MOST_MODULES, _MOST_BYTES = 300, 5_000_000
+#: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
+_TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
 
 #: Most names of one ``from x import …`` that are searched as files.
 _MOST_ALIASES = 200
@@ -140,6 +140,8 @@ class ProjectReader:
         self.mentioned: set[str] = set()
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
+        self.hydra: list[tuple[Path, ast.Call]] = []
+        self.words_typed = arguments
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
@@ -151,9 +153,8 @@ class ProjectReader:
             self._visit(self.certain.pop(), certain=True)  # now it is known what the names stand for
             self.certain += [unit for call in self.calls for unit in named(module, "", call, self.modules.at)]
         self.certain += [(path.resolve(), "") for path in self.also if is_file(path)]
-        while self.certain or self._import_by_text():
+        while self.certain or self._import_by_text() or self._compose():
             self._visit(self.certain.pop(0), certain=True)
-        self._read_targets()
         while self.perhaps or self._mention():
             self._visit(self.perhaps.pop(0), certain=False)
         for modules in (self.reading.needed, self.reading.optional):
@@ -192,16 +193,28 @@ class ProjectReader:
                         self.own.add(name.relative_to(root).parts[0])
         return bool(self.certain)
 
-    def _read_targets(self) -> None:
-        """Queue the project's modules that Hydra's configurations name: ``_target_: src.models.Net``."""
-        if not any(name.partition(".")[0] in ("hydra", "omegaconf") for name in self.reading.needed):
-            return
-        folders = [each for each in (self.project / name for name in _CONFIGURATIONS) if is_folder(each)]
-        files = [path for folder in folders for path in islice(sorted(folder.rglob("*.yaml")), _MOST_MODULES)]
-        for text in read_sources(files, self.project, _MOST_BYTES):
-            for name in _TARGET.findall(text):
-                found = self.roots.located(name.split(".", MOST_PARTS)[:MOST_PARTS], self.roots.absolute) or []
-                self.perhaps += [(each[0], "") for each in found if each is not None]
+    def _compose(self) -> bool:
+        """Queue what Hydra's configuration of this run names: ``_target_: src.models.Net``."""
+        from seatrial.job.reading.hydra import composed  # few scripts need it
+
+        calls, self.hydra = self.hydra, []
+        for path, call in calls:
+            given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
+            folder, name = (literal(given.get(key)) for key in ("config_path", "config_name"))
+            for file, text in composed(path.parent / (folder or "."), name or "config", self.words_typed, self.project):
+                for match in _TARGET.finditer(text):
+                    parts = match[1].split(".", MOST_PARTS)[:MOST_PARTS]
+                    found = self.roots.located(parts, self.roots.absolute) or []
+                    own = [each for each in found if each is not None]
+                    self.certain += [(each[0], "") for each in own]
+                    if own and (module := self.modules.at(own[-1][0])):
+                        self.certain += _in(module, parts[-1])
+                        self.own.add(parts[0])
+                        self.found_under.setdefault(own[-1][1])
+                    elif not own:
+                        where = f"{self.modules.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"
+                        self.reading.needed.setdefault(match[1], where)
+        return bool(self.certain)
 
     def _mention(self) -> bool:
         """Queue functions that code which was read speaks of, and modules that only a condition imports."""
@@ -279,6 +292,8 @@ class ProjectReader:
             if root := data_root(node):
                 self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
+            if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
+                self.hydra.append((module.path, node))
             if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
                 self.imported_by_text.append(((module.path, unit), node))
             run = list(named(module, unit, called, self.modules.at)) if called else []
@@ -382,17 +397,13 @@ def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str
             inner[alias.asname or alias.name] = alias.name
     if prefix or locate_module("__init__", roots):  # from . import x
         yield prefix or "__init__", roots, inner
-    if prefix:
-        yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values() if _is_foreign(prefix, roots))
+    if prefix and inner and locate_module(prefix.partition(".")[0], roots) is None:
+        yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values())
 
 
 def _is_cython(name: str, roots: list[Path]) -> bool:
     """Return whether the project has a Cython source of this module."""
     return any(is_file(root / f"{name.replace('.', '/')}.pyx") for root in roots)
-
-
-def _is_foreign(prefix: str, roots: list[Path]) -> bool:
-    return locate_module(prefix.partition(".")[0], roots) is None
 
 
 def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:

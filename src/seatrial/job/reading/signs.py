@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from seatrial.job.reading.lost_names import lost
+from seatrial.job.reading.modules import lost
 
 #: Trainers that take a rank each under torchrun, and are named so that only their import distinguishes them.
 #: Sources: huggingface.co/docs/transformers/perf_train_gpu_many, docs.pytorch.org/ignite/distributed.html.
@@ -278,7 +278,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "spawn", called
     if called == "yaml.load" and len(node.args) == 1 and not node.keywords:
         yield f"{NAMED}yaml.load", "yaml.load(…)"
-    if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
+    first = getattr(node.args[0], "value", None) if node.args else None
+    if called in _ASKS or (called == "open" and first in ("/dev/stdin", 0) and first is not False):
         yield "input", called
     if last in _NEEDS_RANKS and not _names_ranks(node):
         yield "needs-ranks", last
@@ -395,10 +396,6 @@ def keywords(call: ast.Call) -> dict[str | None, ast.expr]:
 
 def _constants(nodes: Sequence[ast.expr]) -> list[object]:
     return [each.value for each in nodes if isinstance(each, ast.Constant)]
-
-
-def _is_descriptor_0(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value in ("/dev/stdin", 0) and node.value is not False
 
 
 def _is_set(name: str, call: ast.Call, *, first: bool = False) -> bool:

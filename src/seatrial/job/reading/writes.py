@@ -100,7 +100,7 @@ class Writes:
         elif name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (
-            last in _FILES or last in _FOLDERS or last in _OF_PATHS or name in _OPENERS or _setting(node)
+            last in _FILES or last in _FOLDERS or last in _OF_PATHS or name in _OPENERS or {*keywords(node)} & _SETTINGS
         ):
             self._noted.append(ParsedCall(unit, node, always))
         for each in called:
@@ -207,10 +207,6 @@ def _called(node: ast.Call) -> tuple[str, str]:
     name = dotted(node.func)
     name = f".{name}" if isinstance(node.func, ast.Attribute) and "." not in name else name
     return name, name.rpartition(".")[2]
-
-
-def _setting(node: ast.Call) -> bool:
-    return not _SETTINGS.isdisjoint(keywords(node))
 
 
 def _opens_to_write(mode: ast.expr | None) -> bool:

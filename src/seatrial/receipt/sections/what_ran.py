@@ -270,7 +270,7 @@ def _image(run: RunEvidence, launched: Moment | None) -> Image | None:
 
 def _framework(run: RunEvidence) -> tuple[str | None, str | None]:
     """Return ``("torch 2.13.0", "13.0")`` from its kernel, else from the agent's start, else from the image."""
-    from seatrial.job.script import FRAMEWORKS  # a receipt that is only shown does not need it
+    from seatrial.job.reading.modules import FRAMEWORKS  # a receipt that is only shown does not need it
 
     for kernel in (kernel for kernels in run.evidence.kernels.values() for kernel in kernels):
         found = mapping(kernel.keys.get("torch")) or mapping(kernel.keys.get("framework"))
