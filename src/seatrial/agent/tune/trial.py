@@ -12,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from seatrial.agent import target
 from seatrial.agent.tune import Spec
+from seatrial.common.signals import STOPPED, why_stopped
 from seatrial.probe import processes
 
 #: Longest line of a trial.
@@ -231,7 +232,7 @@ def run(
         wall_s=wall_s,
         lines=of_rank,
         restored=restored,
-        hook_failed=_why_failed(lines),
+        hook_failed=why_stopped(lines, "trial_failed", STOPPED),
     )
 
 
@@ -321,14 +322,6 @@ def _together(reported: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
         if isinstance(line.get(key), dict):
             found.update(line[key])
     return found
-
-
-def _why_failed(lines: List[Dict[str, Any]]) -> Optional[str]:
-    for line in lines:
-        for key in ("trial_failed", "hook_stopped"):
-            if isinstance(line.get(key), dict):
-                return str(line[key].get("reason"))[:300]
-    return None
 
 
 def _tail(path: str) -> str:
