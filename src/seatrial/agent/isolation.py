@@ -41,8 +41,7 @@ def close() -> Optional[str]:
     _close_keyrings(libc)
     if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 or libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         return "the kernel does not protect the agent's memory"
-    status = _status()
-    held = _capabilities(status)
+    held = _capabilities(processes.status(os.getpid()))
     if held is None:
         return "the capabilities of the target cannot be read"
     names = [name for bit, name in sorted(_DANGEROUS.items()) if held >> bit & 1]
@@ -118,15 +117,6 @@ def archive_descriptor(path: str) -> Optional[int]:
     """Return N of /proc/self/fd/N, which a child needs to read the archive; None for a file."""
     folder, _, number = path.rpartition("/")
     return int(number) if folder == "/proc/self/fd" and number.isdigit() else None
-
-
-def _status() -> Dict[str, str]:
-    """Read name → value of /proc/self/status."""
-    try:
-        with open("/proc/self/status") as file:
-            return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
-    except OSError:
-        return {}
 
 
 #: Processes that fork while being killed need another round; more than this many means that one cannot be killed.

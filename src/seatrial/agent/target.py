@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import subprocess
-from typing import Any, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping
 
 from seatrial.agent.plan import events_file
 from seatrial.agent.terminal import Standard
@@ -127,7 +127,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # Source: prctl(2)
 
 def become_subreaper() -> None:
     """Make orphans of the target our children instead of init's. PID 1 has them anyway."""
-    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class TargetProcess:
@@ -141,15 +141,6 @@ class TargetProcess:
         self, argv: List[str], env: Dict[str, str], workdir: str, streams: Standard, interactive: bool
     ) -> None:
         """Start the target. Call before any thread exists: it forks. Raises OSError if it cannot be started."""
-        libc, agent = _libc(), os.getpid()
-
-        def die_with_agent() -> None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != agent:  # it died before the line above
-                os._exit(1)
-            if streams.controlled:
-                _take_terminal()
-
         # A terminal belongs to one session, so an interactive target stays in ours.
         self._process = subprocess.Popen(
             argv,
@@ -160,7 +151,7 @@ class TargetProcess:
             stderr=streams.theirs[2],
             bufsize=0,
             start_new_session=not interactive,
-            preexec_fn=die_with_agent,
+            preexec_fn=dying_with_us(_take_terminal if streams.controlled else lambda: None),
         )
         self.pid = self._process.pid
 
@@ -169,16 +160,25 @@ class TargetProcess:
         self._process.returncode = status
 
 
+def dying_with_us(then: Callable[[], None] = lambda: None) -> Callable[[], None]:
+    """Return what a child calls before its program, so that it dies with this process; then ``then`` is called."""
+    libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
+
+    def die_with_us() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+        then()
+
+    return die_with_us
+
+
 def _take_terminal() -> None:
     """Make stdin the terminal that controls this session: Ctrl-C typed there, /dev/tty, job control."""
     import fcntl
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 #: Passed on to the target. SIGKILL and SIGSTOP cannot be caught; the others are about this process itself.
@@ -244,7 +244,7 @@ def signal_recipients(number: int, target: int, launcher: str) -> List[int]:
 
 def ignores_signal(pid: int, number: int) -> bool:
     """Return whether a process has set this signal to be ignored: then it goes on as if none had come."""
-    return bool(processes.ignored_signals(pid) >> (number - 1) & 1)
+    return bool(int(processes.status(pid).get("SigIgn", "0"), 16) >> (number - 1) & 1)
 
 
 def send_signal(pids: List[int], number: int) -> List[int]:

@@ -73,20 +73,15 @@ def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
 
 
 def _open_terminals(standard: Standard, terminal: Terminal) -> None:
-    main, errors = None, None
-    if 1 in terminal.streams:
-        main = _open_terminal(terminal)
-    if 2 in terminal.streams:
-        errors = _open_terminal(terminal)
-    if main is not None:
-        standard.stdout, standard.theirs[1] = main
-        standard.terminals.append(main[0])
+    opened = {stream: _open_terminal(terminal) for stream in (1, 2) if stream in terminal.streams}  # all, or none
+    standard.terminals += [ours for ours, _ in opened.values()]
+    if 1 in opened:
+        standard.stdout, standard.theirs[1] = opened[1]
         if 0 in terminal.streams:
-            standard.stdin, standard.theirs[0] = os.dup(main[0]), main[1]
+            standard.stdin, standard.theirs[0] = os.dup(opened[1][0]), opened[1][1]
             standard.controlled = True
-    if errors is not None:
-        standard.stderr, standard.theirs[2] = errors
-        standard.terminals.append(errors[0])
+    if 2 in opened:
+        standard.stderr, standard.theirs[2] = opened[2]
 
 
 def _open_terminal(terminal: Terminal) -> Tuple[int, int]:

@@ -6,20 +6,12 @@ This file has the Diagnosis (one primary cause with tags, evidence and advice), 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from seatrial.common.gpu_peaks import peak_tflops
-from seatrial.system.project_files import parse_toml
+from seatrial.system.project_files import own_table
 
-
-def _table(name: str) -> dict[str, Any]:
-    path = Path(f"{name}.toml")
-    return parse_toml(resources.files("seatrial.diagnosis").joinpath(path.name).read_text("utf-8"), path)
-
-
-THRESHOLDS, CAUSES = _table("thresholds"), _table("causes")
+THRESHOLDS, CAUSES = (own_table(Path(__file__).with_name(f"{name}.toml")) for name in ("thresholds", "causes"))
 
 
 class _Thresholds:

@@ -163,16 +163,18 @@ class Machine:
     @cached_property
     def shows_bus(self) -> bool:
         """Return True if this system shows a PCI bus at all; sandboxes and WSL do not."""
-        return bool(_entries(self.here(PCI_FOLDER)))
+        return bool(self.names(PCI_FOLDER))
 
     def _pci_devices(self, kind: str) -> tuple[PciDevice, ...]:
         found = []
-        for entry in _entries(self.here(PCI_FOLDER)):
-            if _text(entry / "vendor") == PCI_VENDOR and _text(entry / "class").startswith(kind):
-                driver = entry / "driver"
-                name = driver.readlink().name if driver.is_symlink() else None
-                number = int(_text(entry / "device") or "0", 16)
-                found.append(PciDevice(entry.name, number, name, _answers(entry / "config")))
+        for address in self.names(PCI_FOLDER):
+            vendor, of_kind, number = (
+                (self.read(f"{PCI_FOLDER}/{address}/{file}") or "").strip() for file in ("vendor", "class", "device")
+            )
+            if vendor == PCI_VENDOR and of_kind.startswith(kind):
+                entry = self.here(f"{PCI_FOLDER}/{address}")
+                name = (entry / "driver").readlink().name if (entry / "driver").is_symlink() else None
+                found.append(PciDevice(address, int(number or "0", 16), name, _answers(entry / "config")))
         return tuple(found)
 
     @cached_property
@@ -305,20 +307,6 @@ class Machine:
             return cluster.read(self.kubeconfig) if self.kubeconfig is not None else None
         except cluster.ClusterError as error:
             return error
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _answers(config: Path) -> bool:

@@ -12,6 +12,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 
 from seatrial.events.schema import EVIDENCE_TYPES, REPORT_TYPES, Event, Step
 
+__all__ = ["MAX_DEPTH", "MAX_REPORT_BYTES", "Lines", "find", "mark", "of_type", "parse", "read", "report", "tail"]
+
 #: The longest line; a longer one is passed over. A sample of 8 GPUs has 5 KB.
 MAX_LINE_BYTES = 1 << 20
 

@@ -13,6 +13,13 @@ the line where the writer does not give it. docs/reference/generate.py makes the
 
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Optional, Type
 
+__all__ = [
+    "EVIDENCE_TYPES", "GPU_SAMPLE_KEYS", "KINDS", "MODEL_SUFFIXES", "REPORT_TYPES", "AgentFinished", "AgentStarted",
+    "AgentSummary", "Event", "FilesOutside", "Found", "GpuCheck", "GpuContext", "GpuKernel", "HostLaunched", "HostPod",
+    "HostState", "HostWitness", "ModelsSaved", "Note", "ReportRefused", "ReportUnreadable", "Sample", "Served",
+    "Signal", "Step", "TargetExited", "TargetStarted", "is_result", "never_started",
+]  # fmt: skip
+
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 else:  # for type checkers alone, which then know each class's keys

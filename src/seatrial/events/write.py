@@ -10,6 +10,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from seatrial.events.schema import Event, Step
 
+__all__ = [
+    "CHAIN_START", "EVENTS_VARIABLE", "Chain", "EvidenceLog", "StepLog", "as_dict", "encode", "follow_chain", "link",
+    "now", "split_chain",
+]  # fmt: skip
+
 #: Digest of an empty log, in hex, which is also the length kept of each line's SHA-256.
 CHAIN_START = "0" * 32
 _CHAIN_DIGITS = 32

@@ -95,12 +95,10 @@ def command_line(pid: int) -> bytes:
     return _bytes("/proc/%d/cmdline" % pid)
 
 
-def ignored_signals(pid: int) -> int:
-    """Return the mask of ignored signals, bit 0 for signal 1; 0 once the process is gone. Source: proc(5), SigIgn."""
-    for line in _bytes("/proc/%d/status" % pid).splitlines():
-        if line.startswith(b"SigIgn:"):
-            return int(line.split()[1], 16)
-    return 0
+def status(pid: int) -> Dict[str, str]:
+    """Return name → value of /proc/PID/status; {} once the process is gone. Source: proc(5)."""
+    lines = _bytes("/proc/%d/status" % pid).decode("utf-8", "replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def environment(pid: int) -> List[bytes]:
@@ -184,11 +182,7 @@ class Tree:
 
     def _newest_pid(self) -> bytes:
         """Return the PID given last in our PID namespace, or b"" if unknown: while it stays, no process has started."""
-        try:
-            with open(os.path.join(self._proc, "loadavg"), "rb") as file:
-                newest = file.read().split()[-1:]
-        except OSError:
-            return b""
+        newest = _bytes(os.path.join(self._proc, "loadavg")).split()[-1:]
         return newest[0] if newest and newest != [b"0"] else b""
 
 

@@ -103,7 +103,7 @@ def _stopped_before_start(run: RunEvidence) -> str | None:
         return None
     if (request := _requested_by_host(run, "search")) is not None:
         return f"Stopped by the search before it started: {request.text('why') or _SEARCH_OVER}"
-    if not stopped_by_user(run):
+    if not users_signals(run):
         return None
     waited_for = next((f.message for f in run.evidence.findings if f.severity == "error"), None)
     return "Stopped by the user before it started" + (f", while it waited: {waited_for}" if waited_for else "")
@@ -234,17 +234,8 @@ def _last_words(run: RunEvidence) -> set[float | None]:
     return set(reported.values())
 
 
-def stopped_by_user(run: RunEvidence) -> bool:
-    """Return whether the user requested the end; only the host reports that."""
-    return bool(_users_signals(run))
-
-
-def interrupted_by_user(run: RunEvidence) -> bool:
-    """Return whether the user pressed Ctrl-C."""
-    return signal.SIGINT in _users_signals(run)
-
-
-def _users_signals(run: RunEvidence) -> set[float | None]:
+def users_signals(run: RunEvidence) -> set[float | None]:
+    """Return the signals by which the user requested the end; SIGINT is Ctrl-C. Only the host reports that."""
     return {
         moment.number("signal")
         for moment in run.evidence.all(Signal)
@@ -323,7 +314,7 @@ def _finished(run: RunEvidence) -> str | None:
 
 def _killed_by_user(run: RunEvidence) -> str | None:
     """Explain a target that was killed with its agent."""
-    if run.evidence.exited is not None or signal.SIGKILL not in _users_signals(run):
+    if run.evidence.exited is not None or signal.SIGKILL not in users_signals(run):
         return None
     request = next(m for m in run.evidence.all(Signal) if m.number("signal") == signal.SIGKILL)
     return f"Killed by the user after {format_seconds(_run_s(run, request))}"

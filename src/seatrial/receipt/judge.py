@@ -15,6 +15,7 @@ outcome.py makes the headline.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
 from seatrial.receipt.evidence import RunEvidence, gather
-from seatrial.receipt.exit_cause import ended_unfinished, exit_cause, interrupted_by_user, stopped_by_user
+from seatrial.receipt.exit_cause import ended_unfinished, exit_cause, users_signals
 from seatrial.receipt.logs import Output, read_log_end, read_output
 from seatrial.receipt.model import HTML_NAME, JSON_NAME, MARKDOWN_NAME, SECTIONS, Receipt, without_names
 from seatrial.receipt.outcome import DOUBTFUL
@@ -138,9 +139,9 @@ def _exit_code(run: RunEvidence, criteria: Criteria) -> int:
     if cause.id == "evidence-lost":
         failed = cause.target_exit_code if run.evidence.exited else run.state and run.state.exit_code
         return EXIT_TARGET_FAILED if failed else EXIT_ENGINE
-    if cause.id == "stopped" and (run.evidence.exited is None or interrupted_by_user(run)):
+    if cause.id == "stopped" and (run.evidence.exited is None or signal.SIGINT in users_signals(run)):
         return EXIT_INTERRUPTED
-    if cause.id == "stopped" and ended_unfinished(run) and not stopped_by_user(run):
+    if cause.id == "stopped" and ended_unfinished(run) and not users_signals(run):
         return EXIT_TARGET_FAILED
     if cause.id == "pruned":
         return EXIT_DONE

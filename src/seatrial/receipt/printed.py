@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 from seatrial.receipt.reported import MAX_POINTS, MAX_SERIES, Point, ReportedSteps, thin
 from seatrial.receipt.values import clean_line, number
-from seatrial.system.project_files import parse_toml
+from seatrial.system.project_files import own_table
 
 #: Bounds of the work: characters of one state of a line, of the words before a number, and numbers of one state.
 _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100
@@ -34,8 +33,7 @@ _PHASES = {"training": "train", "testing": "test", "evaluation": "eval"}
 @cache
 def _load() -> None:
     """Read words and forms, which only a run's output needs."""
-    path = Path(__file__).with_suffix(".toml")
-    tables = parse_toml(resources.files("seatrial.receipt").joinpath(path.name).read_text("utf-8"), path)
+    tables = own_table(Path(__file__).with_suffix(".toml"))
     _WORDS.update({kind: frozenset(words.split()) for kind, words in tables["words"].items()})
     for name, form in tables["forms"].items():
         for part in ("within", "of", "phase"):

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from seatrial.job.units import format_bytes
-
 #: Longest text copied from a run into its receipt; a line of a log can be megabytes.
 MAX_TEXT = 2000
 
@@ -107,11 +105,6 @@ def figure(value: float) -> str:
 def rate(value: float) -> str:
     """Return a rate: three digits below a hundred, whole from there on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def metric_figure(name: str, value: float) -> str:
-    """Return a number whose name ends in ``_bytes`` as a size; any other as ``figure`` does."""
-    return format_bytes(int(value)) if name.endswith("_bytes") and value >= 0 else figure(value)
 
 
 def in_words(name: str) -> str:

@@ -227,16 +227,15 @@ def _write_lock(built: Built, store: ImageStore) -> Path:
 
 def _check_budget(built: Built, store: ImageStore, machine: TargetMachine | None) -> None:
     """Check the image's sizes against their limits. Raises ImageError with the three largest reasons."""
-    options, size = built.plan.job.image, built.size_bytes
+    options = built.plan.job.image
     assert built.plan.image is not None
     over = None
-    if options.max_size_bytes is not None and size is not None and size > options.max_size_bytes:
-        over = f"{size / 1e9:.2f} GB, and image.max_size is {options.max_size_bytes / 1e9:.2f} GB"
-    packed = built.compressed_bytes
-    if packed is not None and options.max_compressed_bytes is not None and packed > options.max_compressed_bytes:
-        over = (
-            f"{packed / 1e9:.2f} GB compressed, and image.max_compressed is {options.max_compressed_bytes / 1e9:.2f} GB"
-        )
+    for size, limit, unit, key in (
+        (built.size_bytes, options.max_size_bytes, "GB", "max_size"),
+        (built.compressed_bytes, options.max_compressed_bytes, "GB compressed", "max_compressed"),
+    ):
+        if size is not None and limit is not None and size > limit:
+            over = f"{size / 1e9:.2f} {unit}, and image.{key} is {limit / 1e9:.2f} GB"
     if over is None:
         return
     contents = built.contents or measure_contents(built.plan.image, store=store, machine=machine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from contextlib import AbstractContextManager
 
 from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.images.recipes import recipe
@@ -32,52 +32,34 @@ def _trains(run: Run) -> bool:
         return False
 
 
-def checkpoints_of(run: Run) -> Path:
-    """Return the folder of a run's checkpoints, made if it is missing.
-
-    Raises UntrustedPathError when it, or a folder above it in the project, is a link: the target of that run could
-    have put one there.
-    """
-    with nofollow.folder(_project(run), *_below(run), make=True):
-        return run.checkpoints
-
-
 def resumed(run: Run, *, on_a_volume: bool) -> Resumed:
-    """Return the run as planning needs it.
-
-    Args:
-        on_a_volume: its checkpoints lie on a cluster's volume, and not here.
-
-    Raises UntrustedPathError, as ``checkpoints_of``.
-    """
-    return Resumed() if on_a_volume else Resumed(checkpoints_of(run), resume_mount(run))
-
-
-def resume_mount(run: Run) -> Mount:
-    """Return the mount that shows a run's checkpoints below CONTAINER_RESUME.
+    """Return the run as planning needs it, with the folder of its checkpoints made if it is missing.
 
     What is mounted is the folder above them, which no container can replace: should a target that still runs turn its
     checkpoints into a link, it leads to nothing but the new container's own files.
 
-    Raises UntrustedPathError, as ``checkpoints_of``.
+    Args:
+        on_a_volume: its checkpoints lie on a cluster's volume, and not here.
+
+    Raises UntrustedPathError when that folder, or one above it in the project, is a link: the target of that run could
+    have put one there.
     """
-    checkpoints_of(run)
-    return Mount(source=run.outputs, target=CONTAINER_RESUME, read_only=True)
+    if on_a_volume:
+        return Resumed()
+    with _checkpoints(run, make=True):
+        return Resumed(run.checkpoints, Mount(source=run.outputs, target=CONTAINER_RESUME, read_only=True))
 
 
 def has_checkpoint(run: Run) -> bool:
     """Return whether that run saved any checkpoint."""
     try:
-        with nofollow.folder(_project(run), *_below(run)) as descriptor:
+        with _checkpoints(run) as descriptor:
             return bool(os.listdir(descriptor))  # noqa: PTH208  a descriptor, not a path
     except (FileNotFoundError, UntrustedPathError):
         return False
 
 
-def _project(run: Run) -> Path:
-    return run.place.parents[len(PLACE_FOLDER)]
-
-
-def _below(run: Run) -> tuple[str, ...]:
-    """Return the checkpoints' path below the project, in parts."""
-    return run.checkpoints.relative_to(_project(run)).parts
+def _checkpoints(run: Run, *, make: bool = False) -> AbstractContextManager[int]:
+    """Open the folder of a run's checkpoints, none of the folders from its project on being a link."""
+    project = run.place.parents[len(PLACE_FOLDER)]
+    return nofollow.folder(project, *run.checkpoints.relative_to(project).parts, make=make)

@@ -170,16 +170,13 @@ def _open(path: Path, inside: Path | None) -> int:
     except UntrustedPathError:
         raise _NotReadError("cannot be reached, or has changed just now") from None
     try:
-        _refuse_odd(os.fstat(held))  # opening a device can have effects by itself
+        mode = os.fstat(held).st_mode
+        if not stat.S_ISREG(mode):  # opening a device can have effects by itself
+            kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
+            raise _NotReadError(f"is {kind}, not a file")
         return os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     finally:
         os.close(held)
-
-
-def _refuse_odd(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = next((words for is_kind, words in _KINDS if is_kind(found.st_mode)), "something else")
-        raise _NotReadError(f"is {kind}, not a file")
 
 
 # ----------------------------------------------------------------------------------------------------- TOML

@@ -72,7 +72,7 @@ def test_capabilities_that_reach_the_agent_are_named(monkeypatch, uid, status, p
     requested = []
     monkeypatch.setattr(isolation.ctypes, "CDLL", libc({}, requested))
     monkeypatch.setattr(isolation, "_own_code_is_writable", lambda: False)
-    monkeypatch.setattr(isolation, "_status", lambda: {} if status is None else {**STATUS, **status})
+    monkeypatch.setattr(isolation.processes, "status", lambda pid: {} if status is None else {**STATUS, **status})
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.setattr(isolation, "own_python", lambda: ["ld.so", "python3"])
     why = isolation.close()

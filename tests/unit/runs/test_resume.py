@@ -10,7 +10,7 @@ import pytest
 from fakes import a_plan
 from seatrial.errors import UntrustedPathError
 from seatrial.job.model import Target
-from seatrial.runs.resume import checkpoints_of, has_checkpoint, resume_mount, run_to_resume
+from seatrial.runs.resume import has_checkpoint, resumed, run_to_resume
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 
@@ -30,9 +30,10 @@ def secrets(tmp_path: Path) -> Path:
 
 
 def test_its_outputs_are_mounted_and_its_checkpoints_found_in_them(run: Run) -> None:
-    mount = resume_mount(run)
-    assert (mount.source, mount.target, mount.read_only) == (run.outputs, "/seatrial/resume", True)
-    assert checkpoints_of(run) == run.outputs / "checkpoints"
+    found = resumed(run, on_a_volume=False)
+    assert found.mount is not None
+    assert (found.mount.source, found.mount.target, found.mount.read_only) == (run.outputs, "/seatrial/resume", True)
+    assert found.checkpoints == run.outputs / "checkpoints"
     assert not has_checkpoint(run)
     (run.checkpoints / "step-1.pt").touch()
     assert has_checkpoint(run)
@@ -57,8 +58,7 @@ def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: 
         path = path.parent
     shutil.rmtree(path)
     path.symlink_to(secrets)
-    for what in (checkpoints_of, resume_mount):
-        with pytest.raises(UntrustedPathError, match="is a symlink"):
-            what(run)
+    with pytest.raises(UntrustedPathError, match="is a symlink"):
+        resumed(run, on_a_volume=False)
     assert not has_checkpoint(run)
     assert [file.name for file in secrets.iterdir()] == ["id_rsa"]

@@ -1,8 +1,7 @@
 """Report the whole tune after each trial, and why a script cannot be tuned."""
 
-import json
 import os
-import time
+from contextlib import closing
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from seatrial.agent.tune import Spec
@@ -10,7 +9,7 @@ from seatrial.agent.tune.statistics import Rates
 from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.paired import Interval
 from seatrial.common.tunables import in_words
-from seatrial.events import EVENTS_VARIABLE
+from seatrial.events import EVENTS_VARIABLE, StepLog
 
 
 class TuneRefusal(NamedTuple):
@@ -66,14 +65,10 @@ KEY = "tune"
 
 def append_report(key: str, value: Dict[str, Any]) -> None:
     """Append a report of this process. Never raises; the next report repeats everything."""
-    line = {"t": round(time.time(), 4), key: value}
     try:
-        descriptor = os.open(os.environ[EVENTS_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(descriptor, json.dumps(line, separators=(",", ":")).encode() + b"\n")
-        finally:
-            os.close(descriptor)
-    except (KeyError, OSError, ValueError):
+        with closing(StepLog(os.environ[EVENTS_VARIABLE])) as log:
+            log.write({key: value})
+    except (KeyError, OSError):
         pass
 
 
@@ -119,7 +114,7 @@ class TuneRow(NamedTuple):
 
 
 class TuneLog:
-    """The results of the tune so far."""
+    """The results of the tune so far; its attributes are the keys of its report."""
 
     def __init__(self) -> None:
         self.baseline: Optional[TuneRow] = None
@@ -147,22 +142,8 @@ class TuneLog:
             self.files[key] = list(dict.fromkeys([*self.files[key], *paths]))[:20]
 
     def report(self) -> None:
-        append_report(
-            KEY,
-            {
-                "done": self.done,
-                "trials": self.trials,
-                "seconds": round(self.seconds, 1),
-                "baseline": self.baseline.as_dict() if self.baseline else None,
-                "rows": [row.as_dict() for row in self.rows],
-                "combination": self.combination.as_dict() if self.combination else None,
-                "kept": self.kept,
-                "places": self.places,
-                "band": self.band,
-                "margin": self.margin,
-                "level": self.level,
-                "not_tried": self.not_tried,
-                "refusal": self.refusal._asdict() if self.refusal else None,
-                "files": self.files,
-            },
-        )
+        written = dict(vars(self), seconds=round(self.seconds, 1), rows=[row.as_dict() for row in self.rows])
+        written["baseline"] = self.baseline and self.baseline.as_dict()
+        written["combination"] = self.combination and self.combination.as_dict()
+        written["refusal"] = self.refusal and self.refusal._asdict()
+        append_report(KEY, written)

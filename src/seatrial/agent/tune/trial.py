@@ -1,6 +1,5 @@
 """Run one trial: the script's whole command line with some changes, to its end, with its files put back."""
 
-import ctypes
 import json
 import math
 import os
@@ -13,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from seatrial.agent import target
 from seatrial.agent.tune import Spec
+from seatrial.common.signals import STOPPED, why_stopped
 from seatrial.probe import processes
 
 #: Longest line of a trial.
@@ -37,15 +37,11 @@ def read(path: str) -> List[Dict[str, Any]]:
 
 
 #: New files that a trial deletes. Others, such as a data set that was loaded, stay and are reported.
-_UNWANTED = (".pt", ".pth", ".pth.tar", ".ckpt", ".safetensors")
-_UNWANTED_PARTS = ("tfevents",)
+_UNWANTED = re.compile(r"\.(pt|pth|pth\.tar|ckpt|safetensors)$|tfevents")
 
 
 def restore(events: str) -> Dict[str, Any]:
     """Restore files after a trial; return ``{"restored": number, "removed": number, "new": [paths left]}``."""
-
-    def unwanted(name: str) -> bool:
-        return name.endswith(_UNWANTED) or any(part in name for part in _UNWANTED_PARTS)
 
     restored, removed = 0, 0
     new: List[str] = []
@@ -54,7 +50,7 @@ def restore(events: str) -> Dict[str, Any]:
             if "new" in line:
                 path = line["new"]
                 stands_in = "empty" in line and os.path.isfile(path) and not os.path.getsize(path)
-                if os.path.isfile(path) and (stands_in or unwanted(os.path.basename(path))):
+                if os.path.isfile(path) and (stands_in or _UNWANTED.search(os.path.basename(path))):
                     os.remove(path)
                     removed += "empty" not in line
                 elif os.path.isfile(path):
@@ -98,8 +94,6 @@ def _same(path: str, copy: str) -> bool:
             if not first:
                 return True
 
-
-_PR_SET_PDEATHSIG = 1  # Source: prctl(2)
 
 #: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
 _QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1"}
@@ -238,7 +232,7 @@ def run(
         wall_s=wall_s,
         lines=of_rank,
         restored=restored,
-        hook_failed=_why_failed(lines),
+        hook_failed=why_stopped(lines, "trial_failed", STOPPED),
     )
 
 
@@ -253,13 +247,6 @@ def _start(spec: Spec, folder: str, options: Dict[str, Any], changes: Dict[str, 
     env.pop("SEATRIAL_TUNE", None)
     if changes:
         env["SEATRIAL_TUNE"] = json.dumps(changes)
-    libc, driver = ctypes.CDLL(None), os.getpid()
-
-    def die_with_driver() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != driver:
-            os._exit(1)
-
     with open(os.path.join(folder, "output.log"), "wb") as output:
         return subprocess.Popen(
             spec.argv,
@@ -268,7 +255,7 @@ def _start(spec: Spec, folder: str, options: Dict[str, Any], changes: Dict[str, 
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_driver,
+            preexec_fn=target.dying_with_us(),
         )
 
 
@@ -335,14 +322,6 @@ def _together(reported: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
         if isinstance(line.get(key), dict):
             found.update(line[key])
     return found
-
-
-def _why_failed(lines: List[Dict[str, Any]]) -> Optional[str]:
-    for line in lines:
-        for key in ("trial_failed", "hook_stopped"):
-            if isinstance(line.get(key), dict):
-                return str(line[key].get("reason"))[:300]
-    return None
 
 
 def _tail(path: str) -> str:

@@ -13,18 +13,7 @@ from seatrial.events import AgentFinished, AgentStarted
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.printed import Printed, Series
 from seatrial.receipt.section import Block, Record, Row, Rows, Section
-from seatrial.receipt.values import (
-    count,
-    energy,
-    figure,
-    gpu_names,
-    items,
-    mapping,
-    metric_figure,
-    number,
-    percent,
-    text,
-)
+from seatrial.receipt.values import count, energy, figure, gpu_names, items, mapping, number, percent, text
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import Evidence, RunEvidence, SampleFacts
@@ -80,7 +69,9 @@ class Metric(Record):
     ended_as: str | None = None
 
     def figure(self, value: float) -> str:
-        return metric_figure(self.name, value) + (f" {self.unit}" if self.unit else "")
+        is_size = self.name.endswith("_bytes") and value >= 0
+        shown = format_bytes(int(value)) if is_size else figure(value)
+        return shown + (f" {self.unit}" if self.unit else "")
 
 
 class GpuMemory(Record):
