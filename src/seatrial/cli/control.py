@@ -25,37 +25,21 @@ from seatrial.cli.options import (
     target_arguments,
     this_host,
 )
+from seatrial.compose.group import Group as RunGroup
+from seatrial.compose.group import GroupStore, find_run
 from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.runs.store import RunStore, store_of
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Freed
-    from seatrial.compose.group import Group as RunGroup
-    from seatrial.runs.run import Run
     from seatrial.runs.run_actions import Pruned
-    from seatrial.runs.store import RunStore
 
 PROJECT = project_option("The project folder; default: the nearest with runs.")
 WHOLE_RECEIPT = option("--verbose", "-v", is_flag=True, help="Print the whole receipt, not only its verdict.")
 
 
-def store_at(project: Path | None) -> RunStore:
-    """Return the store of a project; None: of the nearest around this folder."""
-    from seatrial.runs.store import store_of
-
-    return store_of(project)
-
-
-def find(store: RunStore, reference: str) -> Run:
-    """Return the run of an ID, a part of one, a name, or last. Raises RunNotFoundError."""
-    from seatrial.compose.group import find_run
-
-    return find_run(store, reference)
-
-
 def group_of(store: RunStore, reference: str) -> RunGroup | None:
     """Return the group of that name; None if it is a run. A run of the same name is found by its ID."""
-    from seatrial.compose.group import GroupStore
-
     return None if reference == "last" else GroupStore(store).look_up(reference)
 
 
@@ -67,7 +51,7 @@ def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int
     """Run a command in a run that has not ended: seatrial runs exec RUN -- nvidia-smi"""
     from seatrial.runs import run_actions
 
-    run = find(store_at(project), reference)
+    run = find_run(store_of(project), reference)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     terminal.printing()
     return run_actions.execute(run, [*words, *target_arguments()], this_host(), interactive=interactive)
@@ -90,7 +74,7 @@ def stop(
     if (reference is None) is not everything:
         problem = "RUN is missing" if reference is None else "A run and --all exclude each other"
         raise UsageError(problem, run="seatrial runs stop --help")
-    store = store_at(project)
+    store = store_of(project)
     group = None if reference is None else group_of(store, reference)
     if reference is None or group is not None:
         from seatrial.cli.screen import front
@@ -98,7 +82,7 @@ def stop(
 
         down(store, None if group is None else group.id, front(), this_host())
         return EXIT_DONE
-    run = find(store, reference)
+    run = find_run(store, reference)
     receipt = run_actions.stop(run, this_host(), kill=kill)
     if as_json or verbose:
         Screen(json=as_json, whole=verbose).receipt(receipt, run)
@@ -116,7 +100,7 @@ def copy(reference: str, destination: Path, project: Path | None) -> int:
     from seatrial.runs import run_actions
 
     name, _, path = reference.partition(":")
-    for file in run_actions.copy_models(find(store_at(project), name), path, destination, this_host()):
+    for file in run_actions.copy_models(find_run(store_of(project), name), path, destination, this_host()):
         print(destination / file)
     return EXIT_DONE
 
@@ -128,7 +112,7 @@ def record(reference: str, project: Path | None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
     from seatrial.runs.watch import record as follow_to_the_end
 
-    follow_to_the_end(store_at(project).find(reference), this_host())
+    follow_to_the_end(store_of(project).find(reference), this_host())
     return EXIT_DONE
 
 
@@ -150,8 +134,8 @@ def remove(references: tuple[str, ...], force: bool, project: Path | None) -> in
     """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
     from seatrial.runs import run_actions
 
-    store = store_at(project)
-    for run in [find(store, reference) for reference in references]:
+    store = store_of(project)
+    for run in [find_run(store, reference) for reference in references]:
         run_actions.remove(store, run, this_host(), force=force)
         print(run.id)
     return EXIT_DONE
@@ -168,7 +152,7 @@ def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, 
     """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
     import dataclasses
 
-    folder = store_at(project).project
+    folder = store_of(project).project
     asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or dry_run or as_json)
     if asks:
         if not _print_pruned("would remove", *_prune(folder, keep, everything=everything, dry_run=True)):
@@ -187,16 +171,13 @@ def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, 
 
 def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple[Pruned, Mapping[str, Freed]]:
     """Delete runs, groups without runs, and images."""
-    from seatrial.compose.group import GroupStore
     from seatrial.runs import run_actions
-    from seatrial.runs.run_actions import free_images
-    from seatrial.runs.store import RunStore
 
     pruned = run_actions.prune(RunStore(folder), this_host(), keep=keep, dry_run=dry_run)
     groups = GroupStore(RunStore(folder))
     for group in () if dry_run else groups.without_runs():
         groups.remove(group)
-    return pruned, free_images(None if everything else folder, this_host(), dry_run=dry_run)
+    return pruned, run_actions.free_images(None if everything else folder, this_host(), dry_run=dry_run)
 
 
 def _print_pruned(verb: str, pruned: Pruned, freed: Mapping[str, Freed]) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from seatrial.cli import control, terminal
-from seatrial.cli.control import PROJECT, WHOLE_RECEIPT, find, group_of, store_at
+from seatrial.cli.control import PROJECT, WHOLE_RECEIPT, group_of
 from seatrial.cli.options import (
     AS_JSON,
     RUN_OR_LAST,
@@ -29,18 +29,19 @@ from seatrial.cli.options import (
     option,
     this_host,
 )
+from seatrial.compose.group import Group as RunGroup
+from seatrial.compose.group import GroupStore, find_run
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
+from seatrial.runs.store import RunStore, store_of
 from seatrial.system.text import as_typed, from_here
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from seatrial.cli.screen import Screen
-    from seatrial.compose.group import Group as RunGroup
     from seatrial.compose.listing import Listed
     from seatrial.monitor.compare import ComparedRow, Comparison
     from seatrial.runs.run import Run
-    from seatrial.runs.store import RunStore
 
 #: Interval of ``ls --watch``.
 WATCH_INTERVAL_S = 2.0
@@ -59,7 +60,6 @@ for changing in vars(control).values():
 def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     from seatrial.cli.screen import front
     from seatrial.compose.commands import refresh
-    from seatrial.compose.group import GroupStore
     from seatrial.compose.receipt import show_receipt
     from seatrial.runs.notify import notes
 
@@ -87,7 +87,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
         raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
     statuses = tables.parse_statuses(status)
     since_s = None if since is None else tables.parse_since(since)
-    store = store_at(project)
+    store = store_of(project)
 
     def found() -> list[Listed]:
         now = time.time()
@@ -126,12 +126,12 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
         from seatrial.runs.notify import notes
         from seatrial.runs.status import finalise
 
-    store = store_at(project)
+    store = store_of(project)
     if (group := group_of(store, reference)) is not None:
         return _show_group(store, group, as_json=as_json)
     if (store.record / "sweeps" / reference).is_dir():
         return _show_study(store, reference, as_json=as_json)
-    run = find(store, reference)
+    run = find_run(store, reference)
     receipt = finalise(run, this_host())
     screen = Screen(json=as_json, whole=True)
     if receipt is None:
@@ -182,15 +182,14 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
     from seatrial.cli.screen import Screen
     from seatrial.runs.watch import follow, of_rank
 
-    store = store_at(project)
+    store = store_of(project)
     if (group := group_of(store, reference)) is not None:
         from seatrial.cli.screen import front
         from seatrial.compose.console import follow_group
-        from seatrial.compose.group import GroupStore
 
         follow_group(GroupStore(store), group, front(), this_host(), until_end=following, tail=tail)
         return EXIT_DONE
-    run = find(store, reference)
+    run = find_run(store, reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
     follow(run, write, this_host(), tail=tail, until_end=following, echo=screen.note)
@@ -208,7 +207,7 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
     from seatrial.runs.status import finalise
     from seatrial.runs.watch import ensure_recorder, follow
 
-    run = find(store_at(project), reference)
+    run = find_run(store_of(project), reference)
     screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
@@ -232,7 +231,7 @@ def verify(reference: str, project: Path | None) -> int:
     """Verify that a run's evidence and receipt are unchanged. Exits with 1 if not."""
     from seatrial.runs.run_actions import verify as check
 
-    run = find(store_at(project), reference)
+    run = find_run(store_of(project), reference)
     verdict = check(run)
     for sentence in verdict.sentences:
         print(f"{run.id} {sentence}")
@@ -250,10 +249,10 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     from seatrial.monitor.run_view import Receipts
     from seatrial.runs.status import finalise
 
-    store, receipts = store_at(project), Receipts()
+    store, receipts = store_of(project), Receipts()
     if len(references) < 2:
         raise UsageError("A comparison needs two runs or more", run="seatrial runs ls")
-    found_runs = [find(store, reference) for reference in references]
+    found_runs = [find_run(store, reference) for reference in references]
     for run in found_runs:
         finalise(run, this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
@@ -303,7 +302,7 @@ def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
 
     from seatrial.runs.status import finalise  # it loads all judges
 
-    run = find(store_at(project), reference)
+    run = find_run(store_of(project), reference)
     if finalise(run, this_host()) is None:
         raise UsageError(f"{run.id} has not ended: it has no receipt yet", run=f"seatrial runs logs -f {run.id}")
     page = run.folder / "receipt.html"  # the record's: the target could have written the copy in the project

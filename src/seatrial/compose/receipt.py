@@ -65,10 +65,6 @@ class Link:
         """Return True if the member ended well and missed what its run requires."""
         return self.state == "done" and self.level == "bad"
 
-    @property
-    def is_good(self) -> bool:
-        return self.state == "done" and not self.missed_criteria
-
 
 @dataclass(frozen=True)
 class ServiceChain:
@@ -288,7 +284,7 @@ def ended_group(chain: ServiceChain, exit_code: int | None, receipt: Path) -> no
     """Return the notification of a group's end, from its chain without names."""
     outcome = "unmet" if chain.state == "done" and not chain.passed else chain.state
     bad = next((link for link in chain.links if link.state == "failed"), None)
-    bad = bad or next((link for link in chain.links if not link.is_good), None)
+    bad = bad or next((link for link in chain.links if link.state != "done" or link.missed_criteria), None)
     headline = f"{chain.summary}; {bad.name}: {bad.verdict}" if bad is not None else chain.summary
     return notify.Ended(
         kind=KIND,

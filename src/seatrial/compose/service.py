@@ -226,20 +226,16 @@ class GpuAsk:
 
 def gpu_ways(service: Service) -> dict[Way, tuple[str, tuple[str, ...]]]:
     """Map each way in which the file requests GPUs to (our form, capabilities); the first one counts."""
-    found: dict[Way, tuple[str, tuple[str, ...]]] = {}
-    reserved = _nvidia(value_at(service.config, RESERVED))
-    if reserved:
-        found["deploy"] = _of_requests(reserved)
-    if short := _nvidia(_short(service)):
-        found["gpus"] = _of_requests(short)
-    wanted, runtime = _of_variable(service), service.config.get("runtime")
-    if runtime == "nvidia" and wanted is not None:
-        found["runtime"] = wanted
-    if named := _of_devices(service.config.get("devices") or ()):
-        found["devices"] = (named, ())
-    if not found and runtime is None and wanted is not None and "NVIDIA_VISIBLE_DEVICES" in service.environment:
-        found["environment"] = wanted
-    return found
+    variable, runtime = _of_variable(service.environment), service.config.get("runtime")
+    found: dict[Way, list[Mapping[str, Any]]] = {
+        "deploy": [each for each in value_at(service.config, RESERVED) if is_nvidias(each)],
+        "gpus": [each for each in _short(service) if is_nvidias(each)],
+        "runtime": variable if runtime == "nvidia" else [],
+        "devices": _of_devices(service.config.get("devices") or ()),
+    }
+    if not any(found.values()) and runtime is None and "NVIDIA_VISIBLE_DEVICES" in service.environment:
+        found["environment"] = variable
+    return {way: _of_requests(requests) for way, requests in found.items() if requests}
 
 
 def value_at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -269,13 +265,8 @@ def _short(service: Service) -> list[Mapping[str, Any]]:
     return [{**each, "capabilities": [*(each.get("capabilities") or ()), "gpu"]} for each in requests]
 
 
-def _nvidia(requests: Any) -> list[Mapping[str, Any]]:
-    """Return the requests for NVIDIA's GPUs; others stay Compose's."""
-    return [each for each in requests if is_nvidias(each)]
-
-
 def is_nvidias(request: Mapping[str, Any]) -> bool:
-    """Return True if a device request is for NVIDIA's GPUs."""
+    """Return True if a device request is for NVIDIA's GPUs; others stay Compose's."""
     driver = request.get("driver") or ""
     wants = {"gpu", "nvidia", *CAPABILITIES} & set(request.get("capabilities") or ())
     names = [str(name) for name in request.get("device_ids") or ()]
@@ -298,25 +289,21 @@ def _of_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str,
     return str(sum(int(count) for count in counts if count is not None)), capabilities
 
 
-def _of_variable(service: Service) -> tuple[str, tuple[str, ...]] | None:
+def _of_variable(environment: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """Return the request in the variables that NVIDIA's runtime reads; without them every GPU."""
-    environment = service.environment
-    visible = environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower()
-    if visible in ("", "none", "void"):
-        return None
-    capabilities = tuple(filter(None, environment.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")))
-    names = [_plain(name.strip()) for name in environment.get("NVIDIA_VISIBLE_DEVICES", "all").split(",")]
-    return ("all" if "all" in names else "device=" + ",".join(names)), capabilities
+    visible = environment.get("NVIDIA_VISIBLE_DEVICES", "all")
+    if visible.strip().lower() in ("", "none", "void"):
+        return []
+    capabilities = list(filter(None, environment.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")))
+    return [{"device_ids": [name.strip() for name in visible.split(",")], "capabilities": capabilities}]
 
 
-def _of_devices(devices: Sequence[Any]) -> str | None:
-    """Return the request for the GPUs among ``devices:``, CDI names or device nodes; None if there are none."""
+def _of_devices(devices: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Return the request for the GPUs among ``devices:``, CDI names or device nodes."""
     sources = [str(each.get("source")) if isinstance(each, dict) else str(each).partition(":")[0] for each in devices]
     names = [_plain(source) for source in sources if GPU_DEVICE.match(source) and "=" in source]
     names += [match[1] for source in sources if (match := _NODE.match(source))]
-    if not names:
-        return None
-    return "all" if "all" in names else "device=" + ",".join(dict.fromkeys(names))
+    return [{"device_ids": list(dict.fromkeys(names))}] if names else []
 
 
 def _plain(name: str) -> str:

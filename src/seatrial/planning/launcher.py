@@ -83,7 +83,8 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
     several = max(1, gpus) * job.nodes > 1
     if several and script.torchrun_evidence and not script.one_process_evidence:
         return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"
-    if several and has_a_rank_per_gpu(job):
+    # A recipe that starts its own processes on several GPUs, as bench does, has no ranks.
+    if several and job.target.kind == "recipe" and recipe(job.target.value).ranks:
         return "torchrun", f"{job.target.value} runs one rank per GPU"
     if script.torchrun_evidence and not script.one_process_evidence:
         return "none", f"one process: the script also runs without torchrun ({script.torchrun_evidence})"
@@ -95,11 +96,6 @@ def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
         return "none"
     ranks = f"{gpus} rank{'s' * (gpus > 1)}"
     return f"torchrun, {ranks}" if nodes == 1 else f"torchrun, {nodes} × {ranks}"
-
-
-def has_a_rank_per_gpu(job: Job) -> bool:
-    """Return whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
-    return job.target.kind == "recipe" and recipe(job.target.value).ranks
 
 
 def with_rank(argv: tuple[str, ...], job: Job, script: ScriptFacts, launcher: Launcher) -> tuple[str, ...]:

@@ -161,7 +161,7 @@ class ContainerEngine(ABC):
 
     def state(self, handle: Handle) -> State:
         inspected = self.client.inspect("container", handle.id)
-        if inspected is not None and _carries(inspected, handle):
+        if inspected is not None and handle.run_id in (None, _labels(inspected).get(RUN_LABEL)):
             return container_state(inspected)
         self.client.confirm(handle.engine)
         return State("gone")
@@ -238,11 +238,6 @@ def _container(plan: Plan) -> tuple[ContainerPlan, str]:
 
 def _labels(inspected: dict[str, Any]) -> dict[str, str]:
     return inspected["Config"].get("Labels") or {}
-
-
-def _carries(inspected: dict[str, Any], handle: Handle) -> bool:
-    """Return whether a container belongs to the handle's run."""
-    return handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id
 
 
 def _agent_has_started(plan: Plan) -> bool:

@@ -74,7 +74,7 @@ def run_argv(
     }
     words = [*client_call, "container", "run"]
     for name, value in sorted({**options, **more}.items()):
-        words += _flag(_FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
+        words += flag_words(_FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
     return [*words, image, *container.command[1:]]
 
 
@@ -85,7 +85,8 @@ def mount_option(mount: Mount) -> str:
     return line.getvalue()
 
 
-def _flag(flag: str, value: Any) -> list[str]:
+def flag_words(flag: str, value: Any) -> list[str]:
+    """Return a flag with its value, once for each of several; [] for None and False."""
     match value:
         case None | False:
             return []

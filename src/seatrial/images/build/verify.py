@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends.containers.images import ImageStore
+from seatrial.backends.containers.run_options import flag_words
 from seatrial.errors import ImageError
 from seatrial.findings.catalogue import mid_sentence
 from seatrial.findings.device_code import covers
@@ -119,35 +121,28 @@ def measure_contents(image: ImagePlan, *, store: ImageStore, machine: TargetMach
         "sys.path.insert(0,f.name);runpy.run_path(f.name,run_name='__main__')"
     )
     words = [image.python or "python3", "-c", code, "--root", "/opt/venv", "--measure", "--arch", targets]
-    ended = store.run_once(image.tag, words, timeout_s=VERIFY_TIMEOUT_S, input=_base64(slimmer_bytes()))
+    ended = store.run_once(
+        image.tag, words, timeout_s=VERIFY_TIMEOUT_S, input=base64.b64encode(slimmer_bytes()).decode()
+    )
     if ended.exit_code != 0:
         raise command.failed(ended)
     measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return measured
 
 
-def _base64(data: bytes) -> str:
-    import base64
-
-    return base64.b64encode(data).decode()
-
-
 def _gpu_options(container: ContainerPlan | None) -> list[str]:
     """Return the options of ``run`` that give the container its GPUs."""
     if container is None:
         return []
-    options = ["--gpus", container.gpus_flag] if container.gpus_flag else []
-    options += ["--runtime", container.runtime] if container.runtime else []
-    for flag, values in (
-        ("--device", container.devices),
-        ("--group-add", container.groups),
-        ("--security-opt", container.security_opts),
-    ):
-        options += [word for value in values for word in (flag, value)]
-    for mount in container.mounts:
-        if mount.read_only and not mount.target.startswith(_OURS):
-            options += ["--volume", f"{mount.source}:{mount.target}:ro"]
-    for name in ("LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DEVICES"):
-        if name in container.env:
-            options += ["--env", f"{name}={container.env[name]}"]
-    return options
+    driver = [mount for mount in container.mounts if mount.read_only and not mount.target.startswith(_OURS)]
+    names = ("LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DEVICES")
+    options = {
+        "--gpus": container.gpus_flag,
+        "--runtime": container.runtime,
+        "--device": container.devices,
+        "--group-add": container.groups,
+        "--security-opt": container.security_opts,
+        "--volume": [f"{mount.source}:{mount.target}:ro" for mount in driver],
+        "--env": {name: container.env[name] for name in names if name in container.env},
+    }
+    return [word for flag, value in options.items() for word in flag_words(flag, value)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import home_env, inside
@@ -26,37 +25,19 @@ OURS = {"PYTHONUNBUFFERED": "1"}
 _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}
 
 
-@dataclass(frozen=True)
-class ContainerEnv:
-    """Variables on top of the image's.
-
-    Attributes:
-        container: of PID 1, and of all below it. target: what the agent adds for the target alone.
-    """
-
-    container: dict[str, str]
-    target: dict[str, str]
-    warnings: tuple[str, ...]
-
-
 def plan_env(
-    job: Job,
-    image: ImagePlan,
-    injection: InjectionPlan,
-    user_name: str,
-    host: Host,
-    filled: Sequence[Mount],
-) -> ContainerEnv:
-    """Merge our variables, then those of env files, then ``--env``. Never a secret.
+    job: Job, image: ImagePlan, injection: InjectionPlan, host: Host, filled: Sequence[Mount]
+) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """Return PID 1's variables on top of the image's, those that the agent adds for the target alone, and warnings.
 
     Args:
         filled: mounts that the user or an earlier target may have put files into.
     """
-    env, warnings = _wished(job, image, injection, user_name, host)
+    env, warnings = _wished(job, image, injection, host)
     container, target = without_steering(env)
     container.update(library_path(injection, {}, image.env))
     safe, back = shielded(container, image.env, [mount.target for mount in filled])
-    return ContainerEnv({**container, **safe}, {**back, **target}, warnings)
+    return {**container, **safe}, {**back, **target}, warnings
 
 
 def shielded(
@@ -130,9 +111,7 @@ def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
     return {name: value for name, value in env.items() if name not in steering}, steering
 
 
-def _wished(
-    job: Job, image: ImagePlan, injection: InjectionPlan, user_name: str, host: Host
-) -> tuple[dict[str, str], tuple[str, ...]]:
+def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
     """Merge what goes on top of the image's variables: ours, then env files, then ``--env``. Never a secret.
 
     PYTHONUNBUFFERED: without it the last lines before a crash are lost in a buffer.
@@ -141,7 +120,7 @@ def _wished(
     for path in job.env_files:
         from_user.update(read_env_file(path, host))
     from_user.update(job.env)
-    ours = {**home_env(user_name), **OURS, **proxy_env(host), **injection.env}
+    ours = {**home_env(host.user_name), **OURS, **proxy_env(host), **injection.env}
     if job.cpus is not None:
         # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))

@@ -91,7 +91,8 @@ def plan_container(
     named_user = not engine.names_every_user and user != "0:0"
     placed = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
     mounts, masks = shielded(placed, hidden_folders(job, site))
-    env = plan_env(job, image, injection, host.user_name, host, [m for m in mounts if m not in injection.mounts])
+    filled = [mount for mount in mounts if mount not in injection.mounts]
+    env, target_env, env_warnings = plan_env(job, image, injection, host, filled)
     memory_bytes, memory_choice = memory_limit(job, engine, host_memory)
     shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or host_memory)
     has_names = job.network not in (None, "host", "none", "bridge")
@@ -105,7 +106,7 @@ def plan_container(
         security_opts=("label=disable",) if engine.selinux else (),
         groups=injection.groups,
         workdir=job.folder_inside,
-        env=env.container,
+        env=env,
         mounts=(*mounts, *more_mounts),
         tmpfs=(*(() if any(mount.target == TMP.target for mount in mounts) else (TMP,)), *masks),
         devices=(*injection.devices, *job.devices),
@@ -125,7 +126,7 @@ def plan_container(
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
-    return ContainerParts(plan, env.target, choices, (*env.warnings, *_warnings(job, host)))
+    return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host)))
 
 
 def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ def main() -> None:
     parser.add_argument("--keep-headers", action="store_true", help="the job compiles at run time")
     parser.add_argument("--unused", default="", help="features that the job does not use, comma-separated")
     parser.add_argument("--arch", default="", help="architectures to keep, e.g. 80,90")
-    parser.add_argument("--zero", action="store_true", help="zero device code in place, do not rewrite the files")
     parser.add_argument("--above", type=Path, metavar="LIST", help="packages of a layer below, whose libraries stay")
     parser.add_argument("--keep-metadata", action="store_true", help="pip will run once more: it must see all packages")
     parser.add_argument("--wanted", action="store_true", help="change nothing; print packages whose stubs are needed")
@@ -43,9 +42,7 @@ def main() -> None:
         if given.level in ("unused", "arch"):
             unused = set(filter(None, given.unused.split(",")))
             slim_unused(site, unused, report, keep_metadata=given.keep_metadata)
-        shrink_libraries(
-            site, targets if given.level == "arch" else set(), report, rewrite=not given.zero, skipped=below
-        )
+        shrink_libraries(site, targets if given.level == "arch" else set(), report, skipped=below)
     print("\n".join(report.lines()), flush=True)
     arguments = {key: str(value) for key, value in vars(given).items()}
     report.write(given.root / "slim.json", arguments)
