@@ -82,6 +82,4 @@ def encode_rows(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes
 def decode_rows(payload: bytes) -> tuple[list[int], list[Row]]:
     """Return the numbers and rows of one frame."""
     numbers, columns, rows = pickle.loads(payload)
-    if rows is None:  # "...": a number stays an array
-        rows = [tuple(column[place, ...] for column in columns) for place in range(len(numbers))]
-    return numbers, rows
+    return numbers, list(zip(*columns, strict=True)) if rows is None else rows
