@@ -2,7 +2,7 @@
 
 A frame is its length (4 bytes), its kind (1 byte) and a payload. A front puts all rows of one turn of its loop into one
 frame, the model all answers of one batch, so that system calls are shared. Both ends are ours and on one machine.
-Shapes: n rows, each a tuple of arrays, one for each input or output.
+Shapes: n rows, each a tuple of arrays; rows of one frame have the same dtypes and numbers of dimensions.
 """
 
 from __future__ import annotations
@@ -72,14 +72,47 @@ class Frames:
 
 
 def encode_rows(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes:
-    """Return rows as a frame. Arrays of one type and shape go as one: an object of pickle's for each takes 10 µs."""
-    columns = list(zip(*rows, strict=True))
-    if len(rows) > 1 and all(len({(array.dtype, array.shape) for array in column}) == 1 for column in columns):
-        return pickled(kind, (numbers, [np.stack(column) for column in columns], None))
-    return pickled(kind, (numbers, [], rows))
+    """Return rows as frames: one for all that have the same dtypes and dimensions."""
+    first = _signature(rows[0])
+    if all(_signature(row) == first for row in rows):
+        return _encode_alike(kind, numbers, rows)
+    groups: dict[Any, tuple[list[int], list[Row]]] = {}
+    for number, row in zip(numbers, rows, strict=True):
+        group = groups.setdefault(_signature(row), ([], []))
+        group[0].append(number)
+        group[1].append(row)
+    return b"".join(_encode_alike(kind, *group) for group in groups.values())
 
 
 def decode_rows(payload: bytes) -> tuple[list[int], list[Row]]:
-    """Return the numbers and rows of one frame."""
-    numbers, columns, rows = pickle.loads(payload)
-    return numbers, list(zip(*columns, strict=True)) if rows is None else rows
+    """Return the numbers and rows of one frame; the arrays are read-only views."""
+    numbers, columns = pickle.loads(payload)
+    return numbers, list(zip(*(_arrays(*column) for column in columns), strict=True)) if columns else [()] * len(
+        numbers
+    )
+
+
+def _signature(row: Row) -> tuple[Any, ...]:
+    return tuple((array.dtype, array.ndim) for array in row)
+
+
+def _encode_alike(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes:
+    """Return a frame with, for each input, its type, the rows' bytes one behind the other, and their shapes."""
+    columns = []
+    for column in zip(*rows, strict=True):
+        shapes = np.array([array.shape for array in column], np.int64)
+        columns.append((column[0].dtype.str, b"".join([array.tobytes() for array in column]), shapes))
+    return pickled(kind, (numbers, columns))
+
+
+def _arrays(dtype: str, data: bytes, shapes: np.ndarray) -> list[np.ndarray]:
+    """Split the array of one input into its rows' arrays."""
+    flat = np.frombuffer(data, dtype)
+    if shapes.shape[1] and (shapes == shapes[0]).all():
+        return list(flat.reshape(len(shapes), *shapes[0]))
+    sizes = shapes.prod(1)
+    begins = (sizes.cumsum() - sizes).tolist()
+    return [
+        flat[begin : begin + size].reshape(shape)
+        for begin, size, shape in zip(begins, sizes.tolist(), shapes.tolist(), strict=True)
+    ]
