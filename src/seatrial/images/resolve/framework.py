@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
@@ -13,13 +11,13 @@ from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.resolve.edits import written
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 from seatrial.stack.rules import PARTNERS, Constraints, partner_release
-from seatrial.system.project_files import is_there, read_text
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -269,23 +267,33 @@ def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Ne
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
     cause = f"what works: {works}" if works else None
-    raise kind(found.sentence, cause=cause, run=_command(found, constraints, machine, needs))
+    lines = _nearest_lines(found, constraints, machine)
+    run = written(lines, needs, _file_of(constraints)) if lines else _command(found, constraints)
+    raise kind(found.sentence, cause=cause, run=run, edits=lambda: lines)
 
 
-def _command(found: Conflict, constraints: Constraints, machine: TargetMachine | None, needs: Needs) -> str:
-    """Return the nearest way out of the conflict, as a command or an edit of a file."""
+def _nearest_lines(found: Conflict, constraints: Constraints, machine: TargetMachine | None) -> list[str]:
+    """Return the lines of the nearest way out of the conflict; [] if no list is what gives way."""
     if found.broken[0].rule == "torchvision":
         package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
         pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
         if _does([pin], constraints, machine):
-            return written([pin], _file_of(constraints), needs)
+            return [pin]
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
             lines = [*_lines_of(stack, way, constraints)]
             if _does(lines, constraints, machine):
-                return written(lines, _file_of(constraints), needs)
+                return lines
         if way == "another Python" and found.broken[0].rule != "pins":
-            return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
+            break
+    return []
+
+
+def _command(found: Conflict, constraints: Constraints) -> str:
+    """Return the way out of a conflict that no line of a list ends."""
+    stack = next((stack for way, stack in found.nearest if way == "another Python"), None)
+    if stack is not None and found.broken[0].rule != "pins":
+        return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
     if constraints.cudnn and found.broken[0].rule == "cudnn":
         return f"remove nvidia-cudnn from {_file_of(constraints)}"
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
@@ -309,27 +317,6 @@ def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]
     for package in constraints.partners if "version" in way else ():
         if (release := partner_release(stack.wheel, package)) is not None:
             yield f"{package}=={release}" if release.count(".") > 1 else f"{package}=={release}.*"
-
-
-def written(lines: Sequence[str], file: str, needs: Needs) -> str:
-    """Return the edit that writes lines into a file of the project, in the file's own syntax.
-
-    Poetry has ``torch = "==2.1"`` for ``torch==2.1``, ``conda list`` ``torch=2.1=pypi_0``, an environment ``pytorch``.
-    """
-    text = ""
-    if needs.project is not None and is_there(needs.project / file):
-        with suppress(ConfigError):
-            text = read_text(needs.project / file, inside=needs.project)
-    own = []
-    for line in lines:
-        name, specifier = re.fullmatch(r"([\w.-]+)(.*)", line, re.S).groups()  # type: ignore[union-attr]
-        known = "(?:py)?torch" if name == "torch" else name.replace("-", "[-_.]")
-        form = re.search(rf"(?im)^( *- *)?({known})( *= *[\"{{]|=[^=\s]+=\S+$|=)", text)
-        name, sign = form.group(2, 3) if form else (name, "")
-        poetry, conda = f'{name} = "{specifier}"', f"{name}={specifier.lstrip('=')}=pypi_0"
-        is_list = form is not None and form[1] is None and sign[1:]
-        own.append(poetry if sign[-1:] in ('"', "{") else conda if is_list else f"{name}{specifier}")
-    return f"write {' and '.join(own)} in {file}"
 
 
 def _file_of(constraints: Constraints) -> str:
