@@ -37,7 +37,7 @@ from seatrial.images.requirements.removed_apis import bounds_of_code, check_code
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
-from seatrial.images.resolve.edits import planned_or_fixed
+from seatrial.images.resolve.fix import Chosen, chosen_or_fixed
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
@@ -86,12 +86,11 @@ def plan_image(
     needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
 
-    def chosen(needs: Needs) -> tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]:
+    def choose(needs: Needs) -> Chosen:
         base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
         return base, resolved, checked, needs, check_code(script, needs, resolved)
 
-    unread = lambda found: () if found[2].lock or not resolver else found[2].warnings  # noqa: E731
-    base, resolved, checked, needs, old_calls = planned_or_fixed(chosen, needs, unread)
+    base, resolved, checked, needs, old_calls = chosen_or_fixed(choose, needs, resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(

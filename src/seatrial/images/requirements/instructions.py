@@ -109,6 +109,16 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
                 yield from ((line, f"{name}:{each.line} installs") for line in _lines(packages, each.tool))
 
 
+def installed_alone(project: Path, source: str) -> str | None:
+    """Return ``README.md:12`` of a page that installs a list with ``--no-deps``; None without one."""
+    name = rf"(?<![\w/.-]){re.escape(source)}\b"
+    command = re.compile(rf"pip3? install (?:[^\n]* )?(?:--no-deps [^\n]*{name}|{name}[^\n]* --no-deps)")
+    for page, text in _read(project, (*_DOCKERFILES, *_PAGES)):
+        if found := command.search(text):
+            return f"{page}:{text[: found.start()].count(chr(10)) + 1}"
+    return None
+
+
 def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         if is_there(project / name):

@@ -29,6 +29,7 @@ from seatrial.images.requirements.instructions import (
     compiled_by_setups,
     further_environments,
     further_lists,
+    installed_alone,
     with_shown,
 )
 from seatrial.images.requirements.other_formats import (
@@ -256,6 +257,8 @@ def _from_files(
         reason, found = f"{source} lists them", None
         if name.endswith(".txt"):
             reason, found = f"{source} exists", read_list(file, project)
+            place = installed_alone(project, source)
+            reason += f"; {place} installs it with --no-deps" if place else ""
         elif name.endswith((".yml", ".yaml")):
             found = read_environment(file)
         elif name in READERS:

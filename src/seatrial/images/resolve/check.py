@@ -353,6 +353,7 @@ class _PackageChoice:
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
             elsewhere=tuple(resolved.pages),
             links=links,
+            alone=" with --no-deps" in self.needs.reason,
             authorities=Path(bundle) if bundle else None,
         )
 

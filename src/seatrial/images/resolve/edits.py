@@ -1,25 +1,21 @@
-"""Find the edits of a list after which the whole project plans, and write each where it belongs, in its file's form."""
+"""Write the edit of a requirement where it belongs: in the file that has it, on its line, in the file's form."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from posixpath import join, normpath, split
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from seatrial.errors import ConfigError, GpuContractError, SeatrialError
-from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there, read_text
-
-#: Most refusals in a row that one fix answers; the resolver's time limit ends the search as well.
-_MOST_STEPS = 10
 
 #: A lock file of a package manager, as a reason names it.
 LOCK_OF = re.compile(r"((\w+)\.lock) pins")
@@ -28,9 +24,7 @@ LOCK_OF = re.compile(r"((\w+)\.lock) pins")
 _FILES = ("pyproject.toml", "setup.py", "setup.cfg", "seatrial.lock")
 _INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
 _SECTION = re.compile(r"(?m)^\[([^\]\[]+)\]")
-_VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=\w+)?[ \t]*,?)*\)?"
-
-_Found = TypeVar("_Found")
+_VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*,)?)*\)?"
 
 
 class Place(NamedTuple):
@@ -40,62 +34,6 @@ class Place(NamedTuple):
     line: int
     old: re.Match[str]
     section: str
-
-
-def planned_or_fixed(
-    chosen: Callable[[Needs], _Found], needs: Needs, unread: Callable[[_Found], Sequence[str]]
-) -> _Found:
-    """Return what is chosen for these needs; a refusal shows all edits after which the project plans.
-
-    Args:
-        unread: returns why a choice was not checked; () for one that the index has answered for.
-    """
-    try:
-        return chosen(needs)
-    except (ConfigError, GpuContractError) as refusal:
-        refused, last, edits = refusal, refusal, dict[str, str]()
-    for _ in range(_MOST_STEPS):
-        further = {canonical_name(line) or line: line for line in last.edits()}
-        if further.items() <= edits.items():
-            break
-        edits |= further
-        try:
-            found = chosen(_edited(needs, edits))
-        except (ConfigError, GpuContractError) as error:
-            last = error
-            continue
-        refused.run = written([*edits.values()], needs)
-        refused.run += "".join(f"\n    # not checked: {each}" for each in unread(found)[:1])
-        raise refused
-    raise _unfixed(refused, last, edits)
-
-
-def _unfixed(refused: SeatrialError, last: SeatrialError, edits: Mapping[str, str]) -> SeatrialError:
-    """Return the refusal with the contradiction that no edit of a version ends."""
-    if last is not refused:
-        parts = [refused.cause, f"with {', '.join(edits.values())}: {last.message}", last.cause]
-        refused.cause, refused.run = "; ".join(filter(None, parts)), last.run
-    return refused
-
-
-def _edited(needs: Needs, edits: Mapping[str, str]) -> Needs:
-    """Return the needs as the edited files have them; a package manager then locks again."""
-
-    def lines(listed: Sequence[str]) -> Iterator[str]:
-        for line in listed:
-            own, edit = parsed(line), edits.get(canonical_name(line) or "")
-            if own is None or edit is None:
-                yield line
-            else:
-                new = Requirement(edit)
-                extras = f"[{','.join(sorted(new.extras or own.extras))}]" if new.extras or own.extras else ""
-                yield f"{new.name}{extras}{new.specifier}" + (f" ; {own.marker}" if own.marker else "")
-
-    found = needs.requirements
-    listed = set(map(canonical_name, found.lines))
-    added = [line for name, line in edits.items() if name not in listed]
-    constraints = () if LOCK_OF.search(needs.reason) else tuple(lines(found.constraints))
-    return needs.changed(replace(found, lines=(*dict.fromkeys(lines(found.lines)), *added), constraints=constraints))
 
 
 def written(lines: Sequence[str], needs: Needs, file: str = "") -> str:
@@ -166,7 +104,8 @@ def _rewritten(line: str, place: Place) -> str:
     """Return a requirement in the form of the text that it replaces."""
     name, extras, versions = re.fullmatch(r"([\w.-]+)(\[.*\])?(.*)", line, re.S).groups()  # type: ignore[union-attr]
     own, rest = place.old["name"], place.old["rest"]
-    name = name if canonicalize_name(own) in table("import_names")["other_names"] else own
+    conda = place.file.endswith((".yml", ".yaml"))  # whose packages have names of their own
+    name = own if conda or canonicalize_name(own) not in table("import_names")["other_names"] else name
     if re.match(r" *= *\{", rest):
         return name + re.sub(r"(version *= *)([\"'])[^\"']*\2", rf"\1\2{versions}\2", rest)
     if re.match(r" *= *[\"']", rest):

@@ -227,6 +227,10 @@ class UvResolver:
                 return ended
             silence_s *= 2
 
+    def wait_again(self) -> None:
+        """Start the time limit again."""
+        self._began = None
+
     def _left_s(self) -> float:
         """Return the seconds left of the limit, which starts at the first call."""
         self._began = time.monotonic() if self._began is None else self._began
@@ -297,6 +301,7 @@ class UvResolver:
             argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
+            argv += ["--overrides", "requirements.in"] if request.alone else []
             argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
@@ -430,7 +435,7 @@ def _digest(request: ResolveRequest) -> str:
     """Digest all that a lock follows from, logins included: another login may see other packages."""
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
-    parts += ["lowest"] if request.lowest else []
+    parts += ["lowest"] * request.lowest + ["alone"] * request.alone
     parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
