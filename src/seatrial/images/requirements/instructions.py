@@ -110,13 +110,10 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
 
 
 def installed_alone(project: Path, source: str) -> str | None:
-    """Return ``README.md:12`` of a page that installs a list with ``--no-deps``; None without one."""
+    """Return the page that installs a list with ``--no-deps``; None without one."""
     name = rf"(?<![\w/.-]){re.escape(source)}\b"
     command = re.compile(rf"pip3? install (?:[^\n]* )?(?:--no-deps [^\n]*{name}|{name}[^\n]* --no-deps)")
-    for page, text in _read(project, (*_DOCKERFILES, *_PAGES)):
-        if found := command.search(text):
-            return f"{page}:{text[: found.start()].count(chr(10)) + 1}"
-    return None
+    return next((page for page, text in _read(project, (*_DOCKERFILES, *_PAGES)) if command.search(text)), None)
 
 
 def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:

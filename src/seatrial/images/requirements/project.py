@@ -257,8 +257,7 @@ def _from_files(
         reason, found = f"{source} lists them", None
         if name.endswith(".txt"):
             reason, found = f"{source} exists", read_list(file, project)
-            place = installed_alone(project, source)
-            reason += f"; {place} installs it with --no-deps" if place else ""
+            reason += f"; {page} installs it with --no-deps" if (page := installed_alone(project, source)) else ""
         elif name.endswith((".yml", ".yaml")):
             found = read_environment(file)
         elif name in READERS:

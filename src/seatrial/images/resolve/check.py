@@ -20,7 +20,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, refuse_unbuildable
-from seatrial.images.resolve.edits import LOCK_OF, written
+from seatrial.images.resolve.edits import GONE, LOCK_OF, written
 from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
@@ -402,11 +402,13 @@ class _PackageChoice:
                 f"{line}: the package index has no package {name}",
                 cause="the name is wrong, or it is on another index",
                 run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
+                edits=lambda: [] if any(provides(name, each, each) for each in self.needs.imports) else [name + GONE],
             )
         if other := elsewhere(name):
             cause = f"{name} on the index belongs to another project"
             run = written([other], self.needs)
-            raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
+            message, edit = f"{line}: the package index has no such version", f"{name} @ {other}"
+            raise ConfigError(message, cause=cause, run=run, edits=lambda: [edit] if "://" in other else [])
         newest = self._newest(request, name)
         wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
         nearby = (f"{name}=={wanted[1]}.*", f"{name}<={wanted[1]}") if wanted else ()  # 4.27.0, of 4.27.0.dev0

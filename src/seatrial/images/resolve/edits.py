@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from posixpath import join, normpath, split
-from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -20,6 +19,12 @@ from seatrial.system.project_files import is_there, read_text
 #: A lock file of a package manager, as a reason names it.
 LOCK_OF = re.compile(r"((\w+)\.lock) pins")
 
+#: Names of packages that stand for another: tensorflow-gpu, pytorch.
+_OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
+
+#: Marker of an edit that removes a requirement.
+GONE = ' ; python_version < "0"'
+
 #: Files that may list a package besides the list itself.
 _FILES = ("pyproject.toml", "setup.py", "setup.cfg", "seatrial.lock")
 _INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
@@ -27,89 +32,66 @@ _SECTION = re.compile(r"(?m)^\[([^\]\[]+)\]")
 _VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*,)?)*\)?"
 
 
-class Place(NamedTuple):
-    """Hold where a file has a requirement: ``old`` is its name, extras and versions, ``section`` that of a TOML."""
-
-    file: str
-    line: int
-    old: re.Match[str]
-    section: str
-
-
-def written(lines: Sequence[str], needs: Needs, file: str = "") -> str:
+def written(lines: Sequence[str], needs: Needs) -> str:
     """Return the edits that write lines into the project's files: a command of its package manager, or a line for each.
 
     Poetry has ``torch = "==2.1"`` for ``torch==2.1``, ``conda list`` ``torch=2.1=pypi_0``, an environment ``pytorch``.
     """
-    file = file or ("requirements.txt" if needs.source == "the imports" else needs.source)
     rows, new, sections = [], list[str](), set[str]()
     for line in lines:
-        places = {each[:2]: each for own in _own(line, needs) if (each := place_of(own, needs))}.values()
-        rows += [f"{each.file}:{each.line}  {each.old['old']} → {_rewritten(line, each)}" for each in places]
+        own = needs.requirements.of(canonical_name(line) or "")
+        places = {each[0]: each for wanted in own if (each := place_of(wanted, needs))}.values()
+        rows += [f"{place}  {match['old']} → {_rewritten(line, match, place)}" for place, _, match in places]
+        sections |= {section for _, section, _ in places}
+        sections |= {"a removal"} if GONE in line else set()
         new += [] if places else [line]
-        sections |= {each.section for each in places}
-    rows += [f"write {' and '.join(new)} in {file}"] if new else []
-    lock, folder = LOCK_OF.search(needs.reason), split(needs.source)[0]
-    if lock is None:
-        return "\n    ".join(rows)
-    command = f"{lock[2]} lock"
-    if sections <= {"project", "tool.poetry.dependencies"}:
-        command, rows = f"{lock[2]} add {shlex.join(lines)}", []
-    return "\n    ".join([*rows, f"(cd {shlex.quote(folder)} && {command})" if folder else command])
+    rows += [f"write {' and '.join(new)} in {needs.source.replace('the imports', 'requirements.txt')}"] if new else []
+    if lock := LOCK_OF.search(needs.reason):
+        added = sections <= {"project", "tool.poetry.dependencies"}
+        command = f"{lock[2]} add {shlex.join(lines)}" if added else f"{lock[2]} lock"
+        folder = split(needs.source)[0]
+        rows = [*([] if added else rows), f"(cd {shlex.quote(folder)} && {command})" if folder else command]
+    return "\n    ".join(rows)
 
 
-def _own(line: str, needs: Needs) -> list[str]:
-    """Return the project's own requirements of an edit's package."""
-    name, found = canonical_name(line), needs.requirements
-    return [each for each in (*found.lines, *found.constraints) if canonical_name(each) == name]
-
-
-def place_of(line: str, needs: Needs) -> Place | None:
-    """Return where the project's files have this requirement, or another of its package; None if they have none."""
-    wanted = Requirement(line)
+def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]] | None:
+    """Return (``requirements.txt:4``, section of a TOML, text) of a requirement or another of its package; or None."""
     name = canonicalize_name(wanted.name)
-    foreign = table("import_names")["other_names"]
-    known = [name, *(each for each, own in foreign.items() if own == name), *["pytorch"] * (name == "torch")]
-    names = "|".join(each.replace("-", "[-_.]+") for each in known)
+    names = "|".join([name, *(foreign for foreign, own in _OTHER_NAMES.items() if own == name)]).replace("-", "[-_.]+")
     form = re.compile(
-        rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?P<name>{names})(?![\w-])"""
-        rf"""(?P<extras>\[[^\]\n]*\])?(?P<rest>[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})|{_VERSIONS}))"""
+        rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?P<name>{names})"""
+        rf"""(?![\w-])(?P<extras>\[[^\]\n]*\])?(?P<rest>[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})|{_VERSIONS}))"""
     )
     places = [
-        (not all(each.version in match["rest"] for each in wanted.specifier), file, text, match)
-        for file, text in _texts(needs)
-        for match in form.finditer(text)
+        (file, text[: match.start("old")], match) for file, text in _texts(needs) for match in form.finditer(text)
     ]
-    if not places:
-        return None
-    _, file, text, match = min(places, key=lambda each: each[0])
-    sections = _SECTION.findall(text[: match.start()]) if file.endswith(".toml") else []
-    return Place(file, text[: match.start("old")].count("\n") + 1, match, sections[-1] if sections else "")
+    places.sort(key=lambda each: not all(part.version in each[2]["rest"] for part in wanted.specifier))
+    for file, above, match in places:
+        section = [*_SECTION.findall(above), ""][-2:][0] if file.endswith(".toml") else ""
+        return f"{file}:{above.count(chr(10)) + 1}", section, match
+    return None
 
 
 def _texts(needs: Needs) -> Iterator[tuple[str, str]]:
     """Yield (name, text) of the list, the files that it includes, and the project's packaging."""
     pending, seen = [needs.source, *(join(split(needs.source)[0], each) for each in _FILES), *_FILES], set[str]()
     while pending and needs.project is not None:
-        if (file := normpath(pending.pop(0))) in seen or file.startswith("..") or not is_there(needs.project / file):
-            continue
-        seen.add(file)
-        with suppress(ConfigError):
-            text = read_text(needs.project / file, inside=needs.project)
-            yield file, text
-            pending = [*(join(split(file)[0], each) for each in _INCLUDED.findall(text)), *pending]
+        if (file := normpath(pending.pop(0))) not in seen and is_there(needs.project / file):
+            seen.add(file)
+            with suppress(ConfigError):  # it cannot be read, or lies outside
+                yield file, (text := read_text(needs.project / file, inside=needs.project))
+                pending = [*(join(split(file)[0], each) for each in _INCLUDED.findall(text)), *pending]
 
 
-def _rewritten(line: str, place: Place) -> str:
+def _rewritten(line: str, match: re.Match[str], place: str) -> str:
     """Return a requirement in the form of the text that it replaces."""
     name, extras, versions = re.fullmatch(r"([\w.-]+)(\[.*\])?(.*)", line, re.S).groups()  # type: ignore[union-attr]
-    own, rest = place.old["name"], place.old["rest"]
-    conda = place.file.endswith((".yml", ".yaml"))  # whose packages have names of their own
-    name = own if conda or canonicalize_name(own) not in table("import_names")["other_names"] else name
-    if re.match(r" *= *\{", rest):
-        return name + re.sub(r"(version *= *)([\"'])[^\"']*\2", rf"\1\2{versions}\2", rest)
-    if re.match(r" *= *[\"']", rest):
-        return f'{name} = "{versions}"'
-    if re.fullmatch(r"=[^=]+=\S+", rest) and place.file.endswith(".txt"):
+    own, rest = match["name"], match["rest"]
+    if versions == GONE:
+        return "no line: the package index has none, and nothing imports it"
+    name = name if canonicalize_name(own) in _OTHER_NAMES and ".y" not in place else own  # conda has its own names
+    if re.match(r" *= *[\"'{]", rest):
+        return name + re.sub(r"((?:version|^) *= *[\"'])[^\"']*", rf"\g<1>{versions}", rest, count=1)
+    if re.fullmatch(r"=[^=]+=\S+", rest) and ".txt:" in place:
         return f"{name}={versions.lstrip('=')}=pypi_0"
-    return f"{name}{extras or place.old['extras'] or ''}{versions}"
+    return f"{name}{extras or match['extras'] or ''}{versions}"

@@ -7,20 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
-from seatrial.images.resolve.answers import Lock, ResolveRequest, Unreachable, Unsatisfiable
-from seatrial.images.resolve.edits import place_of, written
+from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.images.resolve.edits import place_of
 from seatrial.images.resolve.framework import PACKAGES, is_for, public
 from seatrial.images.resolve.uv import UvResolver, pinned
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
-
-#: Most runs of uv in search of releases that fit.
-_MOST_ROUNDS = 12
 
 
 def requiring(cause: str) -> set[str]:
@@ -65,8 +63,6 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
     change = f"change one of these versions in {needs.source}"
     if needs.source == "the imports":
         change = "write requirements.txt with versions that fit"
-    elif dead := re.search(r"\b([\w.-]+)==([\w.]+) has no wheels with a matching", answer.cause):
-        change = written([f"{dead[1]}>={dead[2]}"], needs)
     return ConfigError(
         f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else ""),
         cause=answer.cause,
@@ -76,37 +72,32 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
 
 
 def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest) -> list[str]:
-    """Open the pinned lines that contradict each other until uv finds releases of all packages; return the changed.
+    """Open the lines that contradict each other until uv finds releases of all packages; return the changed ones.
 
     uv prefers the pinned release of an opened line, then releases of the same major version.
     """
-    opened = dict[str, str]()
-    for _ in range(_MOST_ROUNDS):
-        named = [line for line in _involved(answer, request.lines) if canonical_name(line) not in PACKAGES]
-        further = {line: bound for line in named if (bound := _opened(line, opened.get(line))) is not None}
-        if not further:
-            break
-        opened |= further
+    tried: Answer = answer
+    opened, pins = dict[str, str](), dict[str, str]()
+    while isinstance(tried, Unsatisfiable):
+        named = [line for line in _involved(tried, request.lines) if canonical_name(line) not in PACKAGES]
+        ways = {line: _opened(line, request.python, again=line in opened) for line in named}
+        if all(way in (line, opened.get(line)) for line, way in ways.items()):
+            return []
+        opened |= ways
         pins = dict(pinned(opened, request.python))
         lines = tuple(opened.get(line, line) for line in request.lines)
         tried = resolver.resolve(replace(request, lines=lines, preferred=tuple(pins.items())))
-        if isinstance(tried, Lock):
-            found = {str(canonicalize_name(each.name)): each.version for each in tried.packages}
-            names = dict.fromkeys(canonical_name(line) or "" for line in opened)
-            return [f"{name}=={found[name]}" for name in names if found.get(name, pins.get(name)) != pins.get(name)]
-        if not isinstance(tried, Unsatisfiable):
-            break
-        answer = tried
-    return []
+    names = set(map(canonical_name, opened))
+    found = [each for each in tried.packages if each.name in names] if isinstance(tried, Lock) else []
+    return [f"{each.name}=={each.version}" for each in found if pins.get(each.name) != each.version]
 
 
-def _opened(line: str, before: str | None) -> str | None:
-    """Return ``numpy>=1.18,<2`` of ``numpy==1.18``, then ``numpy>=1.18``, then ``numpy``; None if it is that open."""
-    requirement = Requirement(line)
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    name, least = requirement.name + extras, [Version(at) for _, at in pinned([line], "3.11")]
-    ways = [f"{name}>={each},<{each.major + 1}" for each in least] + [f"{name}>={each}" for each in least] + [name]
-    return next(iter(ways[ways.index(before) + 1 :] if before in ways else ways if requirement.specifier else ()), None)
+def _opened(line: str, python: str, *, again: bool) -> str:
+    """Return ``numpy>=1.18,<2`` of ``numpy==1.18``, or ``numpy``."""
+    opened = Requirement(line)
+    bounds = [] if again else [f">={at},<{Version(at).major + 1}" for _, at in pinned([line], python)]
+    opened.specifier = SpecifierSet(",".join(bounds))
+    return str(opened)
 
 
 def _involved(answer: Unsatisfiable, lines: Iterable[str]) -> list[str]:
@@ -121,6 +112,5 @@ def _place_of(line: str, needs: Needs) -> str:
     own = {str(each.specifier) for each in needs.requirements.of(name, constraints=False)}
     if needs.project is None or not own:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
-    found = place_of(line, needs)
-    place = f"{found.file}:{found.line}" if found else needs.source
+    place = (place_of(wanted, needs) or (needs.source,))[0]
     return place if str(wanted.specifier) in own or not PACKAGES.get(name) else f"{place}; the version is seatrial's"

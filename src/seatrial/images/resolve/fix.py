@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from packaging.requirements import Requirement
 
-from seatrial.errors import ConfigError, GpuContractError, SeatrialError
+from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.images.resolve.check import Checked
@@ -16,26 +16,24 @@ from seatrial.images.resolve.framework import Resolved
 from seatrial.images.resolve.uv import UvResolver
 
 #: Most refusals in a row that one fix answers; the resolver's time limit ends the search as well.
-_MOST_STEPS = 10
+_MOST_STEPS = 20
 
 #: What is chosen for a project's needs, and warnings about its code.
 Chosen = tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]
 
 
 def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: UvResolver | None) -> Chosen:
-    """Return what is chosen for these needs; a refusal shows all edits after which the project plans.
-
-    The search has a time limit of its own.
+    """Return what is chosen for these needs. The search for edits has a time limit of its own.
 
     Raises ConfigError, GpuContractError: the first refusal, with the edits, or with the refusal that none of them ends.
     """
     try:
         return choose(needs)
     except (ConfigError, GpuContractError) as error:
-        refusal: SeatrialError = error
-    first, edits = refusal, dict[str, str]()
+        first = refusal = error
+    edits: dict[str, str] = {}
     if resolver is not None:
-        resolver.wait_again()
+        resolver.began = None
     for _ in range(_MOST_STEPS):
         further = {canonical_name(line) or line: line for line in refusal.edits()}
         if further.items() <= edits.items():
@@ -51,29 +49,25 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
         first.run = "\n    ".join([written([*edits.values()], needs), *notes])
         raise first
     if refusal is not first:
-        parts = [first.cause, f"with {', '.join(edits.values())}: {refusal.message}", refusal.cause]
+        parts = first.cause, f"with {', '.join(edits.values())}: {refusal.message}", refusal.cause
         first.cause = "; ".join(filter(None, parts))
-        first.run = "\n    ".join(filter(None, [written([*edits.values()], needs), refusal.run]))
+        first.run = f"{written([*edits.values()], needs)}\n    {refusal.run}"
     raise first
 
 
 def _edited(needs: Needs, edits: Mapping[str, str]) -> Needs:
-    """Return the needs as the edited files have them; a package manager then locks again."""
-    found = needs.requirements
-    lines = tuple(dict.fromkeys(_lines(found.lines, edits)))
-    listed = set(map(canonical_name, lines))
-    added = [line for name, line in edits.items() if name not in listed]
-    constraints = () if LOCK_OF.search(needs.reason) else tuple(_lines(found.constraints, edits))
-    return needs.changed(replace(found, lines=(*lines, *added), constraints=constraints))
+    """Return the needs as the edited files have them, with their own extras and markers; a lock is made again."""
 
-
-def _lines(listed: Sequence[str], edits: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines with their own extras and markers, and the versions of the edits."""
-    for line in listed:
+    def edited(line: str) -> str:
         own, edit = parsed(line), edits.get(canonical_name(line) or "")
-        if own is None or edit is None:
-            yield line
-        else:
-            new = Requirement(edit)
-            extras = f"[{','.join(sorted(new.extras or own.extras))}]" if new.extras or own.extras else ""
-            yield f"{new.name}{extras}{new.specifier}" + (f" ; {own.marker}" if own.marker else "")
+        new = Requirement(edit) if own and edit else None
+        if own is None or new is None:
+            return line
+        new.extras, new.marker = new.extras or own.extras, new.marker or own.marker
+        return str(new)
+
+    found = needs.requirements
+    lines = dict.fromkeys(map(edited, found.lines))
+    added = [line for name, line in edits.items() if name not in map(canonical_name, lines)]
+    constraints = () if LOCK_OF.search(needs.reason) else tuple(map(edited, found.constraints))
+    return needs.changed(replace(found, lines=(*lines, *added), constraints=constraints))

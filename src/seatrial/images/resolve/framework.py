@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
@@ -267,47 +267,25 @@ def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Ne
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
     cause = f"what works: {works}" if works else None
-    lines = _nearest_lines(found, constraints, machine)
-    run = written(lines, needs, _file_of(constraints)) if lines else _command(found, constraints)
-    raise kind(found.sentence, cause=cause, run=run, edits=lambda: lines)
+    run, lines = _way_out(found, constraints)
+    raise kind(found.sentence, cause=cause, run=run or written(lines, needs), edits=lambda: lines)
 
 
-def _nearest_lines(found: Conflict, constraints: Constraints, machine: TargetMachine | None) -> list[str]:
-    """Return the lines of the nearest way out of the conflict; [] if no list is what gives way."""
+def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]:
+    """Return the nearest way out of the conflict, as a command or as lines of a list."""
     if found.broken[0].rule == "torchvision":
         package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
-        pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
-        if _does([pin], constraints, machine):
-            return [pin]
+        return "", [f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"]
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
-            lines = [*_lines_of(stack, way, constraints)]
-            if _does(lines, constraints, machine):
-                return lines
+            return "", [*_lines_of(stack, way, constraints)]
         if way == "another Python" and found.broken[0].rule != "pins":
-            break
-    return []
-
-
-def _command(found: Conflict, constraints: Constraints) -> str:
-    """Return the way out of a conflict that no line of a list ends."""
-    stack = next((stack for way, stack in found.nearest if way == "another Python"), None)
-    if stack is not None and found.broken[0].rule != "pins":
-        return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
+            return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"', []
     if constraints.cudnn and found.broken[0].rule == "cudnn":
-        return f"remove nvidia-cudnn from {_file_of(constraints)}"
+        return f"remove nvidia-cudnn from {_file_of(constraints)}", []
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
-        return f"change that version in {_file_of(constraints)}"
-    return "seatrial plan … --gpus none"
-
-
-def _does(lines: Sequence[str], constraints: Constraints, machine: TargetMachine | None) -> bool:
-    """Return whether a build exists with these lines in the list."""
-    changed = {each.name: public(each) for each in map(Requirement, lines)}
-    specifier, variant = changed.get(constraints.framework or "", (constraints.specifier, constraints.variant))
-    partners = {name: changed[name][0] if name in changed else own for name, own in constraints.partners.items()}
-    then = replace(constraints, specifier=specifier, variant=variant, partners=partners)
-    return isinstance(resolve(then, machine or TargetMachine()), Stack)
+        return f"change that version in {_file_of(constraints)}", []
+    return "seatrial plan … --gpus none", []
 
 
 def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]:

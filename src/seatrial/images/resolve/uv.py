@@ -118,7 +118,7 @@ class UvResolver:
         self.host = host
         self._folder = folder
         self._limit_s = limit_s
-        self._began: float | None = None
+        self.began: float | None = None
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of existing sources
         self._unread = set[str]()  # those that could not be read
 
@@ -227,14 +227,10 @@ class UvResolver:
                 return ended
             silence_s *= 2
 
-    def wait_again(self) -> None:
-        """Start the time limit again."""
-        self._began = None
-
     def _left_s(self) -> float:
         """Return the seconds left of the limit, which starts at the first call."""
-        self._began = time.monotonic() if self._began is None else self._began
-        return max(self._limit_s - (time.monotonic() - self._began), 0.01)
+        self.began = time.monotonic() if self.began is None else self.began
+        return max(self._limit_s - (time.monotonic() - self.began), 0.01)
 
     def _resolve(self, request: ResolveRequest) -> Answer:
         """Find the pins without a wheel first, because the check of each source takes a run of uv."""

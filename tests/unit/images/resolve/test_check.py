@@ -481,9 +481,13 @@ def test_a_module_that_the_release_cannot_start_is_refused(plan: Any, index: Ind
     plan("tool==2.0")
 
 
-def test_a_release_of_which_only_old_wheels_are_there_names_the_line_to_write(plan: Any) -> None:
+def test_a_release_of_which_only_old_wheels_are_there_names_the_next(plan: Any) -> None:
     plan.index.wheels("seen", "3.4.4.19", "35 36 37")
-    assert "requirements.txt:1  seen==3.4.4.19 → seen>=3.4.4.19" in plan.refused("seen==3.4.4.19\nplain\n")
+    plan.index.wheels("seen", "3.4.18.65", "311")
+    plan.index.wheels("seen", "4.0.1.24", "311")
+    fix = "requirements.txt:2  gone==1 → no line: the package index has none, and nothing imports it"
+    fix += "\n    requirements.txt:1  seen==3.4.4.19 → seen==3.4.18.65"
+    assert fix in plan.refused("seen==3.4.4.19\ngone==1\nplain\n")
 
 
 @pytest.mark.parametrize(
