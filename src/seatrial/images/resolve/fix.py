@@ -44,14 +44,17 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
         except (ConfigError, GpuContractError) as error:
             refusal = error
             continue
-        late = checked.warnings[:1] if resolver and not checked.lock else ()
-        notes = [f"# not checked: {each.partition(': whether')[0]}" for each in late]
-        first.run = "\n    ".join([written([*edits.values()], needs), *notes])
+        unread = checked.warnings[:1] if resolver and not checked.lock else ()
+        notes = (f"   # not checked: {each.partition(': whether')[0]}" for each in unread)
+        first.run = "".join((written([*edits.values()], needs), *notes))
         raise first
     if refusal is not first:
         parts = first.cause, f"with {', '.join(edits.values())}: {refusal.message}", refusal.cause
         first.cause = "; ".join(filter(None, parts))
-        first.run = f"{written([*edits.values()], needs)}\n    {refusal.run}"
+        late = (
+            "   # the time limit ended the search; plan again to continue" if resolver and resolver.left_s() < 1 else ""
+        )
+        first.run = f"{written([*edits.values()], needs)}\n    {refusal.run}{late}"
     raise first
 
 

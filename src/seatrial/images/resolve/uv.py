@@ -204,7 +204,7 @@ class UvResolver:
             question = json.dumps([line, request.python, index.url])
             with tempfile.TemporaryDirectory(prefix="seatrial-source-") as scratch:
                 argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
-                limit_s = self._left_s() / 3  # however many there are, uv gets some of the time
+                limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
                 with suppress(SeatrialError, OSError, ValueError, TypeError):
                     ended = command.run(argv, timeout_s=limit_s, input=question, env=env, cwd=Path(scratch))
                     found = _texts(json.loads(ended.stdout))
@@ -222,12 +222,12 @@ class UvResolver:
         silence_s = _SILENCE_S
         while True:
             env = self._environment(request, folder, silence_s)
-            ended = command.run(argv, timeout_s=self._left_s(), env=env, cwd=folder)
+            ended = command.run(argv, timeout_s=self.left_s(), env=env, cwd=folder)
             if ended.exit_code == 0 or _NO_SOLUTION in ended.stderr or not _SILENT.search(ended.stderr):
                 return ended
             silence_s *= 2
 
-    def _left_s(self) -> float:
+    def left_s(self) -> float:
         """Return the seconds left of the limit, which starts at the first call."""
         self.began = time.monotonic() if self.began is None else self.began
         return max(self._limit_s - (time.monotonic() - self.began), 0.01)
