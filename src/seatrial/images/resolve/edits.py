@@ -33,10 +33,7 @@ _VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*
 
 
 def written(lines: Sequence[str], needs: Needs) -> str:
-    """Return the edits that write lines into the project's files: a command of its package manager, or a line for each.
-
-    Poetry has ``torch = "==2.1"`` for ``torch==2.1``, ``conda list`` ``torch=2.1=pypi_0``, an environment ``pytorch``.
-    """
+    """Return the edits that write lines into the project's files: a command of its package manager, or a line each."""
     rows, new, sections = [], list[str](), set[str]()
     for line in lines:
         own = needs.requirements.of(canonical_name(line) or "")
@@ -84,7 +81,7 @@ def _texts(needs: Needs) -> Iterator[tuple[str, str]]:
 
 
 def _rewritten(line: str, match: re.Match[str], place: str) -> str:
-    """Return a requirement in the form of the text that it replaces."""
+    """Return a requirement in the form of its file: ``torch = "==2.1"`` for Poetry, ``torch=2.1=pypi_0`` for conda."""
     name, extras, versions = re.fullmatch(r"([\w.-]+)(\[.*\])?(.*)", line, re.S).groups()  # type: ignore[union-attr]
     own, rest = match["name"], match["rest"]
     if versions == GONE:

@@ -72,10 +72,7 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
 
 
 def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest) -> list[str]:
-    """Open the lines that contradict each other until uv finds releases of all packages; return the changed ones.
-
-    uv prefers the pinned release of an opened line, then releases of the same major version.
-    """
+    """Open the lines at odds until uv, which prefers the pinned releases, finds all packages; return the changed."""
     tried: Answer = answer
     opened, pins = dict[str, str](), dict[str, str]()
     while isinstance(tried, Unsatisfiable):

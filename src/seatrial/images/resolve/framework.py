@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
@@ -17,7 +17,7 @@ from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
-from seatrial.stack.rules import PARTNERS, Constraints, partner_release
+from seatrial.stack.rules import PARTNERS, Constraints
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -278,7 +278,7 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
         return "", [f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"]
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
-            return "", [*_lines_of(stack, way, constraints)]
+            return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]
         if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"', []
     if constraints.cudnn and found.broken[0].rule == "cudnn":
@@ -286,15 +286,6 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
         return f"change that version in {_file_of(constraints)}", []
     return "seatrial plan … --gpus none", []
-
-
-def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]:
-    """Yield the line of the framework, and of each package that the project pins and that belongs to one release."""
-    assert stack.requirement is not None and stack.wheel is not None
-    yield stack.requirement if "build" in way else stack.requirement.partition("+")[0]
-    for package in constraints.partners if "version" in way else ():
-        if (release := partner_release(stack.wheel, package)) is not None:
-            yield f"{package}=={release}" if release.count(".") > 1 else f"{package}=={release}.*"
 
 
 def _file_of(constraints: Constraints) -> str:
