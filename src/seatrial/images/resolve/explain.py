@@ -15,7 +15,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.edits import place_of
-from seatrial.images.resolve.framework import PACKAGES, is_for, public
+from seatrial.images.resolve.framework import PACKAGES, framework_place, is_for, public
 from seatrial.images.resolve.uv import UvResolver, pinned
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
@@ -75,8 +75,9 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
     """Open the lines at odds until uv, which prefers the pinned releases, finds all packages; return the changed."""
     tried: Answer = answer
     opened, pins = dict[str, str](), dict[str, str]()
+    first = framework_place(Requirements(lines=request.lines))
     while isinstance(tried, Unsatisfiable):
-        named = [line for line in _involved(tried, request.lines) if canonical_name(line) not in PACKAGES]
+        named = [line for line in _involved(tried, request.lines) if first is None or line != request.lines[first]]
         ways = {line: _opened(line, request.python, again=line in opened) for line in named}
         if all(way in (line, opened.get(line)) for line, way in ways.items()):
             return []
