@@ -30,7 +30,7 @@ Criteria unmet under --strict are not an error either: exit 4.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 #: Longer sentences are cut in the middle: a file's content may be in them.
 MAX_TEXT = 2000
@@ -55,11 +55,15 @@ class SeatrialError(Exception):
         message: one clear sentence, no trailing period needed.
         cause: why, probably; shown on its own line.
         run: the command to run next, exactly as it would be typed.
+        edits: finds requirements that would end this failure in place of the project's own; [] for none.
     """
 
     exit_code = EXIT_ENGINE
 
-    def __init__(self, message: str, *, cause: str | None = None, run: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, cause: str | None = None, run: str | None = None, edits: Callable[[], list[str]] = list
+    ) -> None:
+        self.edits = edits
         self.message = printable(message)
         super().__init__(self.message)
         self.cause = None if cause is None else printable(cause)
@@ -89,10 +93,11 @@ class UsageError(SeatrialError):
         *,
         cause: str | None = None,
         run: str | None = None,
+        edits: Callable[[], list[str]] = list,
         instead: tuple[str, Sequence[str]] | None = None,
         first: str | None = None,
     ) -> None:
-        super().__init__(message, cause=cause, run=run)
+        super().__init__(message, cause=cause, run=run, edits=edits)
         self.instead, self.first = instead, first
 
 

@@ -37,6 +37,7 @@ from seatrial.images.requirements.removed_apis import bounds_of_code, check_code
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
+from seatrial.images.resolve.fix import Chosen, chosen_or_fixed
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
@@ -84,9 +85,13 @@ def plan_image(
     needs = image_needs(job, script, gpus=not cpu_only)
     needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
-    base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
+
+    def choose(needs: Needs) -> Chosen:
+        base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
+        return base, resolved, checked, needs, check_code(script, needs, resolved)
+
+    base, resolved, checked, needs, old_calls = chosen_or_fixed(choose, needs, resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
-    old_calls = check_code(script, needs, resolved)
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines

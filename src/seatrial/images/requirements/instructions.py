@@ -141,6 +141,13 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
                 yield from ((line, f"{name}:{each.line} installs") for line in _lines(packages, each.tool))
 
 
+def installed_alone(project: Path, source: str) -> str | None:
+    """Return the page that installs a list with ``--no-deps``; None without one."""
+    name = rf"(?<![\w/.-]){re.escape(source)}\b"
+    command = re.compile(rf"pip3? install (?:[^\n]* )?(?:--no-deps [^\n]*{name}|{name}[^\n]* --no-deps)")
+    return next((page for page, text in _read(project, (*_DOCKERFILES, *_PAGES)) if command.search(text)), None)
+
+
 def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         if is_there(project / name):

@@ -29,6 +29,7 @@ from seatrial.images.requirements.instructions import (
     compiled_by_setups,
     further_environments,
     further_lists,
+    installed_alone,
     read_pixi,
     with_shown,
 )
@@ -266,6 +267,7 @@ def _from_files(
         reason, found = f"{source} lists them", None
         if name.endswith(".txt"):
             reason, found = f"{source} exists", read_list(file, project)
+            reason += f"; {page} installs it with --no-deps" if (page := installed_alone(project, source)) else ""
         elif name.endswith((".yml", ".yaml")):
             found = read_environment(file)
         elif name in READERS:

@@ -205,13 +205,14 @@ def own_page(line: str, stack: Stack, sms: Collection[str]) -> str | None:
     """Return the address of a package's wheels for this build of torch; None if the table has none."""
     if stack.wheel is None or stack.wheel.framework != "torch" or (wanted := _named(line)) is None:
         return None
-    release, newest = ".".join(stack.wheel.version.split(".")[:2]), _newest(wanted.specifier)
+    release = ".".join(stack.wheel.version.split(".")[:2])
     for row in _rows(wanted):
         of_torch = Version(row["torch"][0]) <= Version(release) <= Version(row["torch"][1])
         has_code = (
             not row.get("gpus") if stack.cpu else all(Version(sm) <= Version(row.get("most_sm", "99")) for sm in sms)
         )
-        if of_torch and has_code and newest >= Version(row.get("least", {}).get(canonical_name(line), "0")):
+        least = Version(row.get("least", {}).get(canonical_name(line), "0"))
+        if of_torch and has_code and _newest(wanted.specifier) >= least:
             return str(row["page"].format(torch=release, build=stack.build))
     return None
 

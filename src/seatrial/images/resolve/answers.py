@@ -20,6 +20,7 @@ class ResolveRequest:
         python: ``3.11``.
         dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
+        alone: True lets no package bound the release of a line: pip installs the list with ``--no-deps``.
         elsewhere: packages with wheels at another address; they count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
@@ -32,6 +33,7 @@ class ResolveRequest:
     prereleases: bool = False
     dependencies: bool = True
     lowest: bool = False
+    alone: bool = False
     excluded: tuple[str, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
     elsewhere: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -13,7 +14,8 @@ from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.images.requirements.source_builds import SourceBuild, debian_packages, known_build, read_build
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest
-from seatrial.images.resolve.framework import Resolved, written
+from seatrial.images.resolve.edits import written
+from seatrial.images.resolve.framework import Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.plan import Choice
 
@@ -41,7 +43,8 @@ def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[s
             raise ConfigError(
                 f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another candidate",
                 cause=f"compiling it needs {_UNBUILDABLE[name]}",
-                run=written(older, needs.source.replace("the imports", "requirements.txt"), needs),
+                run=written(older, needs),
+                edits=partial(list, older),
             )
 
 

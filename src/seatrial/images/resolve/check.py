@@ -20,8 +20,9 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, refuse_unbuildable
+from seatrial.images.resolve.edits import GONE, LOCK_OF, written
 from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
-from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, written
+from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.wheel_files import refuse_unstartable, wrong_package
@@ -99,8 +100,8 @@ def resolve_packages(
 
 
 #: About the most lines left out (each takes a run of uv); least and most lines of a frozen list (a longer one takes
-#: minutes); the lock file in a reason.
-_MOST_LEFT_OUT, _FROZEN, _LOCK_OF = 12, (40, 200), re.compile(r"(\S+\.lock) pins")
+#: minutes).
+_MOST_LEFT_OUT, _FROZEN = 12, (40, 200)
 
 #: Runs of uv at once; each has threads of its own.
 _AT_ONCE = 4
@@ -220,7 +221,7 @@ class _PackageChoice:
         name = answer.name
         pins = [line for line in found.constraints if canonical_name(line) == name]
         listed = [line for line in found.lines if canonical_name(line) == name]
-        if pins and not listed and (lock := _LOCK_OF.search(needs.reason)):
+        if pins and not listed and (lock := LOCK_OF.search(needs.reason)):
             kept = tuple(line for line in found.constraints if line not in pins)
             note = f"{lock[1]} pins {pins[0]}, which the package index does not have: its version is left open"
             return needs.changed(replace(found, constraints=kept), warning=note)
@@ -352,6 +353,7 @@ class _PackageChoice:
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
             elsewhere=tuple(resolved.pages),
             links=links,
+            alone=" with --no-deps" in self.needs.reason,
             authorities=Path(bundle) if bundle else None,
         )
 
@@ -400,11 +402,13 @@ class _PackageChoice:
                 f"{line}: the package index has no package {name}",
                 cause="the name is wrong, or it is on another index",
                 run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
+                edits=lambda: [] if any(provides(name, each, each) for each in self.needs.imports) else [name + GONE],
             )
         if other := elsewhere(name):
             cause = f"{name} on the index belongs to another project"
-            run = written([other], self.needs.source, self.needs)
-            raise ConfigError(f"{line}: the package index has no such version", cause=cause, run=run)
+            run = written([other], self.needs)
+            message, edit = f"{line}: the package index has no such version", f"{name} @ {other}"
+            raise ConfigError(message, cause=cause, run=run, edits=lambda: [edit] if "://" in other else [])
         newest = self._newest(request, name)
         wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
         nearby = (f"{name}=={wanted[1]}.*", f"{name}<={wanted[1]}") if wanted else ()  # 4.27.0, of 4.27.0.dev0
@@ -415,6 +419,7 @@ class _PackageChoice:
             run=f"change the version, to {name}=={closest or newest} for example"
             if newest
             else f"pip index versions {name}",
+            edits=lambda: [f"{name}=={closest or newest}"] if newest else [],
         )
 
     def _newest(self, request: ResolveRequest, line: str) -> str | None:

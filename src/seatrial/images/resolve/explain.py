@@ -7,19 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
-from seatrial.images.resolve.answers import Lock, ResolveRequest, Unreachable, Unsatisfiable
-from seatrial.images.resolve.framework import PACKAGES, is_for, public, written
-from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.images.resolve.edits import place_of
+from seatrial.images.resolve.framework import PACKAGES, framework_place, is_for, public
+from seatrial.images.resolve.uv import UvResolver, pinned
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
-from seatrial.system.project_files import is_there, read_text
-
-#: Lines opened one by one, and rounds, in search of releases that fit.
-_MOST_OPENED = 3
 
 
 def requiring(cause: str) -> set[str]:
@@ -61,36 +60,42 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
     """Name the lines that exclude each other, with their places, whose they are, and releases that fit."""
     involved = _involved(answer, (*request.lines, *request.constraints))
     listed = "; ".join(f"{line} ({_place_of(line, needs)})" for line in involved[:4])
+    change = f"change one of these versions in {needs.source}"
     if needs.source == "the imports":
         change = "write requirements.txt with versions that fit"
-    elif dead := re.search(r"\b([\w.-]+)==([\w.]+) has no wheels with a matching", answer.cause):
-        change = written([f"{dead[1]}>={dead[2]}"], needs.source, needs)
-    else:
-        change = _fitting(resolver, answer, request, needs) or f"change one of these versions in {needs.source}"
     return ConfigError(
         f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else ""),
         cause=answer.cause,
         run=f"{change}, or name an image that has them: seatrial run --image IMAGE …",
+        edits=lambda: _fitting(resolver, answer, request),
     )
 
 
-def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> str | None:
-    """Return an edit of few pinned lines with which uv finds releases of all packages, or None."""
-    opened = list[str]()
-    for _ in range(_MOST_OPENED):
-        found = [line for line in _involved(answer, request.lines) if "==" in line and line not in opened]
-        own = [line for line in found if canonical_name(line) not in PACKAGES]
-        for further in (*([line] for line in own[:_MOST_OPENED]), own):
-            names = {canonicalize_name(Requirement(line).name) for line in (*opened, *further)}
-            lines = tuple(name if (name := canonical_name(line) or "") in names else line for line in request.lines)
-            tried = resolver.resolve(replace(request, lines=lines))
-            if isinstance(tried, Lock):
-                releases = {canonicalize_name(each.name): each.version for each in tried.packages}
-                return written([f"{name}=={releases[name]}" for name in names & {*releases}], needs.source, needs)
-        if not own or not isinstance(tried, Unsatisfiable):
-            break
-        opened, answer = [*opened, *own], tried
-    return None
+def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest) -> list[str]:
+    """Open the lines at odds until uv, which prefers the pinned releases, finds all packages; return the changed."""
+    tried: Answer = answer
+    opened, pins = dict[str, str](), dict[str, str]()
+    first = framework_place(Requirements(lines=request.lines))
+    while isinstance(tried, Unsatisfiable):
+        named = [line for line in _involved(tried, request.lines) if first is None or line != request.lines[first]]
+        ways = {line: _opened(line, request.python, again=line in opened) for line in named}
+        if all(way in (line, opened.get(line)) for line, way in ways.items()):
+            return []
+        opened |= ways
+        pins = dict(pinned(opened, request.python))
+        lines = tuple(opened.get(line, line) for line in request.lines)
+        tried = resolver.resolve(replace(request, lines=lines, preferred=tuple(pins.items())))
+    names = set(map(canonical_name, opened))
+    found = [each for each in tried.packages if each.name in names] if isinstance(tried, Lock) else []
+    return [f"{each.name}=={each.version}" for each in found if pins.get(each.name) != each.version]
+
+
+def _opened(line: str, python: str, *, again: bool) -> str:
+    """Return ``numpy>=1.18,<2`` of ``numpy==1.18``, or ``numpy``."""
+    opened = Requirement(line)
+    bounds = [] if again else [f">={at},<{Version(at).major + 1}" for _, at in pinned([line], python)]
+    opened.specifier = SpecifierSet(",".join(bounds))
+    return str(opened)
 
 
 def _involved(answer: Unsatisfiable, lines: Iterable[str]) -> list[str]:
@@ -105,18 +110,5 @@ def _place_of(line: str, needs: Needs) -> str:
     own = {str(each.specifier) for each in needs.requirements.of(name, constraints=False)}
     if needs.project is None or not own:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
-    of_a_line = re.compile(r"^[^#\w]*" + name.replace("-", "[-_.]+") + r"(?![\w.-])(.*)", re.IGNORECASE)
-    versions = [each.version for each in wanted.specifier]
-    places = []
-    for source in dict.fromkeys((needs.source, "pyproject.toml", "setup.py", "setup.cfg")):
-        if not is_there(needs.project / source):
-            continue
-        try:
-            text = read_text(needs.project / source, inside=needs.project)
-        except ConfigError:
-            continue
-        for number, each in enumerate(text.splitlines(), 1):
-            if match := of_a_line.match(each):
-                places.append((not all(version in match[1] for version in versions), f"{source}:{number}"))
-    place = min(places, default=(False, needs.source), key=lambda each: each[0])[1]
+    place = (place_of(wanted, needs) or (needs.source,))[0]
     return place if str(wanted.specifier) in own or not PACKAGES.get(name) else f"{place}; the version is seatrial's"

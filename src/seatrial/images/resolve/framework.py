@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
@@ -13,13 +11,13 @@ from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.resolve.edits import written
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
-from seatrial.stack.rules import PARTNERS, Constraints, partner_release
-from seatrial.system.project_files import is_there, read_text
+from seatrial.stack.rules import PARTNERS, Constraints
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -269,67 +267,25 @@ def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Ne
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
     cause = f"what works: {works}" if works else None
-    raise kind(found.sentence, cause=cause, run=_command(found, constraints, machine, needs))
+    run, lines = _way_out(found, constraints)
+    raise kind(found.sentence, cause=cause, run=run or written(lines, needs), edits=lambda: lines)
 
 
-def _command(found: Conflict, constraints: Constraints, machine: TargetMachine | None, needs: Needs) -> str:
-    """Return the nearest way out of the conflict, as a command or an edit of a file."""
+def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]:
+    """Return the nearest way out of the conflict, as a command or as lines of a list."""
     if found.broken[0].rule == "torchvision":
         package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
-        pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
-        if _does([pin], constraints, machine):
-            return written([pin], _file_of(constraints), needs)
+        return "", [f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"]
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
-            lines = [*_lines_of(stack, way, constraints)]
-            if _does(lines, constraints, machine):
-                return written(lines, _file_of(constraints), needs)
+            return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]
         if way == "another Python" and found.broken[0].rule != "pins":
-            return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
+            return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"', []
     if constraints.cudnn and found.broken[0].rule == "cudnn":
-        return f"remove nvidia-cudnn from {_file_of(constraints)}"
+        return f"remove nvidia-cudnn from {_file_of(constraints)}", []
     if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
-        return f"change that version in {_file_of(constraints)}"
-    return "seatrial plan … --gpus none"
-
-
-def _does(lines: Sequence[str], constraints: Constraints, machine: TargetMachine | None) -> bool:
-    """Return whether a build exists with these lines in the list."""
-    changed = {each.name: public(each) for each in map(Requirement, lines)}
-    specifier, variant = changed.get(constraints.framework or "", (constraints.specifier, constraints.variant))
-    partners = {name: changed[name][0] if name in changed else own for name, own in constraints.partners.items()}
-    then = replace(constraints, specifier=specifier, variant=variant, partners=partners)
-    return isinstance(resolve(then, machine or TargetMachine()), Stack)
-
-
-def _lines_of(stack: Stack, way: str, constraints: Constraints) -> Iterator[str]:
-    """Yield the line of the framework, and of each package that the project pins and that belongs to one release."""
-    assert stack.requirement is not None and stack.wheel is not None
-    yield stack.requirement if "build" in way else stack.requirement.partition("+")[0]
-    for package in constraints.partners if "version" in way else ():
-        if (release := partner_release(stack.wheel, package)) is not None:
-            yield f"{package}=={release}" if release.count(".") > 1 else f"{package}=={release}.*"
-
-
-def written(lines: Sequence[str], file: str, needs: Needs) -> str:
-    """Return the edit that writes lines into a file of the project, in the file's own syntax.
-
-    Poetry has ``torch = "==2.1"`` for ``torch==2.1``, ``conda list`` ``torch=2.1=pypi_0``, an environment ``pytorch``.
-    """
-    text = ""
-    if needs.project is not None and is_there(needs.project / file):
-        with suppress(ConfigError):
-            text = read_text(needs.project / file, inside=needs.project)
-    own = []
-    for line in lines:
-        name, specifier = re.fullmatch(r"([\w.-]+)(.*)", line, re.S).groups()  # type: ignore[union-attr]
-        known = "(?:py)?torch" if name == "torch" else name.replace("-", "[-_.]")
-        form = re.search(rf"(?im)^( *- *)?({known})( *= *[\"{{]|=[^=\s]+=\S+$|=)", text)
-        name, sign = form.group(2, 3) if form else (name, "")
-        poetry, conda = f'{name} = "{specifier}"', f"{name}={specifier.lstrip('=')}=pypi_0"
-        is_list = form is not None and form[1] is None and sign[1:]
-        own.append(poetry if sign[-1:] in ('"', "{") else conda if is_list else f"{name}{specifier}")
-    return f"write {' and '.join(own)} in {file}"
+        return f"change that version in {_file_of(constraints)}", []
+    return "seatrial plan … --gpus none", []
 
 
 def _file_of(constraints: Constraints) -> str:

@@ -118,7 +118,7 @@ class UvResolver:
         self.host = host
         self._folder = folder
         self._limit_s = limit_s
-        self._began: float | None = None
+        self.began: float | None = None
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of existing sources
         self._unread = set[str]()  # those that could not be read
 
@@ -204,7 +204,7 @@ class UvResolver:
             question = json.dumps([line, request.python, index.url])
             with tempfile.TemporaryDirectory(prefix="seatrial-source-") as scratch:
                 argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
-                limit_s = self._left_s() / 3  # however many there are, uv gets some of the time
+                limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
                 with suppress(SeatrialError, OSError, ValueError, TypeError):
                     ended = command.run(argv, timeout_s=limit_s, input=question, env=env, cwd=Path(scratch))
                     found = _texts(json.loads(ended.stdout))
@@ -222,15 +222,15 @@ class UvResolver:
         silence_s = _SILENCE_S
         while True:
             env = self._environment(request, folder, silence_s)
-            ended = command.run(argv, timeout_s=self._left_s(), env=env, cwd=folder)
+            ended = command.run(argv, timeout_s=self.left_s(), env=env, cwd=folder)
             if ended.exit_code == 0 or _NO_SOLUTION in ended.stderr or not _SILENT.search(ended.stderr):
                 return ended
             silence_s *= 2
 
-    def _left_s(self) -> float:
+    def left_s(self) -> float:
         """Return the seconds left of the limit, which starts at the first call."""
-        self._began = time.monotonic() if self._began is None else self._began
-        return max(self._limit_s - (time.monotonic() - self._began), 0.01)
+        self.began = time.monotonic() if self.began is None else self.began
+        return max(self._limit_s - (time.monotonic() - self.began), 0.01)
 
     def _resolve(self, request: ResolveRequest) -> Answer:
         """Find the pins without a wheel first, because the check of each source takes a run of uv."""
@@ -297,6 +297,7 @@ class UvResolver:
             argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
+            argv += ["--overrides", "requirements.in"] if request.alone else []
             argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
@@ -430,7 +431,7 @@ def _digest(request: ResolveRequest) -> str:
     """Digest all that a lock follows from, logins included: another login may see other packages."""
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
-    parts += ["lowest"] if request.lowest else []
+    parts += ["lowest"] * request.lowest + ["alone"] * request.alone
     parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]

@@ -16,7 +16,7 @@ from package_indexes import Index, serving
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.resolve import check, uv
-from seatrial.images.resolve.framework import written
+from seatrial.images.resolve.edits import written
 from seatrial.job.model import Target
 from seatrial.job.script import ScriptFacts
 from tables import cases
@@ -393,35 +393,68 @@ def test_the_edit_for_a_contradiction_is_one_that_uv_has_resolved(plan: Any) -> 
         plan.index.needs[f"drawn-{version}"] = (needs,)
     plan.index.has("numpy", "numpy-2.5.0-py3-none-any.whl")
     fix = plan.refused("drawn==3.8\nnumpy==2.5.0\n").splitlines()[-1]
-    assert fix.startswith("write drawn==3.9 in requirements.txt, or name an image")
+    assert fix == "requirements.txt:1  drawn==3.8 → drawn==3.9"
     plan("drawn==3.9\nnumpy==2.5.0\n")
 
 
 @pytest.mark.parametrize(
     ("file", "text", "edit"),
     [
-        ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^1.4"\n', 'torch = "==2.0.0" and numpy==1.26.4'),
-        ("requirements.txt", "numpy=1.19.2=py37h_0\ntorch=1.4=pypi_0\n", "torch=2.0.0=pypi_0 and numpy=1.26.4=pypi_0"),
-        ("requirements.txt", "torch==1.4\n", "torch==2.0.0 and numpy==1.26.4"),
-        ("environment.yml", "- pytorch=1.4=py3.8_cuda10\n", "pytorch==2.0.0 and numpy==1.26.4"),
-        ("environment.yml", "dependencies:\n  - pytorch=1.4\n", "pytorch==2.0.0 and numpy==1.26.4"),
-        ("setup.py", None, "torch==2.0.0 and numpy==1.26.4"),
+        ("pyproject.toml", 'torch = "^1.4"\n', 'pyproject.toml:1  torch = "^1.4" → torch = "==2.0.0"'),
+        ("pyproject.toml", "torch = {version='1.4'}\n", "torch = {version='1.4'} → torch = {version='==2.0.0'}"),
+        ("requirements.txt", "a\ntorch=1.4=pypi_0\n", "requirements.txt:2  torch=1.4=pypi_0 → torch=2.0.0=pypi_0"),
+        ("requirements.txt", "# torch==1\nTorch[x] >= 1.4, <2 # GPU\n", ":2  Torch[x] >= 1.4, <2 → Torch[x]==2.0.0"),
+        ("requirements.txt", "-c limits.txt\n", "limits.txt:1  torch==1.4 → torch==2.0.0"),
+        ("environment.yml", "- pytorch=1.4=py3.8_cuda10\n", "pytorch=1.4=py3.8_cuda10 → pytorch==2.0.0"),
+        ("environment.yml", "a:\n  - p::pytorch=1.4\n", "environment.yml:2  pytorch=1.4 → pytorch==2.0.0"),
+        ("setup.py", "x = ['a', 'torch==1.4']\n", "setup.py:1  torch==1.4 → torch==2.0.0"),
+        ("setup.py", "", "write torch==2.0.0 in setup.py"),
     ],
 )
-def test_an_edit_has_the_form_of_its_file(tmp_path: Path, file: str, text: str | None, edit: str) -> None:
-    if text is not None:
-        (tmp_path / file).write_text(text)
-    needs = Needs(Requirements(()), file, "", project=tmp_path)
-    assert written(["torch==2.0.0", "numpy==1.26.4"], file, needs) == f"write {edit} in {file}"
+def test_an_edit_has_the_place_and_the_form_of_its_file(tmp_path: Path, file: str, text: str, edit: str) -> None:
+    (tmp_path / "limits.txt").write_text("torch==1.4\n")
+    (tmp_path / file).write_text(text)
+    needs = Needs(Requirements(("torch==1.4",)), file, "", project=tmp_path)
+    assert written(["torch==2.0.0"], needs).endswith(edit)
+
+
+def test_a_fix_has_every_edit_after_which_the_project_plans(plan: Any) -> None:
+    for version, needs in (("1.0", "mid==1.0"), ("1.1", "mid>=2"), ("2.0", "mid>=2")):
+        plan.index.has("top", f"top-{version}-py3-none-any.whl")
+        plan.index.needs[f"top-{version}"] = (needs,)
+    for version in ("1.0", "2.0"):
+        plan.index.has("mid", f"mid-{version}-py3-none-any.whl")
+    fix = plan.refused("plain==9.9\ntop==1.0\nmid==2.0\n").splitlines()[-2:]
+    assert fix == ["requirements.txt:1  plain==9.9 → plain==1.0", "    requirements.txt:2  top==1.0 → top==1.1"]
+    plan("plain==1.0\ntop==1.1\nmid==2.0\n")
+    (plan.project / "README.md").write_text("```\npip install --no-deps -r requirements.txt\n```\n")
+    plan("plain==1.0\ntop==1.0\nmid==2.0\n")
+
+
+@pytest.mark.parametrize(
+    ("section", "fix"),
+    [("project", "(cd sub && uv add torch==2.0.0)"), ("dependency-groups", "torch==2.0.0\n    (cd sub && uv lock)")],
+)
+def test_a_package_manager_edits_its_own_list(tmp_path: Path, section: str, fix: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/pyproject.toml").write_text(f'[{section}]\ntrain = [\n"torch==1.4"]\n')
+    needs = Needs(Requirements(("torch==1.4",)), "sub/pyproject.toml", "uv.lock pins 9 versions", project=tmp_path)
+    assert written(["torch==2.0.0"], needs).endswith(fix)
 
 
 def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(plan: Any) -> None:
     plan.index.has("scipy", "scipy-1.2.1.tar.gz")
     plan.index.has("numpy", "numpy-1.15.0.zip")
+    for release in ("scipy-1.9.3", "numpy-1.23.5"):
+        plan.index.has(release[:5], f"{release}-py3-none-any.whl")
     with pytest.raises(ConfigError, match=r"scipy==1\.2\.1 \(requirements\.txt\) has no wheel") as refusal:
         plan("scipy==1.2.1\nplain\nnumpy==1.15.0\n")
     assert refusal.value.cause == "compiling it needs Fortran and BLAS"
-    assert refusal.value.run == "write numpy>=1.15.0 and scipy>=1.2.1 in requirements.txt"
+    first, second = (
+        "requirements.txt:3  numpy==1.15.0 → numpy>=1.15.0",
+        "requirements.txt:1  scipy==1.2.1 → scipy>=1.2.1",
+    )
+    assert refusal.value.run == f"{first}\n    {second}"
 
 
 def test_a_guess_whose_wheel_has_another_module_is_not_installed(plan: Any, index: Index) -> None:
@@ -448,9 +481,13 @@ def test_a_module_that_the_release_cannot_start_is_refused(plan: Any, index: Ind
     plan("tool==2.0")
 
 
-def test_a_release_of_which_only_old_wheels_are_there_names_the_line_to_write(plan: Any) -> None:
+def test_a_release_of_which_only_old_wheels_are_there_names_the_next(plan: Any) -> None:
     plan.index.wheels("seen", "3.4.4.19", "35 36 37")
-    assert "write seen>=3.4.4.19 in requirements.txt" in plan.refused("seen==3.4.4.19\nplain\n")
+    plan.index.wheels("seen", "3.4.18.65", "311")
+    plan.index.wheels("seen", "4.0.1.24", "311")
+    fix = "requirements.txt:2  gone==1 → no line: the package index has none, and nothing imports it"
+    fix += "\n    requirements.txt:1  seen==3.4.4.19 → seen==3.4.18.65"
+    assert fix in plan.refused("seen==3.4.4.19\ngone==1\nplain\n")
 
 
 @pytest.mark.parametrize(

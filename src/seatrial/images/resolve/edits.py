@@ -1,0 +1,94 @@
+"""Write the edit of a requirement where it belongs: in the file that has it, on its line, in the file's form."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from posixpath import join, normpath, split
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.pip_format import Needs, canonical_name
+from seatrial.stack.facts import table
+from seatrial.system.project_files import is_there, read_text
+
+#: A lock file of a package manager, as a reason names it.
+LOCK_OF = re.compile(r"((\w+)\.lock) pins")
+
+#: Names of packages that stand for another: tensorflow-gpu, pytorch.
+_OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
+
+#: Marker of an edit that removes a requirement.
+GONE = ' ; python_version < "0"'
+
+#: Files that may list a package besides the list itself.
+_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "seatrial.lock")
+_INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
+_SECTION = re.compile(r"(?m)^\[([^\]\[]+)\]")
+_VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*,)?)*\)?"
+
+
+def written(lines: Sequence[str], needs: Needs) -> str:
+    """Return the edits that write lines into the project's files: a command of its package manager, or a line each."""
+    rows, new, sections = [], list[str](), set[str]()
+    for line in lines:
+        own = needs.requirements.of(canonical_name(line) or "")
+        places = {each[0]: each for wanted in own if (each := place_of(wanted, needs))}.values()
+        rows += [f"{place}  {match['old']} → {_rewritten(line, match, place)}" for place, _, match in places]
+        sections |= {section for _, section, _ in places}
+        sections |= {"a removal"} if GONE in line else set()
+        new += [] if places else [line]
+    rows += [f"write {' and '.join(new)} in {needs.source.replace('the imports', 'requirements.txt')}"] if new else []
+    if lock := LOCK_OF.search(needs.reason):
+        added = sections <= {"project", "tool.poetry.dependencies"}
+        command = f"{lock[2]} add {shlex.join(lines)}" if added else f"{lock[2]} lock"
+        folder = split(needs.source)[0]
+        rows = [*([] if added else rows), f"(cd {shlex.quote(folder)} && {command})" if folder else command]
+    return "\n    ".join(rows)
+
+
+def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]] | None:
+    """Return (``requirements.txt:4``, section of a TOML, text) of a requirement or another of its package; or None."""
+    name = canonicalize_name(wanted.name)
+    names = "|".join([name, *(foreign for foreign, own in _OTHER_NAMES.items() if own == name)]).replace("-", "[-_.]+")
+    form = re.compile(
+        rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?P<name>{names})"""
+        rf"""(?![\w-])(?P<extras>\[[^\]\n]*\])?(?P<rest>[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})|{_VERSIONS}))"""
+    )
+    places = [
+        (file, text[: match.start("old")], match) for file, text in _texts(needs) for match in form.finditer(text)
+    ]
+    places.sort(key=lambda each: not all(part.version in each[2]["rest"] for part in wanted.specifier))
+    for file, above, match in places:
+        section = [*_SECTION.findall(above), ""][-2:][0] if file.endswith(".toml") else ""
+        return f"{file}:{above.count(chr(10)) + 1}", section, match
+    return None
+
+
+def _texts(needs: Needs) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of the list, the files that it includes, and the project's packaging."""
+    pending, seen = [needs.source, *(join(split(needs.source)[0], each) for each in _FILES), *_FILES], set[str]()
+    while pending and needs.project is not None:
+        if (file := normpath(pending.pop(0))) not in seen and is_there(needs.project / file):
+            seen.add(file)
+            with suppress(ConfigError):  # it cannot be read, or lies outside
+                yield file, (text := read_text(needs.project / file, inside=needs.project))
+                pending = [*(join(split(file)[0], each) for each in _INCLUDED.findall(text)), *pending]
+
+
+def _rewritten(line: str, match: re.Match[str], place: str) -> str:
+    """Return a requirement in the form of its file: ``torch = "==2.1"`` for Poetry, ``torch=2.1=pypi_0`` for conda."""
+    name, extras, versions = re.fullmatch(r"([\w.-]+)(\[.*\])?(.*)", line, re.S).groups()  # type: ignore[union-attr]
+    own, rest = match["name"], match["rest"]
+    if versions == GONE:
+        return "no line: the package index has none, and nothing imports it"
+    name = name if canonicalize_name(own) in _OTHER_NAMES and ".y" not in place else own  # conda has its own names
+    if re.match(r" *= *[\"'{]", rest):
+        return name + re.sub(r"((?:version|^) *= *[\"'])[^\"']*", rf"\g<1>{versions}", rest, count=1)
+    if re.fullmatch(r"=[^=]+=\S+", rest) and ".txt:" in place:
+        return f"{name}={versions.lstrip('=')}=pypi_0"
+    return f"{name}{extras or match['extras'] or ''}{versions}"

@@ -1,0 +1,76 @@
+"""Search for the edits of a project's list after which all of it plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from packaging.requirements import Requirement
+
+from seatrial.errors import ConfigError, GpuContractError
+from seatrial.images.base import Base
+from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
+from seatrial.images.resolve.check import Checked
+from seatrial.images.resolve.edits import LOCK_OF, written
+from seatrial.images.resolve.framework import Resolved
+from seatrial.images.resolve.uv import UvResolver
+
+#: Most refusals in a row that one fix answers; the resolver's time limit ends the search as well.
+_MOST_STEPS = 20
+
+#: What is chosen for a project's needs, and warnings about its code.
+Chosen = tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]
+
+
+def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: UvResolver | None) -> Chosen:
+    """Return what is chosen for these needs. The search for edits has a time limit of its own.
+
+    Raises ConfigError, GpuContractError: the first refusal, with the edits, or with the refusal that none of them ends.
+    """
+    try:
+        return choose(needs)
+    except (ConfigError, GpuContractError) as error:
+        first = refusal = error
+    edits: dict[str, str] = {}
+    if resolver is not None:
+        resolver.began = None
+    for _ in range(_MOST_STEPS):
+        further = {canonical_name(line) or line: line for line in refusal.edits()}
+        if further.items() <= edits.items():
+            break
+        edits |= further
+        try:
+            checked = choose(_edited(needs, edits))[2]
+        except (ConfigError, GpuContractError) as error:
+            refusal = error
+            continue
+        unread = checked.warnings[:1] if resolver and not checked.lock else ()
+        notes = (f"   # not checked: {each.partition(': whether')[0]}" for each in unread)
+        first.run = "".join((written([*edits.values()], needs), *notes))
+        raise first
+    if refusal is not first:
+        parts = first.cause, f"with {', '.join(edits.values())}: {refusal.message}", refusal.cause
+        first.cause = "; ".join(filter(None, parts))
+        late = (
+            "   # the time limit ended the search; plan again to continue" if resolver and resolver.left_s() < 1 else ""
+        )
+        first.run = f"{written([*edits.values()], needs)}\n    {refusal.run}{late}"
+    raise first
+
+
+def _edited(needs: Needs, edits: Mapping[str, str]) -> Needs:
+    """Return the needs as the edited files have them, with their own extras and markers; a lock is made again."""
+
+    def edited(line: str) -> str:
+        own, edit = parsed(line), edits.get(canonical_name(line) or "")
+        new = Requirement(edit) if own and edit else None
+        if own is None or new is None:
+            return line
+        new.extras, new.marker = new.extras or own.extras, new.marker or own.marker
+        return str(new)
+
+    found = needs.requirements
+    lines = dict.fromkeys(map(edited, found.lines))
+    added = [line for name, line in edits.items() if name not in map(canonical_name, lines)]
+    constraints = () if LOCK_OF.search(needs.reason) else tuple(map(edited, found.constraints))
+    return needs.changed(replace(found, lines=(*lines, *added), constraints=constraints))
