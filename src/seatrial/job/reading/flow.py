@@ -116,6 +116,10 @@ class Flow:
         """Yield what calling a function runs."""
         return self._walk(self.functions[function].body)
 
+    def body(self, function: str) -> Sequence[ast.stmt]:
+        """Return the statements of a function, or with "" of the module's top."""
+        return self.functions[function].body if function else self._tree.body
+
     @cached_property
     def globals(self) -> set[str]:
         """Return the names that functions assign at the module's top."""
@@ -125,7 +129,7 @@ class Flow:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
         found: dict[str, list[ast.expr | None]] = {}
         plain: set[int] = set()
-        for node in statements(self.functions[function].body if function else self._tree.body):
+        for node in statements(self.body(function)):
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     if isinstance(target, ast.Name):
