@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 
 from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.flow import statements
@@ -75,7 +75,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class _Sink:
-    """An expression that chooses a device, its devices, and the options and settings that they come from."""
+    """An expression that chooses a device, its devices, and the options, settings and line that they come from."""
 
     place: str
     node: ast.expr
@@ -83,7 +83,35 @@ class _Sink:
     devices: frozenset[str] | None
     options: tuple[str, ...]
     settings: tuple[str, ...]
+    origin: tuple[str, str]
     kind: str = "move"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Sentence about a run with GPUs, what to change, and whether none of them is used for certain."""
+
+    words: str
+    change: str
+    refused: bool
+
+
+def verdicts(reasons: Iterable[Reason], gpus: int) -> Iterator[Verdict]:
+    """Yield what a script's choice of a device means for a run with ``gpus`` GPUs, numbered from 0."""
+    for reason in reasons:
+        kind, _, value = reason.device.partition(":")
+        numbers = value.replace(" ", "").split(",")
+        there = list(takewhile(lambda each: each.isdecimal() and int(each) < gpus, numbers))
+        have = f"the run has {gpus} GPU{'s' * (gpus > 1)}, numbered from 0"
+        if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
+            yield Verdict(f"{reason.words}: {have}, and the script sees none", reason.change, reason.certain)
+        elif kind == "visible" and len(set(there)) < gpus and there == numbers:
+            words = f"{reason.words}: {have}, and the script sees {len(set(there))}"
+            yield Verdict(words, reason.change, False)
+        elif kind == "cuda" and not there:
+            yield Verdict(f"{reason.words}: {have}", reason.change or f"--gpus {int(value) + 1}", False)
+        elif kind == "cpu":
+            yield Verdict(f"the script computes on the CPU: {reason.words}", reason.change, reason.certain)
 
 
 class Devices(Evaluation):
@@ -105,7 +133,11 @@ class Devices(Evaluation):
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
         sinks = list(self._sinks())
         found = [*self._hidden(sinks), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
-        found += [*self._boosters(units, imported), *_nowhere(self.start.name, [*modules.values()], imported)]
+        found += [
+            *self._fallbacks(),
+            *self._boosters(units, imported),
+            *_nowhere(self.start.name, [*modules.values()], imported),
+        ]
         return tuple({each.words: each for each in sorted(found, key=lambda each: each.weight)}.values())
 
     def _hidden(self, sinks: list[_Sink]) -> Iterator[Reason]:
@@ -135,9 +167,8 @@ class Devices(Evaluation):
         chosen = [sink for sink in moves if sink.devices == frozenset(["cpu"]) and sink.kind != "back"]
         for sink in sorted(chosen, key=lambda each: not each.settings)[:1]:
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
-            why = next(iter(sink.settings), ast.unparse(sink.node)[:_LONGEST])
-            words = f"{sink.place} takes the CPU: {why}"
-            change = f"write cuda in {why.partition(' ')[0]}" if sink.settings else 'write "cuda" there'
+            words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
+            change = f"write {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
             hint = "cpu" if decides or (known and not imported & _MOVERS) else ""
             yield Reason(2, words, change, hint, known and (decides or not imported & _MOVERS))
 
@@ -166,6 +197,20 @@ class Devices(Evaluation):
                             Reason(2, words, f"add {argument}", certain=None not in keywords(node) and last != "train")
                         )
         yield from found[:1]
+
+    def _fallbacks(self) -> Iterator[Reason]:
+        """Yield errors that are caught and after which the CPU is used."""
+        for unit in self.units:
+            for handler in (each for each in statements(self.body(unit)) if isinstance(each, ast.ExceptHandler)):
+                for node in (each for each in ast.walk(handler) if isinstance(each, ast.Assign | ast.Return)):
+                    module = self.module_at(unit[0])
+                    devices = self._devices(node.value, unit, "") if node.value is not None else None
+                    if module is not None and devices == frozenset(["cpu"]):
+                        words = (
+                            f"{module.shown}:{node.lineno} goes on with the CPU after an error that the except in line "
+                        )
+                        change = f"let the error of {module.shown}:{handler.lineno} out: raise"
+                        yield Reason(0, f"{words}{handler.lineno} hides", change, "")
 
     def _as_it_is(self, name: str) -> str:
         """Return ``--device is "cpu" unless it is given (train.py:3)``."""
@@ -221,7 +266,7 @@ class Devices(Evaluation):
                 for expression, kind in (*_variables(node), *(_choices(node) if isinstance(node, ast.Call) else ())):
                     if kind == "device=" and id(node) in self.runs:  # a function of the project
                         continue
-                    self.options, self.settings = {}, {}
+                    self.options, self.settings, self.origin = {}, {}, None
                     devices = self._devices(expression, unit, kind)
                     derived = kind == "device=" or member(expression) in ("device", "dtype")
                     if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
@@ -229,9 +274,18 @@ class Devices(Evaluation):
                     is_back = kind == "move" and isinstance(expression, ast.Constant) and devices == frozenset(["cpu"])
                     yield _Sink(
                         f"{module.shown}:{getattr(node, 'lineno', 1)}",  # type: ignore[union-attr]
-                        *(expression, unit, devices, tuple(self.options), tuple(self.settings)),
+                        *(expression, unit, devices, tuple(self.options), tuple(self.settings), self._line(node, unit)),
                         "back" if is_back else kind,
                     )
+
+    def _line(self, node: ast.AST, unit: Unit) -> tuple[str, str]:
+        """Return the place and the text of the line that decides a device."""
+        path, number = self.origin or (unit[0], getattr(node, "lineno", 1))
+        module = self.module_at(path)
+        lines = module.source.decode("utf-8", "replace").splitlines() if module else []
+        return f"{module.shown if module else path.name}:{number}", "".join(lines[number - 1 : number]).strip()[
+            :_LONGEST
+        ]
 
     def _devices(self, node: ast.expr, unit: Unit, kind: str) -> frozenset[str] | None:
         values = self.values(node, unit)

@@ -61,7 +61,7 @@ _MAKES_ANY = re.compile(
 )
 _STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download")
 #: Endings of configuration files, and a setting in one.
-_CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SETTING = re.compile(r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,][^"'#,]*?)["']?\s*,?\s*(?:#.*)?""")
 #: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
 #: Below: methods that open their receiver.
@@ -173,7 +173,7 @@ class Files:
         opened = [self._constants.text(path, each.unit) for each in self._reading for path in _read_paths(each.node)]
         names = dict.fromkeys([*self._arguments, *(each.text for each in opened if each is not None)])
         found: dict[str, set[tuple[str, str]]] = {}
-        for name in (each for each in names if each.endswith(_CONFIGURATION)):
+        for name in (each for each in names if each.endswith(CONFIGURATION)):
             lines = "".join(read_sources([folder / name], folder, _MOST_SETTINGS)).splitlines()
             for number, line in enumerate(lines, 1):
                 if setting := _SETTING.fullmatch(line):

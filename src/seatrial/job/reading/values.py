@@ -53,7 +53,7 @@ class Evaluation:
     Attributes:
         setters: name → the units that set it on an object: ``args.device = …``, ``config["device"] = …``.
         runs: id of a call → the function of the project that it runs.
-        options, settings: what the last values came from.
+        options, settings, origin: what the last values came from, and the line of the constant that decides.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Evaluation:
         self._looks = self._depth = 0
         self.options: dict[str, None] = {}
         self.settings: dict[str, None] = {}
+        self.origin: tuple[Path, int] | None = None
 
     def expressions(self, statement: ast.stmt, unit: Unit) -> Iterator[ast.AST]:
         """Yield a statement and the expressions in it that are evaluated; of statements inside it none."""
@@ -152,6 +153,8 @@ class Evaluation:
     def _evaluated(self, node: ast.expr, unit: Unit) -> Values:
         match node:
             case ast.Constant(value=value):
+                if value is False or (self.origin is None and isinstance(value, str)):
+                    self.origin = unit[0], getattr(node, "lineno", 1)
                 return frozenset([value])
             case ast.UnaryOp(op=ast.Not() | ast.USub() as sign, operand=inner):
                 values = self.values(inner, unit)
