@@ -109,14 +109,7 @@ def make_plan(
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, script, parts, traits)
     missing = missing_inputs(job, script.reads) if parts.image is None or parts.image.build else ()
-    warned = (
-        *unused,
-        *missing,
-        *streams.warnings,
-        *horovod.warnings,
-        *parts.warnings,
-        *(parts.image.warnings if parts.image else ()),
-    )
+    warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(
         run_id=site.run_id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),

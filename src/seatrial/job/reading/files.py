@@ -190,18 +190,17 @@ class Files:
         reads: dict[str, Read] = {}
         for unit, node, runs in self._reading:
             module = self._module_at(unit[0])
-            for path in _read_paths(node) if runs and unit in self._constants.always and module is not None else ():
-                found = self._constants.text(path, unit)
-                if (
-                    found is None
-                    or not (found.sure or self._constants.by_setting)
-                    or found.text in self._given - {literal(path)}
-                ):
+            if module is None or not runs or unit not in self._constants.always:
+                continue
+            for path in _read_paths(node):
+                found, option = self._constants.text(path, unit), self._constants.by_option
+                if found is None or not (found.sure or self._constants.by_setting):
                     continue
                 text = posixpath.normpath(found.text)
                 parents = {text, *map(str, PurePosixPath(text).parents)} - {"."}
-                if found.text and not re.search(r"^[/~]|[*:\\\n]", found.text) and known.isdisjoint(parents):
-                    flag = max(self._constants.by_option.flags, key=len) if self._constants.by_option else None
+                unclear = not found.text or found.text in self._given or re.search(r"^[/~]|[*:\\\n]", found.text)
+                if not unclear and known.isdisjoint(parents):
+                    flag = max(option.flags, key=len) if option else None
                     reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
         return tuple(reads.values())
 

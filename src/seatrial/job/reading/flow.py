@@ -141,15 +141,21 @@ class Flow:
 
     def attributes(self, owner: str, name: str) -> list[tuple[str, ast.expr]]:
         """Return (function, value) of what a class sets under a name, on itself or in its methods on ``self``."""
-        found: list[tuple[str, ast.expr]] = []
-        for node in _compound(self._tree):
-            if isinstance(node, ast.ClassDef) and node.name == owner:
-                for each in node.body:
-                    if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
-                        targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-                        found += [("", each.value) for t in targets if isinstance(t, ast.Name) and t.id == name]
-                    elif isinstance(each, FunctionNode):
-                        found += [(f"{owner}.{each.name}", value) for value in _set_on_self(each, name)]
+        return self._set.get((owner, name), [])
+
+    @cached_property
+    def _set(self) -> dict[tuple[str, str], list[tuple[str, ast.expr]]]:
+        found: dict[tuple[str, str], list[tuple[str, ast.expr]]] = {}
+        for node in (each for each in _compound(self._tree) if isinstance(each, ast.ClassDef)):
+            for each in node.body:
+                if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+                    targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+                    pairs = [("", target.id, each.value) for target in targets if isinstance(target, ast.Name)]
+                else:
+                    method = f"{node.name}.{each.name}" if isinstance(each, FunctionNode) else ""
+                    pairs = [(method, *pair) for pair in _set_on_self(each)] if isinstance(each, FunctionNode) else []
+                for function, name, value in pairs:
+                    found.setdefault((node.name, name), []).append((function, value))
         return found
 
     def joined_texts(self) -> list[str]:
@@ -251,13 +257,11 @@ def _called(block: Sequence[ast.AST]) -> set[str]:
     return {last_name(call.func) for call in calls} - {""}
 
 
-def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:
+def _set_on_self(method: FunctionNode) -> Iterator[tuple[str, ast.expr]]:
     for node in statements(method.body):
-        if not isinstance(node, ast.Assign):
-            continue
-        for target in node.targets:
-            if isinstance(target, ast.Attribute) and target.attr == name and last_name(target.value) == "self":
-                yield node.value
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Attribute) and last_name(target.value) == "self":
+                yield target.attr, node.value  # type: ignore[union-attr]
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
