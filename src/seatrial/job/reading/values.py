@@ -282,7 +282,8 @@ class Evaluation:
         kind = last_name(given.get("type", ast.Name("")))
         for flag, value in typed_options(self.arguments):
             if flag in option.flags:
-                return frozenset([value if kind == "str" else _read(value)])
+                given_value = value if kind == "str" else _read(value)
+                return None if kind == "int" and isinstance(given_value, str) else frozenset([given_value])
         return default and frozenset(str(each) if kind == "str" and each is not None else each for each in default)
 
     def typed(self, option: ParserOption) -> bool:
