@@ -248,7 +248,7 @@ class Devices(Evaluation):
             for words in tried:
                 self.arguments = [*words, *rest]
                 self.begin()
-                if is_chosen():
+                if self.of_option(name) is not None and is_chosen():
                     return f"seatrial run … -- {' '.join(words)}" if words else f"leave {flag} out"
         finally:
             self.arguments = given

@@ -258,10 +258,10 @@ def _called(block: Sequence[ast.AST]) -> set[str]:
 
 
 def _set_on_self(method: FunctionNode) -> Iterator[tuple[str, ast.expr]]:
-    for node in statements(method.body):
-        for target in node.targets if isinstance(node, ast.Assign) else ():
+    for node in (each for each in statements(method.body) if isinstance(each, ast.Assign)):
+        for target in node.targets:
             if isinstance(target, ast.Attribute) and last_name(target.value) == "self":
-                yield target.attr, node.value  # type: ignore[union-attr]
+                yield target.attr, node.value
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
