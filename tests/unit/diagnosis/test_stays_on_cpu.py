@@ -27,12 +27,17 @@ def test_a_flag_that_was_given_decides(tmp_path):
     source = NET + 'p.add_argument("--device", "-d", default="cpu")\nnet.to(args.device)'
     assert read(tmp_path, source, "--device", "cuda") == []
     assert read(tmp_path, source, "--device=cpu")[0] == '--device is "cpu" as given'
-    assert read(tmp_path, NET + 'p.add_argument("--no-cuda", action="store_true")\nif not args.no_cuda: net.cuda()', "--no-cuda")
+    assert read(
+        tmp_path, NET + 'p.add_argument("--no-cuda", action="store_true")\nif not args.no_cuda: net.cuda()', "--no-cuda"
+    )
 
 
 def test_a_line_in_a_module_of_the_project(tmp_path):
     (tmp_path / "config.py").write_text('DEVICE = "cpu"\n')
-    assert "config.py:1 chooses the CPU: DEVICE" in read(tmp_path, "from config import DEVICE\n" + NET + "net.to(DEVICE)")[0]
+    assert (
+        "config.py:1 chooses the CPU: DEVICE"
+        in read(tmp_path, "from config import DEVICE\n" + NET + "net.to(DEVICE)")[0]
+    )
 
 
 def test_cpu_build_is_reported_by_torch():

@@ -126,15 +126,18 @@ class Devices(Evaluation):
         """
         modules = {path: module for path, _ in units if (module := self.module_at(path)) is not None}
         self.units = [unit for unit in units if unit[0] in modules and _TELLING.search(modules[unit[0]].source)]
+        handlers: list[tuple[Unit, ast.ExceptHandler]] = []
         for unit in self.units:
             for node in statements(self.body(unit)):
-                if isinstance(getattr(node, "ctx", None), ast.Store) and (key := member(node)):
+                if isinstance(node, ast.ExceptHandler):
+                    handlers.append((unit, node))
+                elif isinstance(getattr(node, "ctx", None), ast.Store) and (key := member(node)):
                     self.setters.setdefault(key, []).append(unit)
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
         sinks = list(self._sinks())
         found = [*self._hidden(sinks), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
         found += [
-            *self._fallbacks(),
+            *self._fallbacks(handlers),
             *self._boosters(units, imported),
             *_nowhere(self.start.name, [*modules.values()], imported),
         ]
@@ -198,19 +201,15 @@ class Devices(Evaluation):
                         )
         yield from found[:1]
 
-    def _fallbacks(self) -> Iterator[Reason]:
+    def _fallbacks(self, handlers: list[tuple[Unit, ast.ExceptHandler]]) -> Iterator[Reason]:
         """Yield errors that are caught and after which the CPU is used."""
-        for unit in self.units:
-            for handler in (each for each in statements(self.body(unit)) if isinstance(each, ast.ExceptHandler)):
-                for node in (each for each in ast.walk(handler) if isinstance(each, ast.Assign | ast.Return)):
-                    module = self.module_at(unit[0])
-                    devices = self._devices(node.value, unit, "") if node.value is not None else None
-                    if module is not None and devices == frozenset(["cpu"]):
-                        words = (
-                            f"{module.shown}:{node.lineno} goes on with the CPU after an error that the except in line "
-                        )
-                        change = f"let the error of {module.shown}:{handler.lineno} out: raise"
-                        yield Reason(0, f"{words}{handler.lineno} hides", change, "")
+        for unit, handler in handlers:
+            module = self.module_at(unit[0])
+            for node in (each for each in ast.walk(handler) if isinstance(each, ast.Assign | ast.Return)):
+                devices = self._devices(node.value, unit, "") if node.value is not None else None
+                if module is not None and devices == frozenset(["cpu"]):
+                    words = f"{module.shown}:{node.lineno} goes on with the CPU after an error that an except hides"
+                    yield Reason(0, words, f"let the error of {module.shown}:{handler.lineno} out: raise", "")
 
     def _as_it_is(self, name: str) -> str:
         """Return ``--device is "cpu" unless it is given (train.py:3)``."""
