@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from seatrial.common.signals import FEWEST_STEPS, Anatomy
 from seatrial.diagnosis import AT, CAUSES, Advice, Cause, Diagnosis
 from seatrial.diagnosis.advice import for_idle_gpus
-from seatrial.diagnosis.cpu_only import Reason
 from seatrial.diagnosis.signals import Signals
+from seatrial.errors import SeatrialError
+from seatrial.job.model import Target
+from seatrial.job.reading.devices import Reason
+from seatrial.job.script import script_facts
 
 #: Shares of the whole run from which on it was mostly that, and from which on it is worth a tag. Of ours.
 MOSTLY, NOTED = 0.5, 0.2
@@ -194,3 +199,24 @@ _MOVE = Advice(
     'model.to("cuda") before the optimizer is made, and each batch.to("cuda")',
     "your GPU; a run on it measures how much faster it is",
 )
+
+
+def reasons(target: Target, project: Path) -> tuple[Reason, ...]:
+    """Return why a script may have stayed on the CPU, strongest first; () without a readable script."""
+    try:
+        found = script_facts(target, project).devices
+    except (SeatrialError, OSError):
+        return ()
+    return tuple(each for each in found if each.device != "visible:0")
+
+
+def reason_by_torch(facts: Mapping[str, object]) -> Reason | None:
+    """Return the reason that torch itself reported at the script's end, if the hook recorded it."""
+    if "cuda_build" in facts and not facts["cuda_build"]:
+        version = str(facts.get("version"))[:40]
+        return Reason(
+            -1,
+            f"torch {version} is a CPU build: it cannot use any GPU",
+            "install torch from an index of CUDA builds, or let seatrial build the image: seatrial run --on docker",
+        )
+    return None

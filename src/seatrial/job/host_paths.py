@@ -1,19 +1,22 @@
-"""Find paths of this machine in a target's arguments, and in the project's configuration files that these name."""
+"""Find paths of this machine in a target's arguments, its inputs, and the configuration files that it reads."""
 
 from __future__ import annotations
 
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import Job
+from seatrial.job.reading.files import CONFIGURATION, Read
+from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import of_a_machine
-from seatrial.system.project_files import read_bytes
+from seatrial.system.project_files import read_bytes, read_sources
 
 #: Words of an option's name, or of a key, whose folder is written to.
 _WRITTEN = {
@@ -23,10 +26,15 @@ _WRITTEN = {
 
 #: Words in the name of an option that reads a file.
 _READ = re.compile(r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data")
-_CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
+#: Most missing inputs named, and bytes read to find what makes them.
+_MOST_MISSING, _MOST_SEARCHED = 3, 2_000_000
+#: A line that makes the file which it names; names of programs that make data; a line of a README about data.
+_MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
+_MAKERS = re.compile(r"(download|get_?data|prepare|preprocess|make_?data|create_?data|fetch)\w*\.(py|sh)")
+_ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
 _IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./)[\w.][\w./+@-]*")
 
 
@@ -71,6 +79,56 @@ def host_paths(job: Job) -> tuple[HostPath, ...]:
     return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
 
 
+def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
+    """Yield a sentence for each input that is not there, with the place where it lies or what makes it."""
+    absent: dict[Path, Read] = {}
+    for read in reads:
+        path = Path(os.path.normpath(job.folder / read.path))
+        seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, read.path)))
+        if _exists(path) and path.suffix in CONFIGURATION:
+            gone = (each for each in _of_file(path, read.path, job) if not each.is_there)
+            yield from (f"{each}: this machine has no such file or folder" for each in gone)
+        elif not _exists(path) and not any(seen.is_relative_to(mount.target) for mount in job.mounts):
+            absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), read)
+    for path, read in [*absent.items()][:_MOST_MISSING]:
+        yield f"{read.where} reads {read.path}, which {_instead(job, path, read)}"
+
+
+def _instead(job: Job, path: Path, read: Read) -> str:
+    """Return where a missing input lies, or what makes it. ``path``: the first part of it that is missing."""
+    if not path.is_relative_to(job.project):
+        mount = shlex.quote(f"DIR:{posixpath.join(job.folder_inside, posixpath.dirname(read.path))}")
+        return f"this machine does not have; to mount it: --mount {mount}"
+    folders, parts = folders_of(job.project), Path(read.path).parts
+    if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
+        script = os.path.relpath(job.project / job.target.value, root)
+        run = f"seatrial run {shlex.quote(script)}" if job.target.kind == "script" else "seatrial run …"
+        there = os.path.relpath(root, job.folder)
+        return f"lies below {there}, and the script runs in {job.folder.name}: cd {shlex.quote(there)} && {run}"
+    same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
+    if same:
+        found = os.path.relpath(same[0], job.folder)
+        return f"is not there; the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
+    return f"the project does not have{_maker(folders, job, read.path)}"
+
+
+def _maker(folders: Sequence[Path], job: Job, wanted: str) -> str:
+    """Return what makes a file, or tells of it: a line that names it, a script for data, a README."""
+    files = [path for folder in folders for path in sorted(folder.glob("*")) if path.suffix in (".md", ".py", ".sh")]
+    name = posixpath.basename(wanted) if "." in posixpath.basename(wanted) else wanted
+    about = ""
+    for path in files:
+        shown = path.relative_to(job.project)
+        for text in read_sources([path], job.project, _MOST_SEARCHED):
+            for number, line in enumerate(text.splitlines(), 1):
+                if name in line and path.suffix != ".md" and _MAKES.search(line):
+                    return f"; {shown}:{number} may make it"
+                if path.suffix == ".md" and not about and _ABOUT_DATA.match(line):
+                    about = f"; {shown}:{number} tells of the data"
+    maker = next((path for path in files if _MAKERS.fullmatch(path.name)), None)
+    return f"; {maker.relative_to(job.project)} may make it" if maker else about
+
+
 def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     written = where != value and _is_written(where)
     if (path := _path(value, where, job, written=written)) is not None:
@@ -82,7 +140,7 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if not _exists(file):
         named = (
             re.search("conf|cfg", where)
-            if file.suffix in _CONFIGURATION
+            if file.suffix in CONFIGURATION
             else file.suffix and file.parent.is_dir() and _READ.search(where)
         )
         if "/" in value and named and not written:  # yolov3.yaml alone may be a package's name for it
@@ -91,7 +149,7 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(job.project)):  # a link to data: it has this target in a container, too
         yield HostPath(real, str(real), where, value, written, typed=False)
-    elif file.suffix in _CONFIGURATION and file.is_file():
+    elif file.suffix in CONFIGURATION and file.is_file():
         yield from _of_file(file, value, job)
 
 

@@ -13,9 +13,11 @@ from seatrial.common.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
+from seatrial.job.host_paths import missing_inputs
 from seatrial.job.keys import changeable
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan, gpu_models
+from seatrial.job.reading.devices import verdicts
 from seatrial.job.reading.signs import memory_note
 from seatrial.job.script import ScriptFacts, source_digest
 from seatrial.job.units import format_bytes
@@ -105,6 +107,8 @@ def make_plan(
     selected = site.selection.choices if site.selection else ()
     chosen = (*_folder_choice(job), *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *tuned)
+    unused = () if interactive else _refuse_the_cpu(job, script, parts, traits)
+    missing = missing_inputs(job, script.reads) if parts.image is None or parts.image.build else ()
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(
         run_id=site.run_id,
@@ -122,7 +126,7 @@ def make_plan(
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive, **more),
         choices=(*notes.first, *chosen, *own, *notes.last),
-        warnings=(*warned, *notes.warnings),
+        warnings=(*unused, *missing, *warned, *notes.warnings),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )
@@ -133,6 +137,22 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
         return ()
     reason = f"where the target was named; the project is the repository, {job.project}; -C . takes this folder alone"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
+
+
+def _refuse_the_cpu(job: Job, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:
+    """Return a warning about GPUs that the script leaves idle. Raises UsageError: it does, without ``auto``.
+
+    On this machine without a container GPUs keep their numbers, so that another number may be one of the run's.
+    """
+    gpus = parts.gpus.count if job.target.kind in ("script", "module") and job.serve is None else 0
+    for verdict in verdicts(script.devices, gpus) if gpus else ():
+        if traits.planner == "process" and "numbered" in verdict.words and "-1" not in verdict.words:
+            continue
+        if verdict.refused and job.gpus.kind != "auto":
+            run = f"{verdict.change}   # or on the CPU: seatrial run … --gpus none"
+            raise UsageError(f"--gpus {job.gpus}: {verdict.words}", run=run)
+        return (f"{verdict.words}; {verdict.change}",)
+    return ()
 
 
 def _refuse_unnamed_workers(job: Job, script: ScriptFacts, parts: Parts, launcher: Launcher) -> None:

@@ -1,8 +1,8 @@
 """Runs that never came to train are diagnosed so, without advice on loaders."""
 
-from seatrial.diagnosis.cpu_only import Reason
 from seatrial.diagnosis.happened import EndFacts, happened
 from seatrial.diagnosis.signals import signals
+from seatrial.job.reading.devices import Reason
 from tables import cases
 
 

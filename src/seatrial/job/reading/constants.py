@@ -66,6 +66,8 @@ class Constants:
         always: units that run in every run, once that is known.
         options: name → option.
         stored: names of attributes that are set: ``args.output = …``.
+        settings: key of a configuration file that is read → (value, ``config.yaml:3``), where it has one value.
+        by_setting, by_option: whether the text last asked for is a file's setting, and the option that gives it.
     """
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
@@ -74,12 +76,17 @@ class Constants:
         self.always: set[Unit] = set()
         self.options: dict[str, ParserOption] = {}
         self.stored: set[str] = set()
+        self.settings: dict[str, tuple[str, str]] = {}
+        self.by_setting = False
+        self.by_option: ParserOption | None = None
         self._looks = 0
         self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
         self._looks = self._looks + 1 if depth else 0
+        if not depth:
+            self.by_setting, self.by_option = False, None
         if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return None
 
@@ -115,7 +122,17 @@ class Constants:
                     pairs = zip(tables[0].keys, tables[0].values, strict=True)
                     found = (inner(value) for key, value in pairs if getattr(key, "value", ...) == wanted)
                     return next(found, None)
+                parsed = tables and tables[0] is not None and "parse_args" in ast.dump(tables[0])
+                return self.of_option(wanted, depth + 1) if parsed and wanted in self.options else self._setting(wanted)
+            case ast.Subscript(slice=ast.Constant(value=wanted)):
+                return self._setting(wanted)
         return None
+
+    def _setting(self, key: object) -> Text | None:
+        if not isinstance(key, str) or key not in self.settings:
+            return None
+        self.by_setting = True
+        return Text(self.settings[key][0], False)
 
     def _text_of_call(self, node: ast.Call, unit: Unit, depth: int) -> Text | None:
         name = dotted(node.func)
@@ -140,7 +157,7 @@ class Constants:
         module = self._module_at(unit[0])
         if module is None:
             return None
-        given = unit[1] and name in _parameters(module.flow.functions[unit[1]])
+        given = unit[1] and name in parameters(module.flow.functions[unit[1]])
         if values := self._assigned(unit, name):
             found = self._one_of(values, unit, depth)
             return found and found._replace(sure=found.sure and not given)
@@ -166,27 +183,32 @@ class Constants:
         function = module.flow.functions[unit[1]]
         if name in self.options and any("option" in ast.dump(each) for each in function.decorator_list):
             return self.of_option(name, depth + 1)
-        names = _parameters(function)
-        index = names.index(name) - (names[0] in ("self", "cls"))
         found = []
-        for caller, node, always in self.callers.get(unit, ()):
-            given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
-            text = self.text(given, caller, depth + 1) if given else self._default(name, function, unit, depth)
-            if text is not None:
-                sure = always and caller in self.always and None not in keywords(node)
+        for each, where, sure in self._passed(name, unit):
+            if (text := self.text(each, where, depth + 1)) is not None:
                 found.append(text._replace(sure=text.sure and sure))
-        if not found and (text := self._default(name, function, unit, depth)) is not None:
+        if not found and (text := self.text(_default(name, function), (unit[0], ""), depth + 1)) is not None:
             found.append(text._replace(sure=False))
         return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
 
-    def _default(self, name: str, function: FunctionNode, unit: Unit, depth: int) -> Text | None:
-        spec = function.args
-        positional = [*spec.posonlyargs, *spec.args]
-        pairs = [
-            *zip(reversed(positional), reversed(spec.defaults), strict=False),
-            *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
-        ]
-        return next((self.text(value, (unit[0], ""), depth + 1) for each, value in pairs if each.arg == name), None)
+    def _passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
+        """Yield (expression, its unit, whether that call runs in every run) for what calls give to a parameter."""
+        module = self._module_at(unit[0])
+        assert module is not None, "its function was read"
+        function = module.flow.functions[unit[1]]
+        names = parameters(function)
+        index = names.index(name) - (names[0] in ("self", "cls"))
+        for caller, node, always in self.callers.get(unit, ()):
+            given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
+            sure = always and caller in self.always and None not in keywords(node)
+            yield given or _default(name, function), caller if given else (unit[0], ""), sure
+
+    def given(self, name: str, unit: Unit) -> list[tuple[ast.expr | None, Unit]]:
+        """Return (expression, its unit) of each value that a parameter gets, by calls or else by default."""
+        passed = [(each, where) for each, where, _ in self._passed(name, unit)]
+        module = self._module_at(unit[0])
+        default = _default(name, module.flow.functions[unit[1]]) if module else None
+        return passed or ([(default, (unit[0], ""))] if default else [])
 
     def _text_of_attribute(self, node: ast.Attribute, unit: Unit, depth: int) -> Text | None:
         if node.attr == "parent":
@@ -209,7 +231,7 @@ class Constants:
             found = self.text(values_of_class[0][1], (unit[0], values_of_class[0][0]), depth + 1)
             return found and found._replace(sure=found.sure and node.attr not in self.stored)
         if node.attr not in self.options:
-            return None
+            return self._setting(node.attr)
         parsed = module.types.get(owner, "").endswith("parse_args") or owner in _NAMESPACES
         found = self.of_option(node.attr, depth + 1)
         return found and found._replace(sure=found.sure and parsed and node.attr not in self.stored)
@@ -225,7 +247,7 @@ class Constants:
 
     def of_option(self, name: str, depth: int = 0) -> Text | None:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
-        known = self.options[name]
+        known = self.by_option = self.options[name]
         self._looks = self._looks if depth else 0
         for flag, value in typed_options(self._arguments):
             if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
@@ -254,7 +276,19 @@ def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
     return Text(text, not anywhere and all(each is None or each.sure for each in parts))
 
 
-def _parameters(function: FunctionNode) -> list[str]:
+def _default(name: str, function: FunctionNode) -> ast.expr | None:
+    """Return a parameter's default."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    pairs = [
+        *zip(reversed(positional), reversed(spec.defaults), strict=False),
+        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
+    ]
+    return next((value for each, value in pairs if each.arg == name), None)
+
+
+def parameters(function: FunctionNode) -> list[str]:
+    """Return the names of a function's parameters."""
     spec = function.args
     return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
 

@@ -116,6 +116,10 @@ class Flow:
         """Yield what calling a function runs."""
         return self._walk(self.functions[function].body)
 
+    def body(self, function: str) -> Sequence[ast.stmt]:
+        """Return the statements of a function, or with "" of the module's top."""
+        return self.functions[function].body if function else self._tree.body
+
     @cached_property
     def globals(self) -> set[str]:
         """Return the names that functions assign at the module's top."""
@@ -125,7 +129,7 @@ class Flow:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
         found: dict[str, list[ast.expr | None]] = {}
         plain: set[int] = set()
-        for node in statements(self.functions[function].body if function else self._tree.body):
+        for node in statements(self.body(function)):
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     if isinstance(target, ast.Name):
@@ -137,15 +141,21 @@ class Flow:
 
     def attributes(self, owner: str, name: str) -> list[tuple[str, ast.expr]]:
         """Return (function, value) of what a class sets under a name, on itself or in its methods on ``self``."""
-        found: list[tuple[str, ast.expr]] = []
-        for node in _compound(self._tree):
-            if isinstance(node, ast.ClassDef) and node.name == owner:
-                for each in node.body:
-                    if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
-                        targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-                        found += [("", each.value) for t in targets if isinstance(t, ast.Name) and t.id == name]
-                    elif isinstance(each, FunctionNode):
-                        found += [(f"{owner}.{each.name}", value) for value in _set_on_self(each, name)]
+        return self._set.get((owner, name), [])
+
+    @cached_property
+    def _set(self) -> dict[tuple[str, str], list[tuple[str, ast.expr]]]:
+        found: dict[tuple[str, str], list[tuple[str, ast.expr]]] = {}
+        for node in (each for each in _compound(self._tree) if isinstance(each, ast.ClassDef)):
+            for each in node.body:
+                if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+                    targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+                    pairs = [("", target.id, each.value) for target in targets if isinstance(target, ast.Name)]
+                else:
+                    method = f"{node.name}.{each.name}" if isinstance(each, FunctionNode) else ""
+                    pairs = [(method, *pair) for pair in _set_on_self(each)] if isinstance(each, FunctionNode) else []
+                for function, name, value in pairs:
+                    found.setdefault((node.name, name), []).append((function, value))
         return found
 
     def joined_texts(self) -> list[str]:
@@ -248,13 +258,11 @@ def _called(block: Sequence[ast.AST]) -> set[str]:
     return {last_name(call.func) for call in calls} - {""}
 
 
-def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:
-    for node in statements(method.body):
-        if not isinstance(node, ast.Assign):
-            continue
+def _set_on_self(method: FunctionNode) -> Iterator[tuple[str, ast.expr]]:
+    for node in (each for each in statements(method.body) if isinstance(each, ast.Assign)):
         for target in node.targets:
-            if isinstance(target, ast.Attribute) and target.attr == name and last_name(target.value) == "self":
-                yield node.value
+            if isinstance(target, ast.Attribute) and last_name(target.value) == "self":
+                yield target.attr, node.value
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:

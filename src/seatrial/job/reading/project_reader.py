@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.job.reading.argparse_words import ParserWords
+from seatrial.job.reading.devices import Devices, Reason
+from seatrial.job.reading.files import Files, Read, Write
 from seatrial.job.reading.flow import RunNode
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.keras_names import keras_signs
@@ -36,7 +38,6 @@ from seatrial.job.reading.signs import (
     started_files,
     used_paths,
 )
-from seatrial.job.reading.writes import Write, Writes
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS = 5_000
@@ -63,6 +64,8 @@ class Readings:
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         data_roots: absolute path of a data set that is read and not downloaded → where.
         writes: files and folders that it makes outside of the working directory.
+        reads: relative paths that it reads in every run.
+        devices: what keeps it from the GPUs, with these arguments.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
@@ -77,6 +80,8 @@ class Readings:
     machine_paths: dict[str, str] = field(default_factory=dict)
     data_roots: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
+    reads: tuple[Read, ...] = ()
+    devices: tuple[Reason, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
@@ -128,7 +133,8 @@ class ProjectReader:
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
         self.roots = ImportRoots(project, start, roots, folder or project)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
-        self.writes, self.parsers = Writes(self.modules.at, arguments), ParserWords(arguments)
+        self.files, self.parsers = Files(self.modules.at, arguments), ParserWords(arguments)
+        self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
         self.reading = ProjectReading()
         self.least_python: tuple[tuple[int, int], str] | None = None
         self.relative: tuple[str, str] | None = None
@@ -136,7 +142,7 @@ class ProjectReader:
         self.found_under: dict[Path, None] = {}
         self.certain: list[Unit] = []
         self.perhaps: list[Unit] = []
-        self.visited: set[Unit] = set()
+        self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
@@ -160,12 +166,17 @@ class ProjectReader:
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
+        writes = self.files.found((self.start, ""))
+        self.files.read_settings(self.roots.folder)
+        imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
         own = [root for root in self.found_under if root in usual and root != self.start.parent]
         return replace(
             self.reading,
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
-            writes=self.writes.found((self.start, "")),
+            writes=writes,
+            reads=self.files.reads(),
+            devices=self.devices.found(self.visited, imported),
             files=self.modules.files(),
             misfits=tuple(self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
             least_python=self.least_python,
@@ -174,7 +185,7 @@ class ProjectReader:
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
-        texts = [self.writes.text(call.args[0], unit) for unit, call in self.imported_by_text]
+        texts = [self.files.text(call.args[0], unit) for unit, call in self.imported_by_text]
         self.imported_by_text.clear()
         for text in filter(None, texts):
             if not re.fullmatch(r"[A-Za-z_][\w.*]*", text.text):
@@ -235,7 +246,7 @@ class ProjectReader:
             both = self.least_python, self.modules.syntax.get(path)
             self.least_python = max(filter(None, both), default=None)
         known = unit in self.visited or len(self.visited) >= _MOST_UNITS
-        self.visited.add(unit)
+        self.visited.setdefault(unit)
         if known or module is None:
             return
         for method in (each for each in module.flow.functions if not name and each.rpartition(".")[2] in LIGHTNING_1):
@@ -253,7 +264,7 @@ class ProjectReader:
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
             if isinstance(node.ctx, ast.Store):
-                self.writes.note_store(node.attr)
+                self.files.note_store(node.attr)
         elif isinstance(node, ast.Assign):
             if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 module.types[node.targets[0].id] = dotted(node.value.func)
@@ -304,7 +315,7 @@ class ProjectReader:
                 own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
                 taken={each.arg for function in functions if function for each in function.args.args},
             )
-            self.writes.note((module.path, unit), node, run, always=seen.always)
+            self.files.note((module.path, unit), node, run, always=seen.always)
             if certain and seen.certain:
                 self.certain += called_by(module, unit, node, self.modules.at)
 
@@ -332,7 +343,7 @@ class ProjectReader:
                 if each is not None:
                     (self.certain if needed else self.perhaps).append((each[0], ""))
                     if always is not None:
-                        self.writes.note_import(always, (each[0], ""))
+                        self.files.note_import(always, (each[0], ""))
                     if roots is absolute:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module

@@ -18,8 +18,8 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
 from seatrial.job.reading.constants import ANY
+from seatrial.job.reading.files import Write
 from seatrial.job.reading.signs import of_a_machine
-from seatrial.job.reading.writes import Write
 from seatrial.job.script import ScriptFacts
 
 #: Folders that images have, too: a path below them is not this machine's.

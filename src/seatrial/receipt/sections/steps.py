@@ -221,8 +221,7 @@ def _diagnosis(run: RunEvidence) -> Diagnosis | None:
 
 def _ended(run: RunEvidence) -> EndFacts | None:
     """Return how the run ended; None while it goes on."""
-    from seatrial.diagnosis.cpu_only import reason_by_torch, reasons
-    from seatrial.diagnosis.happened import EndFacts
+    from seatrial.diagnosis.happened import EndFacts, reason_by_torch, reasons
 
     cause, evidence = run.cause, run.evidence
     facts = read_facts(evidence.hook_lines)
@@ -249,7 +248,7 @@ def _ended(run: RunEvidence) -> EndFacts | None:
 def _cpu_build(run: RunEvidence) -> Diagnosis | None:
     """Return the diagnosis of a contract that was broken because torch is a CPU build."""
     from seatrial.diagnosis import Advice, Diagnosis
-    from seatrial.diagnosis.cpu_only import reason_by_torch
+    from seatrial.diagnosis.happened import reason_by_torch
 
     for moment in run.evidence.all(GpuKernel):
         torch = moment.keys.get("torch")

@@ -1,19 +1,21 @@
-"""Files and folders that a script makes: the calls that do, and their paths as far as constants show them."""
+"""Files and folders that a script makes or reads: the calls that do, and their paths as far as constants show them."""
 
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from seatrial.job.reading.constants import Constants, ParsedCall, Text, is_outside, typed_options
+from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted, keywords, literal
+from seatrial.system.project_files import read_sources
 
-_MOST_WRITES, _LONGEST_PATH = 500, 300
+_MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
 
 #: Last name of a call → index of the path among its arguments (None: the first that is an absolute path) and the
 #: keywords that it may come by.
@@ -32,6 +34,7 @@ _FILES: dict[str, tuple[int | None, tuple[str, ...]]] = {
     ),
     **dict.fromkeys(("copy", "copy2", "copyfile", "move"), (1, ("dst",))),
     "FileHandler": (0, ("filename",)),
+    "ModelCheckpoint": (0, ("filepath",)),
 }
 _FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     **dict.fromkeys(("makedirs", "mkdir"), (0, ("name", "path"))),
@@ -41,6 +44,25 @@ _FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
     "copytree": (1, ("dst",)),
 }
+#: Calls that read a file or list a folder, by their last name or all of it → keywords for the path, else the first.
+_READERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("read_csv", "read_table", "read_excel", "read_parquet"), ("filepath_or_buffer", "io", "path")),
+    **dict.fromkeys(("np.load", "numpy.load", "torch.load", "joblib.load", "np.memmap"), ("file", "f", "filename")),
+    **dict.fromkeys(("loadtxt", "genfromtxt", "imread", "load_from_disk"), ("fname", "filename", "dataset_path")),
+    **dict.fromkeys(("listdir", "scandir", "ImageFolder", "DatasetFolder"), ("path", "root")),
+    **dict.fromkeys(("flow_from_directory", "image_dataset_from_directory"), ("directory",)),
+}
+#: Methods of pathlib.Path that read their receiver.
+_READ_PATHS = {"read_text", "read_bytes", "iterdir"}
+#: Calls that ask for a path, and calls that may make any.
+_ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
+_MAKES_ANY = re.compile(
+    r"\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os|subprocess)\.\w+"
+)
+_STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download")
+#: Endings of configuration files, and a setting in one.
+CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
+_SETTING = re.compile(r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,][^"'#,]*?)["']?\s*,?\s*(?:#.*)?""")
 #: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
 #: Below: methods that open their receiver.
 _OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
@@ -77,8 +99,21 @@ class Write:
         return f"{self.where} writes {self.path}" if self.certain else f"{self.where} may write {self.path}"
 
 
-class Writes:
-    """Calls that a reading comes by, and what they write once all of it is read.
+@dataclass(frozen=True)
+class Read:
+    """A file or folder, by a relative path, that a script reads in every run and neither makes nor asks for.
+
+    Attributes:
+        where: ``train.py:78``. option: by which it is given, ``--data``, or None.
+    """
+
+    path: str
+    where: str
+    option: str | None
+
+
+class Files:
+    """Calls that a reading comes by, and what they write and read once all of it is read.
 
     Args:
         module_at: a file's module.
@@ -87,8 +122,12 @@ class Writes:
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
         self._module_at, self._arguments = module_at, arguments
-        self._constants = Constants(module_at, arguments)
+        self.constants = self._constants = Constants(module_at, arguments)
         self._noted: list[ParsedCall] = []
+        self._reading: list[ParsedCall] = []
+        self._asking: list[ParsedCall] = []
+        self._given: set[str] = set()
+        self._makes_any = False
         self._always: dict[Unit, list[Unit]] = {}
         self._moves = False
 
@@ -103,6 +142,15 @@ class Writes:
             last in _FILES or last in _FOLDERS or last in _OF_PATHS or name in _OPENERS or {*keywords(node)} & _SETTINGS
         ):
             self._noted.append(ParsedCall(unit, node, always))
+        if len(self._reading) < _MOST_WRITES and any(_read_paths(node)):
+            self._reading.append(ParsedCall(unit, node, always))
+        elif last in _ASKS:
+            self._asking.append(ParsedCall(unit, node, always))
+        elif last not in ("add_argument", "Path", "join") and not called:
+            self._given.update(filter(None, map(literal, (*node.args, *keywords(node).values()))))
+        made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
+        if made and (not made[2] or _STARTS.search(ast.dump(node))):
+            self._makes_any = True
         for each in called:
             self._constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always))
             if always and self._runs_when_called(each):
@@ -119,6 +167,42 @@ class Writes:
     def text(self, node: ast.expr, unit: Unit) -> Text | None:
         """Return the text of an expression in a part of the project, as far as constants and options show it."""
         return self._constants.text(node, unit)
+
+    def read_settings(self, folder: Path) -> None:
+        """Note the settings of the configuration files that the script opens in the working directory."""
+        opened = [self._constants.text(path, each.unit) for each in self._reading for path in _read_paths(each.node)]
+        names = dict.fromkeys([*self._arguments, *(each.text for each in opened if each is not None)])
+        found: dict[str, set[tuple[str, str]]] = {}
+        for name in (each for each in names if each.endswith(CONFIGURATION)):
+            lines = "".join(read_sources([folder / name], folder, _MOST_SETTINGS)).splitlines()
+            for number, line in enumerate(lines, 1):
+                if setting := _SETTING.fullmatch(line):
+                    found.setdefault(setting[1], set()).add((setting[2], f"{name}:{number}"))
+        self._constants.settings = {key: each.pop() for key, each in found.items() if len(each) == 1}
+
+    def reads(self) -> tuple[Read, ...]:
+        """Return what is read; nothing where something unseen may make it. Call ``found`` before."""
+        if self._moves or self._makes_any:
+            return ()
+        made = [self._constants.text(path, each.unit) for each in self._noted for path, _, _ in _targets(each.node)]
+        made += [self._constants.text(argument, each.unit) for each in self._asking for argument in _asked(each.node)]
+        known = {posixpath.normpath(each.text.partition(ANY)[0] or ANY) for each in made if each is not None}
+        reads: dict[str, Read] = {}
+        for unit, node, runs in self._reading:
+            module = self._module_at(unit[0])
+            if module is None or not runs or unit not in self._constants.always:
+                continue
+            for path in _read_paths(node):
+                found, option = self._constants.text(path, unit), self._constants.by_option
+                if found is None or not (found.sure or self._constants.by_setting):
+                    continue
+                text = posixpath.normpath(found.text)
+                parents = {text, *map(str, PurePosixPath(text).parents)} - {"."}
+                unclear = not found.text or found.text in self._given or re.search(r"^[/~]|[*:\\\n]", found.text)
+                if not unclear and known.isdisjoint(parents):
+                    flag = max(option.flags, key=len) if option else None
+                    reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
+        return tuple(reads.values())
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""
@@ -200,6 +284,23 @@ def _targets(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
         yield from ((each, folder, True) for each in positional if not isinstance(each, ast.Starred))
         yield from ((given[each], folder, True) for each in names if each in given)
     yield from ((value, True, False) for key, value in given.items() if key in _SETTINGS)
+
+
+def _read_paths(node: ast.Call) -> Iterator[ast.expr]:
+    """Yield the path that a call reads, if it reads one."""
+    name, last = _called(node)
+    given = keywords(node)
+    if name in _OPENERS:
+        mode = node.args[1] if len(node.args) > 1 else given.get("mode")
+        yield from node.args[: not _opens_to_write(mode)]
+    elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS:
+        yield node.func.value
+    elif known := _READERS.get(name) or _READERS.get(last):
+        yield from (*node.args[:1], *(given[each] for each in known if each in given))
+
+
+def _asked(node: ast.Call) -> list[ast.expr]:
+    return node.args[:1] or ([node.func.value] if isinstance(node.func, ast.Attribute) else [])
 
 
 def _called(node: ast.Call) -> tuple[str, str]:

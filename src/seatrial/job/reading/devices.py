@@ -1,0 +1,375 @@
+"""The device that a script chooses on a machine with GPUs, and the lines, options and settings that decide it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, takewhile
+
+from seatrial.job.reading.constants import ANY
+from seatrial.job.reading.flow import statements
+from seatrial.job.reading.parsed_modules import Module, Unit
+from seatrial.job.reading.signs import dotted, keywords, last_name, literal
+from seatrial.job.reading.values import Evaluation, member
+
+_MOST_SINKS, _LONGEST = 300, 60
+_MOVES = re.compile(rb"\bcuda|\.to\(|to_device|default_device")
+#: Modules without these words choose no device.
+_TELLING = re.compile(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax", re.I)
+_LONGEST = 60
+
+#: Arguments of well-known trainers that choose the device → how they do. Sources: lightning.ai,
+#: huggingface.co/docs/transformers and /docs/accelerate, docs.ultralytics.com.
+_OF_TRAINERS = {
+    "accelerator": "trainer",
+    "device": "device=",
+    "device_map": "device=",
+    **dict.fromkeys(("use_cpu", "no_cuda", "cpu"), "off"),
+}
+#: Variables that choose the GPUs which a framework finds.
+_VISIBLE, _PLATFORMS = "CUDA_VISIBLE_DEVICES", {"JAX_PLATFORMS", "JAX_PLATFORM_NAME", "ACCELERATE_USE_CPU"}
+#: Package of trees → (its classes and functions, the argument without which they compute on the CPU). Sources:
+#: xgboost.readthedocs.io, "GPU support"; lightgbm.readthedocs.io, "device_type"; catboost.ai, "task_type".
+_BOOSTERS = {
+    "xgboost": ("XGB|train$|cv$", 'device="cuda"'),
+    "lightgbm": ("LGBM|train$|cv$", 'device="gpu"'),
+    "catboost": ("CatBoost", 'task_type="GPU"'),
+}
+_ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
+#: Packages that move models and batches to the GPU by themselves, and others that can use one.
+_MOVERS = {
+    *("transformers", "accelerate", "lightning", "pytorch_lightning", "fastai", "ignite", "composer", "keras"),
+    *("tensorflow", "jax", "ultralytics", "deepspeed", "trl", "sentence_transformers"),
+}
+_LIBRARIES = {
+    *(*_MOVERS, *_BOOSTERS, "torch", "cupy", "numba", "cudf", "cuml", "mxnet", "paddle", "pycuda", "warp", "flax"),
+    *("timm", "torchvision", "diffusers"),
+}
+#: Libraries that use a GPU by themselves → a line that prints the devices they found.
+_ASK = {
+    "jax": "import jax; print(jax.devices())",
+    "tensorflow": 'import tensorflow as tf; print(tf.config.list_physical_devices("GPU"))',
+    "keras": "import keras; print(keras.distribution.list_devices())",
+}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A sentence with its place, and what to change.
+
+    Attributes:
+        weight: the lower, the more it explains.
+        device: ``cpu``, ``cuda:3``, or after ``visible:`` the GPUs that the script shows to a framework; "" of a
+            hint, of use once a run has stayed on the CPU.
+        certain: it is so in every run with these arguments.
+    """
+
+    weight: int
+    words: str
+    change: str
+    device: str = "cpu"
+    certain: bool = False
+
+
+@dataclass(frozen=True)
+class _Sink:
+    """An expression that chooses a device, its devices, and the options, settings and line that they come from."""
+
+    place: str
+    node: ast.expr
+    unit: Unit
+    devices: frozenset[str] | None
+    options: tuple[str, ...]
+    settings: tuple[str, ...]
+    origin: tuple[str, str]
+    kind: str = "move"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Sentence about a run with GPUs, what to change, and whether none of them is used for certain."""
+
+    words: str
+    change: str
+    refused: bool
+
+
+def verdicts(reasons: Iterable[Reason], gpus: int) -> Iterator[Verdict]:
+    """Yield what a script's choice of a device means for a run with ``gpus`` GPUs, numbered from 0."""
+    for reason in reasons:
+        kind, _, value = reason.device.partition(":")
+        numbers = value.replace(" ", "").split(",")
+        there = list(takewhile(lambda each: each.isdecimal() and int(each) < gpus, numbers))
+        have = f"the run has {gpus} GPU{'s' * (gpus > 1)}, numbered from 0"
+        if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
+            yield Verdict(f"{reason.words}: {have}, and the script sees none", reason.change, reason.certain)
+        elif kind == "visible" and len(set(there)) < gpus and there == numbers:
+            words = f"{reason.words}: {have}, and the script sees {len(set(there))}"
+            yield Verdict(words, reason.change, False)
+        elif kind == "cuda" and not there:
+            yield Verdict(f"{reason.words}: {have}", reason.change or f"--gpus {int(value) + 1}", False)
+        elif kind == "cpu":
+            yield Verdict(f"the script computes on the CPU: {reason.words}", reason.change, reason.certain)
+
+
+class Devices(Evaluation):
+    """Collects what chooses devices, evaluated as on a machine with GPUs."""
+
+    def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
+        """Return what keeps the script from its GPUs, strongest first.
+
+        Args:
+            units: the parts of the project that run, in that order.
+            imported: packages that are imported.
+        """
+        modules = {path: module for path, _ in units if (module := self.module_at(path)) is not None}
+        self.units = [unit for unit in units if unit[0] in modules and _TELLING.search(modules[unit[0]].source)]
+        handlers: list[tuple[Unit, ast.ExceptHandler]] = []
+        for unit in self.units:
+            for node in statements(self.body(unit)):
+                if isinstance(node, ast.ExceptHandler):
+                    handlers.append((unit, node))
+                elif isinstance(getattr(node, "ctx", None), ast.Store) and (key := member(node)):
+                    self.setters.setdefault(key, []).append(unit)
+        self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
+        sinks = list(self._sinks())
+        found = [*self._hidden(sinks), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
+        found += [
+            *self._fallbacks(handlers),
+            *self._boosters(units, imported),
+            *_nowhere(self.start.name, [*modules.values()], imported),
+        ]
+        return tuple({each.words: each for each in sorted(found, key=lambda each: each.weight)}.values())
+
+    def _hidden(self, sinks: list[_Sink]) -> Iterator[Reason]:
+        visible = [sink for sink in sinks if sink.kind.startswith("visible")]
+        for sink in visible:
+            [shown, *others] = sorted(sink.devices or {ANY})
+            name, _, value = shown.partition("=")
+            certain = not others and len(visible) == 1
+            if name == _VISIBLE and ANY not in value:
+                change = self._change(sink, "0") or f"leave it out: seatrial sets {_VISIBLE} for the run's GPUs"
+                yield Reason(0, f'{sink.place} sets {_VISIBLE} to "{value}"', change, f"visible:{value}", certain)
+            elif value in ("cpu", "true", "1"):
+                yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"take {sink.place} out", "visible:", certain)
+
+    def _on_cpu(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
+        moves = [sink for sink in sinks if not sink.kind.startswith("visible")]
+        if _reaches_gpu(moves):
+            return
+        known = all(sink.devices is not None for sink in moves)
+        for name in self.constants.options:
+            if re.search("cuda|gpu|accel|device|cpu", name):
+                change = self._try_option(name, lambda: _reaches_gpu(self._sinks()))
+                if change is not None or ((kept := self.of_option(name)) and kept <= {"cpu", -1, False}):
+                    hint = "cpu" if change else ""
+                    certain = bool(change) and known and not imported & _MOVERS
+                    yield Reason(1 if change else 4, self._as_it_is(name), change or "", hint, certain)
+        chosen = [sink for sink in moves if sink.devices == frozenset(["cpu"]) and sink.kind != "back"]
+        for sink in sorted(chosen, key=lambda each: not each.settings)[:1]:
+            decides = sink.kind in ("trainer", "off") or bool(sink.settings)
+            words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
+            change = f"write {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
+            hint = "cpu" if decides or (known and not imported & _MOVERS) else ""
+            yield Reason(2, words, change, hint, known and (decides or not imported & _MOVERS))
+
+    def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
+        for sink in sinks:
+            [device, *others] = sink.devices or {""}
+            if not others and re.fullmatch(r"cuda:[1-9]\d*", device):
+                yield Reason(3, f"{sink.place} takes {device}", self._change(sink, "cuda:0", "0") or "", device)
+
+    def _boosters(self, units: Iterable[Unit], imported: set[str]) -> Iterator[Reason]:
+        if imported & _LIBRARIES - set(_BOOSTERS) or not imported & set(_BOOSTERS) or any(map(_ON_GPU, self.arguments)):
+            return
+        found: list[Reason] = []
+        for unit in units:
+            module = self.module_at(unit[0])
+            for node in statements(self.body(unit)):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and _ON_GPU(node.value):
+                    return
+                if isinstance(node, ast.Call) and module is not None and (name := dotted(node.func)):
+                    first, dot, rest = name.partition(".")
+                    package, _, last = (module.names.get(first, first) + dot + rest).rpartition(".")
+                    classes, argument = _BOOSTERS.get(package, ("$", ""))
+                    if re.match(classes, last):
+                        words = f"{module.shown}:{node.lineno} takes the CPU: {name}(…) without {argument}"
+                        found.append(
+                            Reason(2, words, f"add {argument}", certain=None not in keywords(node) and last != "train")
+                        )
+        yield from found[:1]
+
+    def _fallbacks(self, handlers: list[tuple[Unit, ast.ExceptHandler]]) -> Iterator[Reason]:
+        """Yield errors that are caught and after which the CPU is used."""
+        for unit, handler in handlers:
+            module = self.module_at(unit[0])
+            for node in (each for each in ast.walk(handler) if isinstance(each, ast.Assign | ast.Return)):
+                devices = self._devices(node.value, unit, "") if node.value is not None else None
+                if module is not None and devices == frozenset(["cpu"]):
+                    words = f"{module.shown}:{node.lineno} goes on with the CPU after an error that an except hides"
+                    yield Reason(0, words, f"let the error of {module.shown}:{handler.lineno} out: raise", "")
+
+    def _as_it_is(self, name: str) -> str:
+        """Return ``--device is "cpu" unless it is given (train.py:3)``."""
+        option = self.constants.options[name]
+        flag, module = max(option.flags, key=len), self.module_at(option.unit[0])
+        [value, *_] = self.of_option(name) or [None]
+        shown = "off" if value is False else "on" if value is True else f'"{value}"'
+        place = f"{module.shown if module else ''}:{option.node.lineno}"
+        return f"{flag} is {shown}" + (" as given" if self.typed(option) else f" unless it is given ({place})")
+
+    def _change(self, sink: _Sink, *values: str) -> str | None:
+        """Return the option by which it is the first GPU."""
+
+        def is_first() -> bool:
+            found = self._devices(sink.node, sink.unit, sink.kind) or frozenset()
+            return not found.isdisjoint(("cuda", "cuda:0", f"{_VISIBLE}=0"))
+
+        tried = (self._try_option(name, is_first, *values) for name in sink.options)
+        return next(filter(None, tried), None)
+
+    def _try_option(self, name: str, is_chosen: Callable[[], bool], *values: str) -> str | None:
+        """Return the words that give an option a value with which ``is_chosen``; None if no value does."""
+        option, given = self.constants.options[name], self.arguments
+        flag, rest = max(option.flags, key=len), given
+        if not flag.startswith("-"):
+            return None
+        takes_none = "action" in keywords(option.node) or "is_flag" in keywords(option.node)
+        tried: list[list[str]] = (
+            [[flag]] if takes_none else [[flag, value] for value in values or ("cuda", "0", "gpu", "true")]
+        )
+        if self.typed(option):
+            rest = [word for word in given if word.partition("=")[0] not in option.flags]
+            tried = [[]] if takes_none else tried
+        try:
+            for words in tried:
+                self.arguments = [*words, *rest]
+                self.begin()
+                if self.of_option(name) is not None and is_chosen():
+                    return f"seatrial run … -- {' '.join(words)}" if words else f"leave {flag} out"
+        finally:
+            self.arguments = given
+            self.begin()
+        return None
+
+    def _sinks(self) -> Iterator[_Sink]:
+        """Yield what chooses a device, at most a few hundred."""
+        yield from islice((sink for unit in self.units for sink in self._of_unit(unit)), _MOST_SINKS)
+
+    def _of_unit(self, unit: Unit) -> Iterator[_Sink]:
+        module = self.module_at(unit[0])
+        for statement in self.scope(unit).statements if module is not None else ():
+            for node in self.expressions(statement, unit):
+                for expression, kind in (*_variables(node), *(_choices(node) if isinstance(node, ast.Call) else ())):
+                    if kind == "device=" and id(node) in self.runs:  # a function of the project
+                        continue
+                    self.options, self.settings, self.origin = {}, {}, None
+                    devices = self._devices(expression, unit, kind)
+                    derived = kind == "device=" or member(expression) in ("device", "dtype")
+                    if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
+                        continue
+                    is_back = kind == "move" and isinstance(expression, ast.Constant) and devices == frozenset(["cpu"])
+                    yield _Sink(
+                        f"{module.shown}:{getattr(node, 'lineno', 1)}",  # type: ignore[union-attr]
+                        *(expression, unit, devices, tuple(self.options), tuple(self.settings), self._line(node, unit)),
+                        "back" if is_back else kind,
+                    )
+
+    def _line(self, node: ast.AST, unit: Unit) -> tuple[str, str]:
+        """Return the place and the text of the line that decides a device."""
+        path, number = self.origin or (unit[0], getattr(node, "lineno", 1))
+        module = self.module_at(path)
+        lines = module.source.decode("utf-8", "replace").splitlines() if module else []
+        return f"{module.shown if module else path.name}:{number}", "".join(lines[number - 1 : number]).strip()[
+            :_LONGEST
+        ]
+
+    def _devices(self, node: ast.expr, unit: Unit, kind: str) -> frozenset[str] | None:
+        values = self.values(node, unit)
+        if values is None:
+            return None
+        if kind.startswith("visible"):
+            return frozenset(f"{kind.partition(':')[2]}={each}" for each in values)
+        if kind == "off":
+            return frozenset("cpu" if each else "cuda" for each in values)
+        devices = {device for each in values if (device := _device(each)) is not None}
+        return frozenset(devices) if len(devices) == len(values) else None
+
+
+def _reaches_gpu(sinks: Iterable[_Sink]) -> bool:
+    return any(each != "cpu" for sink in sinks if not sink.kind.startswith("visible") for each in sink.devices or ())
+
+
+def _nowhere(script: str, modules: list[Module], imported: set[str]) -> Iterator[Reason]:
+    """Yield what a script needs to use a GPU and lacks, and a caught error after which it does without."""
+    source = b"".join(module.source for module in modules)
+    if not imported & _LIBRARIES:
+        named = ", ".join(sorted(imported)[:4]) or "only standard ones"
+        words = f"{script} imports no library that uses a GPU ({named})"
+        yield Reason(1, words, "a library that can use one (torch, JAX, CuPy), or no GPU: seatrial run --gpus none", "")
+    elif (
+        "torch" in imported
+        and not imported & _MOVERS
+        and not re.search(rb"\bcuda|\.to\(|to_device|default_device", source)
+    ):
+        words = f'nothing in {script} moves model or data to the GPU: no .to(…), .cuda() or "cuda" in it'
+        change = 'model.to("cuda") before the optimizer is made, and each batch.to("cuda")'
+        yield Reason(4, words, change, "cpu" if b".backward(" in source else "")
+    elif "torch" not in imported and (library := next((each for each in _ASK if each in imported), None)):
+        words = f"{script} computes with {library}, which takes a GPU by itself where it finds one: it found none"
+        yield Reason(
+            5, words, f"{_ASK[library]}, as the first line, prints the devices found and why a GPU is missing", ""
+        )
+
+
+def _device(value: object) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"cuda:{value}" if value >= 0 else "cpu"
+    text = str(value).lower().strip("/ ")
+    if isinstance(value, bool | None) or not re.fullmatch(r"(cpu|cuda|gpu)(:.*)?|auto|\d+", text):
+        return None
+    index = re.search(r"\d+$", text)
+    return "cpu" if text.startswith("cpu") else f"cuda:{index[0]}" if index else "cuda"
+
+
+def _variables(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """Yield what a node sets a variable to by which a framework finds GPUs, and ``visible:NAME``."""
+    pairs: list[tuple[ast.expr | None, ast.expr]] = []
+    if isinstance(node, ast.Assign):
+        targets = (each for each in node.targets if isinstance(each, ast.Subscript))
+        pairs = [(each.slice, node.value) for each in targets if last_name(each.value) == "environ"]
+    elif isinstance(node, ast.Call):
+        last = last_name(node.func)
+        if last in ("setdefault", "putenv", "update") and len(node.args) == 2:
+            pairs = [(node.args[0], node.args[1])]
+        elif last == "update" and "environ" in dotted(node.func):
+            tables = [each for each in node.args if isinstance(each, ast.Dict)]
+            pairs = [pair for each in tables for pair in zip(each.keys, each.values, strict=True)]
+            pairs += [(ast.Constant(each.arg), each.value) for each in node.keywords]
+        elif last == "set_visible_devices" and node.args and ast.unparse(node.args[0]) == "[]":
+            yield ast.Constant(""), f"visible:{_VISIBLE}"
+    for name, value in pairs:
+        known = (literal(name) or "").upper()
+        if known == _VISIBLE or known in _PLATFORMS:
+            yield value, f"visible:{known}"
+
+
+def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
+    """Yield (expression of a device, kind) for a call that takes one."""
+    called, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
+    given = keywords(node)
+    first = node.args[0] if node.args else given.get("device")
+    if isinstance(node.func, ast.Attribute) and last == "cuda" and called != "torch.cuda":
+        yield first or ast.Constant("cuda"), "move"
+    elif isinstance(node.func, ast.Attribute) and last == "to" and first is not None:
+        yield first, "move"
+    elif (
+        called in ("torch.device", "torch.set_default_device", "set_default_device", "torch.cuda.set_device") and first
+    ):
+        yield first, "device"
+    elif last[:1].isupper() or last in ("pipeline", "train", "fit"):
+        yield from ((given[name], kind) for name, kind in _OF_TRAINERS.items() if name in given)
+    elif "device" in given:
+        yield given["device"], "device="

@@ -1,0 +1,333 @@
+"""Values of expressions as a run would have them: with its arguments, its configuration files, and GPUs available."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from seatrial.job.reading.constants import ANY, Constants, ParserOption, parameters, typed_options
+from seatrial.job.reading.flow import FunctionNode
+from seatrial.job.reading.parsed_modules import Module, Unit
+from seatrial.job.reading.signs import dotted, keywords, last_name, literal
+
+#: Values that an expression may have; None where that is not known.
+Values: TypeAlias = frozenset[Any] | None
+
+_MOST_LOOKS, _DEEPEST, _NEVER = 3_000, 25, 10**9
+
+#: Functions whose values follow from that of their argument; a device is written as it is named.
+_CONVERSIONS: dict[str, Callable[[Any], object]] = {"device": lambda each: each, "str": str, "int": int, "bool": bool}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+}
+#: Words of a configuration file or a command line that are no text.
+_WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
+
+
+@dataclass
+class Scope:
+    """The statements of a unit that run, and what they assign to names: (line, value, whether in every run)."""
+
+    statements: list[ast.stmt] = field(default_factory=list)
+    names: dict[str, list[tuple[int, ast.expr | None, bool]]] = field(default_factory=dict)
+
+
+class Evaluation:
+    """Evaluates expressions, and which statements of a unit run.
+
+    Args:
+        module_at: a file's module. start: the script. arguments: that it is started with.
+
+    Attributes:
+        setters: name → the units that set it on an object: ``args.device = …``, ``config["device"] = …``.
+        runs: id of a call → the function of the project that it runs.
+        options, settings, origin: what the last values came from, and the line of the constant that decides.
+    """
+
+    def __init__(
+        self, module_at: Callable[[Path], Module | None], constants: Constants, start: Path, arguments: Sequence[str]
+    ) -> None:
+        self.module_at, self.constants, self.start, self.arguments = module_at, constants, start, list(arguments)
+        self.setters: dict[str, list[Unit]] = {}
+        self.runs: dict[int, Unit] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was evaluated: with other arguments it may be something else."""
+        self._scopes: dict[Unit, Scope] = {}
+        self._stored: dict[str, list[tuple[Unit, int, ast.expr, bool]]] = {}
+        self._looks = self._depth = 0
+        self.options: dict[str, None] = {}
+        self.settings: dict[str, None] = {}
+        self.origin: tuple[Path, int] | None = None
+
+    def expressions(self, statement: ast.stmt, unit: Unit) -> Iterator[ast.AST]:
+        """Yield a statement and the expressions in it that are evaluated; of statements inside it none."""
+        pending: list[ast.AST] = [statement]
+        while pending:
+            node = pending.pop()
+            yield node
+            if isinstance(node, ast.IfExp):
+                pending += _taken(_truth(self.values(node.test, unit)), node.body, node.orelse)
+            elif not isinstance(node, FunctionNode | ast.ClassDef):
+                inner = ast.iter_child_nodes(node)
+                pending += [each for each in inner if not isinstance(each, ast.stmt | ast.ExceptHandler)]
+
+    def body(self, unit: Unit) -> Sequence[ast.stmt]:
+        """Return all statements of a unit."""
+        module = self.module_at(unit[0])
+        return module.flow.body(unit[1]) if module is not None else ()
+
+    def scope(self, unit: Unit) -> Scope:
+        """Return the statements of a unit that run; while it is read, those up to there."""
+        if unit not in self._scopes:
+            scope = self._scopes[unit] = Scope()
+            self._walk(self.body(unit), unit, scope, sure=True)
+        return self._scopes[unit]
+
+    def _walk(self, block: Sequence[ast.stmt], unit: Unit, scope: Scope, *, sure: bool) -> bool:
+        """Note the statements that run; return whether the block ends by leaving its function."""
+        for node in block:
+            if isinstance(node, ast.If):
+                truth = _truth(self.values(node.test, unit))
+                branches = _taken(truth, node.body, node.orelse)
+                ends = [self._walk(each, unit, scope, sure=sure and truth is not None) for each in branches]
+                if all(ends):
+                    return True
+                continue
+            scope.statements.append(node)
+            self._note(node, unit, scope, sure)
+            if isinstance(node, ast.Return | ast.Raise):
+                return True
+            if not isinstance(node, FunctionNode | ast.ClassDef):
+                for inner in (getattr(node, "body", []), getattr(node, "orelse", []), getattr(node, "finalbody", [])):
+                    self._walk(inner, unit, scope, sure=sure)
+                for handler in getattr(node, "handlers", []):
+                    self._walk(handler.body, unit, scope, sure=False)
+        return False
+
+    def _note(self, node: ast.stmt, unit: Unit, scope: Scope, sure: bool) -> None:
+        pairs: list[tuple[ast.expr, ast.expr | None]] = []
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                several = target.elts if isinstance(target, ast.Tuple) else [target]
+                given = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+                pairs += zip(several, given if len(given) == len(several) else [None] * len(several), strict=True)
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            pairs = [(node.target, node.value if isinstance(node, ast.AnnAssign) else None)]
+        elif isinstance(node, ast.For):
+            pairs = [(each, None) for each in ast.walk(node.target) if isinstance(each, ast.Name)]
+        for target, value in pairs:
+            if isinstance(target, ast.Name):
+                scope.names.setdefault(target.id, []).append((node.lineno, value, sure))
+            elif value is not None and (key := member(target)):
+                self._stored.setdefault(key, []).append((unit, node.lineno, value, sure))
+
+    def values(self, node: ast.expr | None, unit: Unit) -> Values:
+        """Return the values that an expression in ``unit`` may have, where GPUs are available."""
+        if not self._depth:
+            self._looks = 0
+        if node is None or self._depth > _DEEPEST or self._looks > _MOST_LOOKS:
+            return None
+        self._depth += 1
+        self._looks += 1
+        try:
+            return self._evaluated(node, unit)
+        except (TypeError, ValueError):
+            return None
+        finally:
+            self._depth -= 1
+
+    def _evaluated(self, node: ast.expr, unit: Unit) -> Values:
+        match node:
+            case ast.Constant(value=value):
+                if value is False or (self.origin is None and isinstance(value, str)):
+                    self.origin = unit[0], getattr(node, "lineno", 1)
+                return frozenset([value])
+            case ast.UnaryOp(op=ast.Not() | ast.USub() as sign, operand=inner):
+                values = self.values(inner, unit)
+                return values and frozenset(not each if isinstance(sign, ast.Not) else -each for each in values)
+            case ast.BoolOp(op=kind, values=parts):
+                each = [self.values(part, unit) for part in parts]
+                truths, ends = [_truth(values) for values in each], isinstance(kind, ast.Or)
+                if ends in truths:
+                    first = truths.index(ends)
+                    return frozenset([ends]) if None in truths[:first] else each[first]
+                return None if None in truths else each[-1]
+            case ast.Compare(left=left, ops=[kind], comparators=[right]) if type(kind) in _COMPARISONS:
+                one, other = self.values(left, unit), self.values(right, unit)
+                compare = _COMPARISONS[type(kind)]
+                return None if one is None or other is None else frozenset(compare(a, b) for a in one for b in other)
+            case ast.IfExp():
+                taken = _taken(_truth(self.values(node.test, unit)), node.body, node.orelse)
+                return _union([self.values(each, unit) for each in taken])
+            case ast.JoinedStr():
+                inside = [each.value if isinstance(each, ast.FormattedValue) else each for each in node.values]
+                return _text([self.values(each, unit) for each in inside])
+            case ast.BinOp(op=ast.Add()):
+                return _text([self.values(node.left, unit), self.values(node.right, unit)])
+            case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str(text))):
+                return _text([frozenset([text.partition("%")[0]]), self.values(node.right, unit)])
+            case ast.Call():
+                return self._of_call(node, unit)
+            case ast.Name(id=name):
+                return self._of_name(name, unit, node.lineno)
+            case ast.Attribute() | ast.Subscript():
+                return self._of_member(node, unit)
+        return None
+
+    def _of_call(self, node: ast.Call, unit: Unit) -> Values:
+        name, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
+        if last in ("is_available", "is_gpu_available", "is_built_with_cuda"):
+            return frozenset([re.search("mps|xpu|npu|hpu", name) is None])
+        first = self.values(node.args[0], unit) if node.args else None
+        if last in _CONVERSIONS and node.args:
+            if last == "device" and len(node.args) == 2:
+                return _text([first, frozenset([":"]), self.values(node.args[1], unit)])
+            return None if first is None else frozenset(_CONVERSIONS[last](each) for each in first)
+        if isinstance(node.func, ast.Attribute) and last == "format":
+            text = self.values(node.func.value, unit)
+            return None if text is None else _text([frozenset([str(next(iter(text))).partition("{")[0]]), first])
+        place = {"get": 0, "getattr": 1}.get(last, len(node.args))
+        if place < len(node.args) and "environ" not in name and (key := literal(node.args[place])) is not None:
+            known = self._named(key, unit, node.lineno)
+            return known or (self.values(node.args[-1], unit) if len(node.args) > place + 1 else None)
+        callee = self.runs.get(id(node))
+        if callee is None or not callee[1] or callee[1].endswith("__init__"):
+            return None
+        given = [each.value for each in self.scope(callee).statements if isinstance(each, ast.Return)]
+        return _union([self.values(each, callee) for each in given]) if given else None
+
+    def _of_name(self, name: str, unit: Unit, line: int = _NEVER) -> Values:
+        module = self.module_at(unit[0])
+        if module is None:
+            return None
+        if name == "__name__":
+            return frozenset(["__main__" if unit[0] == self.start else module.shown])
+        for scope, before in ((unit, line), ((unit[0], ""), _NEVER if unit[1] else line)):
+            entries = [each[1:] for each in self.scope(scope).names.get(name, ()) if each[0] < before]
+            if entries:
+                return _union([self.values(value, scope) for value in _last(entries)])
+            if scope[1] and name in parameters(module.flow.functions[scope[1]]):
+                found = [self.values(each, where) for each, where in self.constants.given(name, scope)]
+                return _union(found) if found else self.of_option(name) if name in self.constants.options else None
+        path, inner = module.bound.get(name, (unit[0], None))
+        return self._of_name(inner, (path, "")) if inner and self._depth < _DEEPEST else None
+
+    def _of_member(self, node: ast.Attribute | ast.Subscript, unit: Unit) -> Values:
+        """Return the values of ``args.cuda``, ``self.device``, ``config["device"]``, ``settings.DEVICE``."""
+        key, module = member(node), self.module_at(unit[0])
+        if key is None or module is None:
+            return None
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        path, inner = module.bound.get(owner, (unit[0], owner))
+        if isinstance(node, ast.Attribute):
+            if inner is None:
+                return self._of_name(key, (path, ""))
+            kind = unit[1].partition(".")[0] if owner == "self" else module.types.get(owner, owner)
+            set_there = module.flow.attributes(kind, key) if kind else []
+            if set_there or owner == "self":
+                return _union([self.values(value, (unit[0], where)) for where, value in set_there] or [None])
+        elif key not in self.setters:
+            there = (path, "") if owner in module.bound else unit
+            scopes = (self.scope(there), self.scope((path, "")))
+            tables = [value for scope in scopes for _, value, _ in scope.names.get(inner or "", ())]
+            if tables and isinstance(tables[0], ast.Dict):
+                pairs = zip(tables[0].keys, tables[0].values, strict=True)
+                return next((self.values(value, there) for name, value in pairs if literal(name) == key), None)
+        return self._named(key, unit, node.lineno)
+
+    def _named(self, key: str, unit: Unit, line: int) -> Values:
+        """Return what is known under a name, whatever object has it: as it is set, an option, a setting of a file."""
+        for setter in self.setters.get(key, ()):
+            self.scope(setter)
+        stored = [each for each in self._stored.get(key, ()) if each[0] != unit or each[1] < line]
+        if stored:
+            known = _last([((where, value), sure) for where, _, value, sure in stored])
+            return _union([self.values(value, where) for where, value in known])
+        if key in self.constants.options:
+            return self.of_option(key)
+        if key in self.constants.settings:
+            value, place = self.constants.settings[key]
+            self.settings.setdefault(f"{place} sets {key}: {value}")
+            return frozenset([_read(value)])
+        return None
+
+    def of_option(self, name: str) -> Values:
+        """Return the values of an option, as it is typed or by default."""
+        option = self.constants.options[name]
+        self.options.setdefault(name)
+        given = keywords(option.node)
+        action, typed = literal(given.get("action", ast.Constant("store"))), self.typed(option)
+        default = self.values(given["default"], option.unit) if "default" in given else frozenset([None])
+        if option.again or action not in ("store", "store_true", "store_false"):
+            return None
+        if action != "store":
+            off = action == "store_false"
+            return frozenset([not off]) if typed else default if "default" in given else frozenset([off])
+        if "is_flag" in given and typed:
+            return frozenset([True])
+        kind = last_name(given.get("type", ast.Name("")))
+        for flag, value in typed_options(self.arguments):
+            if flag in option.flags:
+                given_value = value if kind == "str" else _read(value)
+                return None if kind == "int" and isinstance(given_value, str) else frozenset([given_value])
+        return default and frozenset(str(each) if kind == "str" and each is not None else each for each in default)
+
+    def typed(self, option: ParserOption) -> bool:
+        """Return whether the arguments have the option."""
+        return any(word.partition("=")[0] in option.flags for word in self.arguments if word.startswith("-"))
+
+
+def member(node: ast.AST) -> str | None:
+    """Return ``device`` of ``args.device`` and ``config["device"]``; None for anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return literal(node.slice) if isinstance(node, ast.Subscript) else None
+
+
+def _truth(values: Values) -> bool | None:
+    found = {bool(each) for each in values or ()}
+    return found.pop() if len(found) == 1 else None
+
+
+def _taken(truth: bool | None, body: Any, orelse: Any) -> list[Any]:
+    """Return the branches that may run."""
+    return [each for each, runs in ((body, True), (orelse, False)) if truth in (None, runs)]
+
+
+def _union(found: Sequence[Values]) -> Values:
+    known = [each for each in found if each is not None]
+    return frozenset().union(*known) if len(known) == len(found) else None
+
+
+def _last(entries: Sequence[tuple[Any, bool]]) -> list[Any]:
+    """Return what may hold after assignments, each with whether it runs in every run."""
+    kept: list[Any] = []
+    for value, sure in entries:
+        kept = [value] if sure else [*kept, value]
+    return kept
+
+
+def _text(parts: Sequence[Values]) -> Values:
+    """Join texts; ``*`` stands for what is not known, unless nothing is."""
+    if not any(parts):
+        return None
+    return frozenset(["".join(str(next(iter(each))) if each and len(each) == 1 else ANY for each in parts)])
+
+
+def _read(value: str) -> object:
+    """Return a number, a truth value or None as it is, any other text as text."""
+    return _WORDS.get(value.lower(), int(value) if re.fullmatch(r"-?\d{1,9}", value) else value)

@@ -1,0 +1,74 @@
+"""The device that a script chooses with its arguments, and the inputs that it reads and does not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.job.host_paths import missing_inputs
+from seatrial.job.model import Job, Target
+from seatrial.job.reading.devices import verdicts
+from seatrial.job.script import script_facts
+from tables import cases
+
+HEAD = "import argparse, os, yaml\nimport torch\np = argparse.ArgumentParser()\n"
+
+
+def target_of(folder: Path, source: str, *args: str) -> Target:
+    (folder / "train.py").write_text(HEAD + source)
+    return Target(kind="script", value="train.py", args=args)
+
+
+def found(folder: Path, source: str, *args: str, gpus: int = 1) -> list[str]:
+    facts = script_facts(target_of(folder, source, *args), folder)
+    return [f"{'!' * each.refused}{each.words} | {each.change}" for each in verdicts(facts.devices, gpus)]
+
+
+@cases("source", "words", "change")
+def test_a_run_on_the_cpu_is_certain(tmp_path: Path, source: str, words: str, change: str) -> None:
+    (tmp_path / "c.yaml").write_text("model:\n  device: cpu  # or cuda\n")
+    first = next(iter(found(tmp_path, source)))
+    assert first.startswith("!") and words in first and first.endswith(change)
+
+
+@cases("source", "words")
+def test_a_gpu_that_may_be_missing_is_warned_of(tmp_path: Path, source: str, words: str) -> None:
+    first = next(iter(found(tmp_path, source)))
+    assert not first.startswith("!") and words in first
+
+
+@cases("source", "args")
+def test_a_run_on_the_gpu_is_left_alone(tmp_path: Path, source: str, args: tuple[str, ...] | None) -> None:
+    assert found(tmp_path, source, *(args or ())) == []
+
+
+def test_more_gpus_make_numbers_valid(tmp_path: Path) -> None:
+    source = 'os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"\ntorch.zeros(1).to("cuda:1")\n'
+    assert found(tmp_path, source, gpus=2) == []
+    assert "sees 2" in found(tmp_path, source, gpus=4)[0]
+
+
+@cases("source", "words")
+def test_a_missing_input_is_named_with_its_place(tmp_path: Path, source: str, words: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "x.csv").touch()
+    (tmp_path / "prepare.py").write_text('open("made.csv", "w")\n')
+    target = target_of(tmp_path, source)
+    [sentence] = missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)
+    assert words in sentence
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'if os.path.exists("x.csv"):\n    open("x.csv")\n',
+        'open("x.csv", "w")\nopen("x.csv")\n',
+        'try:\n    open("x.csv")\nexcept OSError:\n    pass\n',
+        'from urllib.request import urlretrieve\nurlretrieve("http://x", p)\nopen("x.csv")\n',
+        'os.makedirs("data", exist_ok=True)\nopen("data/x.csv")\n',
+        'os.chdir(p)\nopen("x.csv")\n',
+    ],
+)
+def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> None:
+    assert script_facts(target_of(tmp_path, source), tmp_path).reads == ()
