@@ -94,7 +94,9 @@ _PLATFORM = f"{platform.machine()}-manylinux_2_35"
 
 #: uv 0.13: the texts that are read; all others are shown as they are.
 _NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
-_NO_PACKAGE = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)")
+_NO_PACKAGE = re.compile(
+    r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)"
+)
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 _NO_SOLUTION = "No solution found when resolving dependencies"
 _SILENT = re.compile(r"timed out|network timeout|UV_HTTP_TIMEOUT")
