@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -74,12 +74,12 @@ def is_elsewhere(name: str) -> bool:
     return known is not None and not known.on_this_host
 
 
-def on_this_host() -> list[str]:
-    """Return the names of the backends on this machine, in the order in which ``auto`` tries them.
+def on_this_host() -> Iterator[str]:
+    """Yield the names of the backends on this machine, in the order in which ``auto`` tries them.
 
-    A cluster is chosen by name: no other run ends up there.
+    A cluster is chosen by name: no other run ends up there. What comes after the first that works is not loaded.
     """
-    return [name for name in BACKENDS if not is_elsewhere(name)]  # a test may have added one
+    return (name for name in BACKENDS if not is_elsewhere(name))  # a test may have added one
 
 
 def choose(

@@ -290,12 +290,14 @@ class LiveLine:
 
 @contextmanager
 def ticking(act: Callable[[], None]) -> Iterator[None]:
-    """Call a function once a second in a thread of its own."""
+    """Call a function once a second, the first time after half of one, in a thread of its own."""
     ended = threading.Event()
 
     def tick() -> None:
-        while not ended.wait(_TICK_S):
+        wait_s = _TICK_S / 2  # the program has loaded for a second in silence
+        while not ended.wait(wait_s):
             act()
+            wait_s = _TICK_S
 
     thread = threading.Thread(target=tick, name="ticking", daemon=True)
     thread.start()

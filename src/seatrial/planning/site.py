@@ -29,6 +29,8 @@ from seatrial.system.host import Caller
 from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from seatrial.backends.kubernetes.survey import ClusterFacts
 
 
@@ -80,8 +82,7 @@ class Site:
     Attributes:
         record: the run's (runs/run.py). outputs: the folder in the project that the target writes.
         project_cache: where this project's downloads and compiled kernels persist.
-        agent_archive: where no target can write. interpreter: what runs it in a container of this machine; None: the
-            image's Python does.
+        agent_archive: where no target can write. copying: ends with what runs it in a container of this machine.
         secrets_folder: where the run's secrets are handed over, or None when it has none.
         selection: this machine's GPUs that answer the request (leased, when the plan is about to be launched); None
             where a scheduler picks them.
@@ -101,7 +102,7 @@ class Site:
     engine: EngineFacts
     host: HostFacts
     agent_archive: Path
-    interpreter: Interpreter | None = None
+    copying: Future[Interpreter | None] | None = None
     secrets_folder: Path | None = None
     resumed: Resumed | None = None
     selection: Selection | None = None
@@ -111,6 +112,11 @@ class Site:
     service: ServiceSite | None = None
     launches: bool = False
     hidden: tuple[Path, ...] = ()
+
+    @property
+    def interpreter(self) -> Interpreter | None:
+        """Return what runs the agent, once it is there; None: the image's Python does. Raises DiskError."""
+        return self.copying.result() if self.copying else None
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         engine=engine,
         host=host,
         agent_archive=archive,
-        interpreter=agent_archive.build_interpreter(folder, archive) if in_container else None,
+        copying=agent_archive.start_copying(folder, archive) if in_container else None,
         hidden=_hidden(project, backend, host) if backend.traits.isolates and backend.traits.on_this_host else (),
     )
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_index, wheels
 from seatrial.stack.machine import TargetMachine
-from seatrial.stack.rules import Candidate, Constraints, Violation, violations
+from seatrial.stack.rules import Candidate, Constraints, Violation, forward_compat_allowed, gpu_build, violations
 
 #: Pythons to choose from if nothing fixes one, best first. 3.11 comes first: every framework of the last three years
 #: has wheels for it (tables/*.json), and of the official slim images that have it newest its image is the smallest.
@@ -103,12 +103,16 @@ def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflic
     return resolve_once(constraints, machine) or _conflict(constraints, machine)
 
 
-def candidates(constraints: Constraints) -> Iterator[Candidate]:
-    """Yield each build that might do: on each Python, with and without cuda-compat, and as a CPU build."""
+def candidates(constraints: Constraints, *, admitted: bool = False) -> Iterator[Candidate]:
+    """Yield each build that might do: on each Python, with and without cuda-compat, and as a CPU build.
+
+    Args:
+        admitted: only of releases that the project admits.
+    """
     assert constraints.framework is not None
     pythons = (constraints.python,) if constraints.python else PYTHONS
     for wheel in wheels(constraints.framework, pinned=constraints.pinned):
-        for python in pythons:
+        for python in pythons if not admitted or constraints.admits(wheel.framework, wheel.version) else ():
             yield Candidate(wheel, python)
             yield Candidate(wheel, python, forward_compat=True)
             yield Candidate(wheel, python, cpu=True)
@@ -283,8 +287,12 @@ def _next_release(constraints: Constraints, another: Constraints, machine: Targe
 
 def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | None:
     """Return the best stack, or None; a conflict is not looked into."""
-    best_first = sorted(candidates(constraints), key=lambda each: _preference(each, constraints))
-    for each in best_first:  # among the first of thousands, as a rule
+    fitting = (
+        each
+        for each in candidates(constraints, admitted=True)
+        if gpu_build(each, constraints, machine) is forward_compat_allowed(each, constraints, machine) is None
+    )
+    for each in sorted(fitting, key=lambda each: _preference(each, constraints)):  # the first of hundreds, as a rule
         if next(violations(each, constraints, machine), None) is None:
             return _stack(each, constraints, machine)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -56,6 +56,12 @@ class Constraints:
         """Return whether the project pins one release."""
         return any(each.operator == "==" for each in self.specifier)
 
+    @cached_property
+    def admits(self) -> Callable[[str, str], bool]:
+        """Return whether a release of the framework, of a partner or of ``python`` is admitted; each is read once."""
+        asked = {**self.partners, str(self.framework): self.specifier, "python": self.python_specifier}
+        return lru_cache(maxsize=None)(lambda package, version: asked[package].contains(version))
+
 
 #: Framework → packages that have a release of their own for each of its releases.
 PARTNERS: dict[Framework, tuple[str, ...]] = {
@@ -97,7 +103,7 @@ Rule = Callable[[Candidate, Constraints, TargetMachine], Violation | None]
 
 def version_fits(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
     """Check that the project's version specifier admits the build."""
-    if _admits(constraints.specifier, candidate.wheel.version):
+    if constraints.admits(candidate.wheel.framework, candidate.wheel.version):
         return None
     return Violation("version", f"{candidate.name} is not the requested version", constraints.source)
 
@@ -135,7 +141,7 @@ def python_as_required(candidate: Candidate, constraints: Constraints, machine: 
     """Check Python against the base image's, and against the project's requires-python."""
     if constraints.python and candidate.python != constraints.python:
         return Violation("base-python", f"Python {candidate.python}", f"the base image has Python {constraints.python}")
-    if not _admits(constraints.python_specifier, f"{candidate.python}.99"):
+    if not constraints.admits("python", f"{candidate.python}.99"):
         return Violation(
             "requires-python",
             f"Python {candidate.python}",
@@ -219,7 +225,7 @@ def partner_fits(
     if wanted is None or own is None:
         return None
     releases = _KERAS_3 if own == "3" else (own,) if own.count(".") > 1 else [f"{own}.{patch}" for patch in range(5)]
-    if any(_admits(wanted, each) for each in releases):
+    if any(constraints.admits(package, each) for each in releases):
         return None
     name = f"{wheel.framework} {wheel.version}"
     return Violation("torchvision", f"{name} goes with {package} {own}", f"{package}{wanted} is required")
@@ -287,12 +293,6 @@ def image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
         candidate, constraints = Candidate(found.wheel, found.wheel.python[1]), Constraints(found.framework)
         broken = (rule(candidate, constraints, machine) for rule in (code_for_every_gpu, driver_new_enough))
         yield from (violation for violation in broken if violation is not None)
-
-
-@lru_cache(maxsize=4096)
-def _admits(specifier: SpecifierSet, version: str) -> bool:
-    """Return True if the specifier admits the version; cached, as a conflict has thousands of candidates."""
-    return specifier.contains(version)
 
 
 @lru_cache(maxsize=256)

@@ -25,12 +25,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import seatrial
 from seatrial.errors import SeatrialError
 from seatrial.findings.catalogue import IN_RUN, catalog_json
 from seatrial.system import command, interpreter_program
 from seatrial.system.files import make_folder, write_atomically
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 #: Contents of the archive, relative to the package. The agent imports nothing else of seatrial.
 _ROOMS = ("agent", "common", "compat", "events", "probe", "findings")
@@ -203,6 +207,17 @@ class Interpreter:
     words: str
 
 
+def start_copying(directory: Path, archive: Path) -> Future[Interpreter | None]:
+    """Run build_interpreter in a thread: the first copy takes as long as the answers of a package index."""
+    from concurrent.futures import ThreadPoolExecutor  # most plans have nothing to copy
+
+    threads = ThreadPoolExecutor(1)
+    try:
+        return threads.submit(build_interpreter, directory, archive)
+    finally:
+        threads.shutdown(wait=False)
+
+
 def build_interpreter(directory: Path, archive: Path) -> Interpreter | None:
     """Return the copy in ``directory`` for an agent's archive, made where it is missing or older than its parts.
 
@@ -226,8 +241,11 @@ def build_interpreter(directory: Path, archive: Path) -> Interpreter | None:
         digest = _digest(aside)
         folder = directory / f"python-{digest[:16]}"
         aside.chmod(0o755)  # mkdtemp's 0700 would lock out a container that runs as another user
-        if not folder.is_dir():
+        try:
             aside.rename(folder)
+        except OSError:  # the same copy is there
+            if not folder.is_dir():
+                raise
     except (SeatrialError, ValueError):
         return None
     finally:

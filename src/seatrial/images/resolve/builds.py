@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.images.requirements.source_builds import SourceBuild, debian_packages, known_build, read_build
-from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest
+from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, SourceTexts
 from seatrial.images.resolve.edits import written
 from seatrial.images.resolve.framework import Resolved
 from seatrial.images.resolve.uv import UvResolver
@@ -30,8 +31,8 @@ _UNBUILDABLE = {
     "torch": "a toolchain for CUDA",
 }
 
-#: Most sources that one plan reads.
-_MOST_READ = 20
+#: Most sources that one plan reads, and at once.
+_MOST_READ, _AT_ONCE = 20, 4
 
 
 def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[str, str]) -> None:
@@ -63,15 +64,24 @@ def builds_of(
     released: dict[str, str] = (
         {canonicalize_name(Requirement(each).name): each for each in locked.lacking} if locked else {}
     )
+    # A newer release may be at odds with what requires it.
+    asked = {name: lines.get(name) or released.get(name, name) for name in names}
+    bare: dict[str, str] = {}
+    sources: dict[str, SourceTexts | None] = {}
+    if resolver and request and locked:
+        read = partial(resolver.source, request=request)
+        bare = {
+            name: str(parsed(line) or name).partition(";")[0] for name, line in asked.items() if not _is_source(line)
+        }
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            sources = dict(zip(bare, threads.map(read, list(bare.values())[:_MOST_READ]), strict=False))
     builds = []
-    for place, name in enumerate(names):
-        line = lines.get(name) or released.get(name, name)  # a newer release may be at odds with what requires it
+    for name, line in asked.items():
         build = known_build(line)
-        if resolver and request and locked and not _is_source(line):
-            bare = str(parsed(line) or name).partition(";")[0]
-            source = resolver.source(bare, request) if place < _MOST_READ else None
-            build = build or SourceBuild(name, bare, read=False)
-            build = read_build(name, bare, source.names, source.texts) if source else build
+        if name in bare:
+            build = build or SourceBuild(name, bare[name], read=False)
+            source = sources.get(name)
+            build = read_build(name, bare[name], source.names, source.texts) if source else build
         if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
             build = replace(build, modules=(), legacy=False)
         if build is not None:

@@ -124,6 +124,10 @@ class UvResolver:
 
     def resolve(self, request: ResolveRequest) -> Answer:
         """Return a remembered lock, or run uv."""
+        if request.preferred:  # a framework alone: the preferences are the answer
+            own = self._remembered(f"locks/{_digest(replace(request, preferred=()))}", _lock, _FRESH_S)
+            if own and tuple((each.name, each.version) for each in own.packages) == request.preferred:
+                return own
         return self._answer(request, self._resolve)
 
     def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:

@@ -122,16 +122,17 @@ class Lost(NamedTuple):
 def lost(name: str) -> Lost | None:
     """Look up a removed dotted name or a parent of it; None if the package still has it or is unknown."""
     module, _, inside = name.partition(".")
-    return next((row for pattern, row in _rows().get(module, ()) if pattern.match(inside)), None) if inside else None
+    return next((row for names, row in _rows().get(module, ()) if re.match(names, inside)), None) if inside else None
 
 
 @lru_cache(maxsize=1)
-def _rows() -> dict[str, list[tuple[re.Pattern[str], Lost]]]:
+def _rows() -> dict[str, list[tuple[str, Lost]]]:
+    """Return module → its removed names as one expression, which is compiled when it is asked, and what is known."""
     table = json.loads(Path(__file__).with_name("lost_names.json").read_text())
     return {
         module: [
             (
-                re.compile(rf"(?:{'|'.join(names.split())})(?:\.|$)"),
+                rf"(?:{'|'.join(names.split())})(?:\.|$)",
                 Lost(_PACKAGES.get(module, module.replace("_", "-")), *key.split()),
             )
             for key, names in rows.items()
