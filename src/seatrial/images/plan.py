@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -85,11 +86,7 @@ def plan_image(
     needs = image_needs(job, script, gpus=not cpu_only)
     needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
-
-    def choose(needs: Needs) -> Chosen:
-        base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
-        return base, resolved, checked, needs, check_code(script, needs, resolved)
-
+    choose = partial(_chosen, job, script, machine, resolver)
     base, resolved, checked, needs, old_calls = chosen_or_fixed(choose, needs, resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
@@ -183,6 +180,13 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
     where = script.where.get(framework) or script.where.get(built, "the target")
     reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
     return replace(needs, imports=(*needs.imports, framework), reason=reason)
+
+
+def _chosen(
+    job: Job, script: ScriptFacts, machine: TargetMachine | None, resolver: UvResolver | None, needs: Needs
+) -> Chosen:
+    base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
+    return base, resolved, checked, needs, check_code(script, needs, resolved)
 
 
 def _as_the_code_needs(
