@@ -37,6 +37,7 @@ from seatrial.images.requirements.removed_apis import bounds_of_code, check_code
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
+from seatrial.images.resolve.dates import day_of
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
@@ -84,9 +85,8 @@ def plan_image(
     needs = image_needs(job, script, gpus=not cpu_only)
     needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
-    base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
+    (base, resolved, checked, needs), old_calls = _of_its_day(job, script, needs, machine, resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
-    old_calls = check_code(script, needs, resolved)
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
@@ -178,6 +178,19 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
     where = script.where.get(framework) or script.where.get(built, "the target")
     reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
     return replace(needs, imports=(*needs.imports, framework), reason=reason)
+
+
+def _of_its_day(
+    job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
+) -> tuple[tuple[Base, Resolved, Checked, Needs], tuple[str, ...]]:
+    """Choose packages of the day of the code, or current ones if those do not do; return warnings about the code."""
+    for day in dict.fromkeys((day_of(job), "")):
+        with suppress(*((ConfigError,) if day else ())):
+            found = _as_the_code_needs(job, script, replace(needs, as_of=day), machine, resolver)
+            warnings = check_code(script, found[3], found[1])
+            if not day or found[2].lock is not None:
+                break
+    return found, warnings
 
 
 def _as_the_code_needs(

@@ -371,6 +371,9 @@ DebianPackage = Annotated[
     str, _checked(matching(_PACKAGE, "a Debian package's name")), Schema({**TEXT, "pattern": f"^{_PACKAGE}$"})
 ]
 Mirror = Annotated[str, _checked(_mirror), Schema({**TEXT, "pattern": f"^{_URL}$"})]
+Day = Annotated[
+    str, _checked(matching(r"today|20\d\d-[01]\d-[0-3]\d", "a day, such as 2021-09-03, or today")), Schema(TEXT)
+]
 Line = Annotated[str, _checked(matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**TEXT, "minLength": 1})]
 Globs = Annotated[Listed[str], one_or_more("models/*.pth")]
 Percent = Annotated[float | None, Typed(_percent, {"anyOf": [{**_ABOVE_ZERO, "maximum": 100}, OR_FALSE]})]

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError, UntrustedPathError
 from seatrial.system import command
+from seatrial.system.nofollow import NO_RESULTS, files_below
 from seatrial.system.records import Folder
 
 _TIMEOUT_S = 10.0
@@ -24,6 +27,9 @@ _MOST_FILES, _MOST_BYTES = 20_000, 10_000
 
 #: Hooks of the system and the user stay off, too: they would run in a folder that is not theirs.
 _QUIET = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+#: Code, and lists of packages: what dates a project.
+_CODE = ("*.py", "*.ipynb", "*requirements*.txt", "setup.cfg", "pyproject.toml", "Pipfile", "environment*.y*ml")
 
 _SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
 
@@ -41,27 +47,56 @@ def remote(project: Path) -> str | None:
 
 def differs(project: Path) -> bool:
     """Return True if files that git knows differ from the commit; False if git fails."""
-    if (head := commit(project)) is None:
-        return False
-    top = _git(project, "rev-parse", "--show-toplevel")
-    objects, index = (_git(project, "rev-parse", "--git-path", name) for name in ("objects", "index"))
-    if not top or not objects or not index:
-        return False
+    with _own_settings(project) as (top, env):
+        words = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+        return top is not None and bool(_git(top, *words, env=env))
+
+
+def code_time(project: Path) -> float:
+    """Return when code or a list was last committed, else last changed, in seconds since the epoch; 0 for neither."""
+    with _own_settings(project) as (top, env):
+        found = top and _git(project, "rev-list", "-1", "--format=%ct", "HEAD", "--", *_CODE, env=env)
+    if found:
+        return float(found.split()[-1])
+    files = files_below(project, skip=NO_RESULTS, most_entries=_MOST_FILES)
+    return max((each.stat(follow_symlinks=False).st_mtime for each in files if _is_code(each.name)), default=0.0)
+
+
+def _is_code(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in _CODE)
+
+
+@contextmanager
+def _own_settings(project: Path) -> Iterator[tuple[Path | None, dict[str, str]]]:
+    """Yield the checkout's top folder, None without one, and variables by which git reads settings of our own."""
+    words = (
+        "HEAD",
+        "--show-toplevel",
+        *(word for name in ("objects", "index", "shallow") for word in ("--git-path", name)),
+    )
+    found = (_is_readable(project) and _git(project, "rev-parse", *words)) or ""
+    if len(lines := found.split("\n")) != 5:
+        yield None, {}
+        return
+    head, top, *rest = lines
+    objects, index, shallow = (project / path for path in rest)
     with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
         settings = Path(folder)
         (settings / "refs").mkdir()
         (settings / "HEAD").write_text(f"{head}\n")
         (settings / "config").write_text(_SETTINGS)
-        env = {
-            **os.environ,
-            "GIT_DIR": folder,
-            "GIT_WORK_TREE": top,
-            "GIT_OBJECT_DIRECTORY": os.path.join(project, objects),  # noqa: PTH118  git's own may be absolute
-            "GIT_INDEX_FILE": os.path.join(project, index),  # noqa: PTH118
-            "GIT_OPTIONAL_LOCKS": "0",
-        }
-        return bool(
-            _git(Path(top), "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", env=env)
+        with suppress(OSError, UntrustedPathError):
+            (settings / "shallow").write_bytes(_load(shallow))
+        yield (
+            Path(top),
+            {
+                **os.environ,
+                "GIT_DIR": folder,
+                "GIT_WORK_TREE": top,
+                "GIT_OBJECT_DIRECTORY": str(objects),
+                "GIT_INDEX_FILE": str(index),
+                "GIT_OPTIONAL_LOCKS": "0",
+            },
         )
 
 

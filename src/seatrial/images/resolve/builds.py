@@ -66,9 +66,11 @@ def builds_of(
         build = known_build(line)
         if resolver and request and locked and not _is_source(line):
             bare = str(parsed(line) or name).partition(";")[0]
-            source = resolver.source(bare, request) if place < _MOST_READ else None
+            open_since = request.as_of if name in lines and "==" not in bare else ""
+            source = resolver.source(bare, replace(request, as_of=open_since)) if place < _MOST_READ else None
             build = build or SourceBuild(name, bare, read=False)
             build = read_build(name, bare, source.names, source.texts) if source else build
+            build = replace(build, at=source.version) if source and open_since else build
         if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
             build = replace(build, modules=(), legacy=False)
         if build is not None:

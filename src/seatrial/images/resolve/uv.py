@@ -43,7 +43,7 @@ from seatrial.images.resolve.answers import (
 )
 from seatrial.images.resolve.framework import is_for
 from seatrial.images.resolve.wheel_metadata import write_links
-from seatrial.images.sources import PackageSource, digest_of_wheel
+from seatrial.images.sources import digest_of_wheel
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
@@ -94,7 +94,9 @@ _PLATFORM = f"{platform.machine()}-manylinux_2_35"
 
 #: uv 0.13: the texts that are read; all others are shown as they are.
 _NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
-_NO_PACKAGE = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)")
+_NO_PACKAGE = re.compile(
+    r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)"
+)
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 _NO_SOLUTION = "No solution found when resolving dependencies"
 _SILENT = re.compile(r"timed out|network timeout|UV_HTTP_TIMEOUT")
@@ -132,7 +134,7 @@ class UvResolver:
         bounded = {line: newest for line in request.lines if (newest := _up_to(line)) and is_for(line, request.python)}
         questions = {**bounded, **{line: _up_to(line) or line for line in further}}
         lines = tuple(sorted(questions.values()))
-        alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=())
+        alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=(), as_of="", dates=())
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in lines}
         lock = self._answer(alone, lambda request: self._run(request, {}, oldest)) if questions else Lock(())
         if isinstance(lock, Unreachable):
@@ -195,11 +197,11 @@ class UvResolver:
         A server that sends one byte after the other would keep an HTTP client of this process for ever.
         """
         sources = tuple(each for each in request.sources if each.kind == "index" and "@" not in each.url)
-        memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources))}"
+        memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources, as_of=request.as_of))}"
         if (known := self._remembered(memory, _texts, _FRESH_S)) is not None:
             return known
         for index in sources if memory not in self._unread else ():
-            question = json.dumps([line, request.python, index.url])
+            question = json.dumps([line, request.python, index.url, request.as_of])
             with tempfile.TemporaryDirectory(prefix="seatrial-source-") as scratch:
                 argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
                 limit_s = self._left_s() / 3  # however many there are, uv gets some of the time
@@ -213,7 +215,7 @@ class UvResolver:
 
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
         """Run uv, and repeat it if an index is silent. Raises CommandTimeoutError: the time limit is reached."""
-        (folder / "uv.toml").write_text(_configured(request.sources))
+        (folder / "uv.toml").write_text(_configured(request))
         python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
         argv = [*_bounded(_uv(), "pip", *argv), *python, "--python-platform", _PLATFORM]
         argv += ["--config-file", "uv.toml", "--quiet"]
@@ -249,8 +251,11 @@ class UvResolver:
         return self._run(request, pins, stand_ins)
 
     def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
-        """Run uv until all packages without a wheel are known; packages of ``pins`` become stand-ins."""
-        excluded = dict.fromkeys(request.elsewhere, "")
+        """Run uv until all packages without a wheel are known; packages of ``pins`` become stand-ins.
+
+        A day that leaves no solution, or no wheel, is lifted for the packages named, then for all.
+        """
+        excluded, later = dict.fromkeys(request.elsewhere, ""), tuple[str, ...]()
         while True:
             try:
                 answer = self._compile(request, excluded, stand_ins)
@@ -260,7 +265,15 @@ class UvResolver:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
-                return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking)
+                built = set(excluded) - set(request.elsewhere)
+                current = self._answer(replace(request, as_of="", dates=()), self._resolve) if later and built else None
+                if isinstance(current, Lock) and not built <= set(current.from_source):
+                    return replace(current, later=("*",))  # the day would cost a build
+                return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
+            if request.as_of and (names := self._to_lift(request, answer)):
+                later = (*later, *names)
+                request = replace(request, as_of="", dates=()) if "*" in names else request.dated(*names)
+                continue
             if not isinstance(answer, str):
                 return answer
             name = canonicalize_name(Requirement(answer).name)
@@ -271,6 +284,14 @@ class UvResolver:
                 self._sources.add((request.python, name, pins[name]))
             else:
                 excluded[name] = answer
+
+    def _to_lift(self, request: ResolveRequest, answer: Answer | str) -> tuple[str, ...]:
+        """Return the packages whose day leaves no solution or wheel, "*" for all; () if the day is not the reason."""
+        free = {name for name, day in request.dates if not day}
+        if isinstance(answer, str):
+            return tuple({canonicalize_name(Requirement(answer).name)} - free)
+        listed = {canonicalize_name(Requirement(line).name) for line in request.lines}
+        return (tuple(sorted(answer.named & listed - free)) or ("*",)) if isinstance(answer, Unsatisfiable) else ()
 
     def _late(self, request: ResolveRequest) -> Unreachable:
         longer = f"; run waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
@@ -356,19 +377,29 @@ def _uv() -> str:
         raise EngineUnavailableError("uv is not installed", run="pip install --force-reinstall seatrial") from error
 
 
-def _configured(sources: tuple[PackageSource, ...]) -> str:
-    """Return uv.toml with the indexes, the first as default and last in order."""
-    indexes = [each.url for each in sources if each.kind == "index"]
+def _configured(request: ResolveRequest) -> str:
+    """Return uv.toml with the day, and the indexes, the first as default and last in order."""
+    indexes = [each.url for each in request.sources if each.kind == "index"]
     rows = [f"[[index]]\nurl = {json.dumps(url)}\n{_KEPT}\n" for url in indexes]
-    return "".join([*rows[1:], *(f"{row}default = true\n" for row in rows[:1])]) or "no-index = true\n"
+    days = [f"{name} = {_last_second(day) if day else 'false'}" for name, day in request.dates]
+    day = f"exclude-newer = {_last_second(request.as_of)}\nexclude-newer-package = {{ {', '.join(days)} }}\n"
+    return (day if request.as_of else "") + (
+        "".join([*rows[1:], *(f"{row}default = true\n" for row in rows[:1])]) or "no-index = true\n"
+    )
+
+
+def _last_second(day: str) -> str:
+    return f'"{day}T23:59:59Z"'
 
 
 def _refusal(text: str, request: ResolveRequest) -> Answer | str:
     """Read uv's error: a package without a wheel, an index that cannot be read, or the reason of a conflict."""
     text = _IN_URL.sub("", text)
-    if no_wheel := _NO_WHEEL.search(text):
-        release = re.search(rf"\b{re.escape(no_wheel[1])}==[\w.]+(?= has no usable wheels)", " ".join(text.split()))
-        return release[0] if release else no_wheel[1]
+    if no_wheel := _NO_WHEEL.findall(text):
+        words = " ".join(text.split())
+        name = min(no_wheel, key=words.find)  # the explanation begins with what the others depend on
+        release = re.search(rf"\b{re.escape(name)}==[\w.]+(?= has no usable wheels)", words)
+        return release[0] if release else str(name)
     if _LOGIN.search(text):
         return Unreachable(f"{_shown(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
     if _NO_SOLUTION not in text:
@@ -430,6 +461,7 @@ def _digest(request: ResolveRequest) -> str:
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
     parts += ["lowest"] if request.lowest else []
     parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
+    parts += [["as of", request.as_of, *request.dates]] if request.as_of else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -438,12 +470,14 @@ def _digest(request: ResolveRequest) -> str:
 def _lock(data: Any) -> Lock:
     """Read what a lock was remembered as."""
     rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
-    return Lock(tuple(rows), tuple(map(str, data["from_source"])), tuple(map(str, data["lacking"])))
+    names = (tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later"))
+    return Lock(tuple(rows), *names)
 
 
 def _texts(data: Any) -> SourceTexts:
     """Read what a source was written as."""
-    return SourceTexts(tuple(map(str, data["names"])), {str(name): str(text) for name, text in data["texts"].items()})
+    texts = {str(name): str(text) for name, text in data["texts"].items()}
+    return SourceTexts(tuple(map(str, data["names"])), texts, str(data.get("version", "")))
 
 
 def _bounded(*argv: str) -> list[str]:
