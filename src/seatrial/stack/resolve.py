@@ -140,7 +140,7 @@ def _by_release(wheel: Wheel, constraints: Constraints) -> tuple[object, ...]:
     if not constraints.as_of:
         return False, wheel.version != constraints.prefer, newest
     late = released(wheel.framework, wheel.version) > constraints.as_of
-    return wheel.framework == "torch" and newest > (-2,), late, tuple(-part for part in newest) if late else newest
+    return wheel.framework == "torch" and newest[0] > -2, late, tuple(-part for part in newest) if late else newest
 
 
 @lru_cache(maxsize=256)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
@@ -47,37 +47,24 @@ def remote(project: Path) -> str | None:
 
 def differs(project: Path) -> bool:
     """Return True if files that git knows differ from the commit; False if git fails."""
-    with _own_settings(project) as (top, env):
-        words = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
-        return top is not None and bool(_git(top, *words, env=env))
+    return bool(_isolated(project, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"))
 
 
 def code_time(project: Path) -> float:
     """Return when code or a list was last committed, else last changed, in seconds since the epoch; 0 for neither."""
-    with _own_settings(project) as (top, env):
-        found = top and _git(project, "rev-list", "-1", "--format=%ct", "HEAD", "--", *_CODE, env=env)
-    if found:
+    if found := _isolated(project, "rev-list", "-1", "--format=%ct", "HEAD", "--", *_CODE):
         return float(found.split()[-1])
     files = files_below(project, skip=NO_RESULTS, most_entries=_MOST_FILES)
-    return max((each.stat(follow_symlinks=False).st_mtime for each in files if _is_code(each.name)), default=0.0)
+    code = (each for each in files if any(fnmatch(each.name, pattern) for pattern in _CODE))
+    return max((each.stat(follow_symlinks=False).st_mtime for each in code), default=0.0)
 
 
-def _is_code(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in _CODE)
-
-
-@contextmanager
-def _own_settings(project: Path) -> Iterator[tuple[Path | None, dict[str, str]]]:
-    """Yield the checkout's top folder, None without one, and variables by which git reads settings of our own."""
-    words = (
-        "HEAD",
-        "--show-toplevel",
-        *(word for name in ("objects", "index", "shallow") for word in ("--git-path", name)),
-    )
-    found = (_is_readable(project) and _git(project, "rev-parse", *words)) or ""
-    if len(lines := found.split("\n")) != 5:
-        yield None, {}
-        return
+def _isolated(project: Path, *words: str) -> str | None:
+    """Run git on the checkout's objects, index and files with settings of our own; None if it fails."""
+    paths = [word for name in ("objects", "index", "shallow") for word in ("--git-path", name)]
+    found = _git(project, "rev-parse", "HEAD", "--show-toplevel", *paths) if _is_readable(project) else None
+    if len(lines := (found or "").split("\n")) < len(paths) - 1:
+        return None
     head, top, *rest = lines
     objects, index, shallow = (project / path for path in rest)
     with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
@@ -87,17 +74,9 @@ def _own_settings(project: Path) -> Iterator[tuple[Path | None, dict[str, str]]]
         (settings / "config").write_text(_SETTINGS)
         with suppress(OSError, UntrustedPathError):
             (settings / "shallow").write_bytes(_load(shallow))
-        yield (
-            Path(top),
-            {
-                **os.environ,
-                "GIT_DIR": folder,
-                "GIT_WORK_TREE": top,
-                "GIT_OBJECT_DIRECTORY": str(objects),
-                "GIT_INDEX_FILE": str(index),
-                "GIT_OPTIONAL_LOCKS": "0",
-            },
-        )
+        own = {"GIT_DIR": folder, "GIT_WORK_TREE": top, "GIT_OPTIONAL_LOCKS": "0"}
+        own |= {"GIT_OBJECT_DIRECTORY": str(objects), "GIT_INDEX_FILE": str(index)}
+        return _git(project, *words, env={**os.environ, **own})
 
 
 def _is_readable(project: Path) -> bool:

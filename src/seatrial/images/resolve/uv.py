@@ -381,15 +381,10 @@ def _configured(request: ResolveRequest) -> str:
     """Return uv.toml with the day, and the indexes, the first as default and last in order."""
     indexes = [each.url for each in request.sources if each.kind == "index"]
     rows = [f"[[index]]\nurl = {json.dumps(url)}\n{_KEPT}\n" for url in indexes]
-    days = [f"{name} = {_last_second(day) if day else 'false'}" for name, day in request.dates]
-    day = f"exclude-newer = {_last_second(request.as_of)}\nexclude-newer-package = {{ {', '.join(days)} }}\n"
-    return (day if request.as_of else "") + (
-        "".join([*rows[1:], *(f"{row}default = true\n" for row in rows[:1])]) or "no-index = true\n"
-    )
-
-
-def _last_second(day: str) -> str:
-    return f'"{day}T23:59:59Z"'
+    rows = [*rows[1:], *(f"{row}default = true\n" for row in rows[:1])] or ["no-index = true\n"]
+    days = [f'{name} = "{day}T23:59:59Z"' if day else f"{name} = false" for name, day in request.dates]
+    day = f'exclude-newer = "{request.as_of}T23:59:59Z"\nexclude-newer-package = {{ {", ".join(days)} }}\n'
+    return "".join([day if request.as_of else "", *rows])
 
 
 def _refusal(text: str, request: ResolveRequest) -> Answer | str:
