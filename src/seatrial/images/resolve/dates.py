@@ -28,7 +28,7 @@ _CURRENT_DAYS, _FIRST = 180, "2015-01-01"
 _SOON_DAYS = 30
 
 #: Packages that a list may leave open and that only match one release of a framework.
-_FREE = tuple(sorted({*PACKAGES, *(each for few in PARTNERS.values() for each in few)}))
+_FREE = tuple(each for few in PARTNERS.values() for each in few)
 
 #: Beginnings of packages that use TensorFlow's internals: they are as old as TensorFlow, not as the code.
 _OF_TENSORFLOW = ("tensorflow", "tf-", "keras")
@@ -52,7 +52,7 @@ def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
     if not needs.as_of:
         return request
     day = _later(max(needs.as_of, PYTHON_SINCE.get(request.python, "")), 1)
-    found = replace(request, as_of=day).dated(*_FREE, *_pins((*request.lines, *request.constraints)))
+    found = replace(request, as_of=day).dated(*_FREE, *pins((*request.lines, *request.constraints)))
     framework, theirs = framework_day(request.lines)
     beginnings = {"jax": ("",), "tensorflow": _OF_TENSORFLOW}.get(framework, ())
     names = [name for name in _names(request.lines) if name.startswith(beginnings) and name not in dict(found.dates)]
@@ -76,21 +76,21 @@ def held(
     own_days = dict(request.dates)
     names = [name for name in _names(request.lines) if own_days.get(name, "-") and not {name, "*"} & {*lock.later}]
     at = {each.name: each.version for each in lock.packages} | {each.name: each.at for each in builds if each.at}
-    pins = tuple(f"{name}=={at[name]}" for name in names if name in at)
+    exact = tuple(f"{name}=={at[name]}" for name in names if name in at)
     chosen = [each.what for each in resolved.choices if each.what in FRAMEWORKS and needs.as_of in each.reason]
     shown = [*chosen, *(name for name in names if name in at)]
     if not shown:
         return resolved, ()
     listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
     row = Choice(what="as of", value=needs.as_of, reason=f"{listed}: the last change to the code")
-    return replace(resolved, requirements=resolved.requirements.plus(constraints=pins)), (row,)
+    return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), (row,)
 
 
 def _names(lines: Iterable[str]) -> Iterator[str]:
     yield from dict.fromkeys(canonicalize_name(Requirement(line).name) for line in lines)
 
 
-def _pins(lines: Iterable[str]) -> Iterator[str]:
+def pins(lines: Iterable[str]) -> Iterator[str]:
     """Yield the packages whose version is fixed."""
     exact = (line for line in lines if any(each.operator.startswith("==") for each in Requirement(line).specifier))
     yield from _names(exact)

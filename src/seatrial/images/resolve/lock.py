@@ -13,8 +13,8 @@ from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
 from seatrial.images.resolve.answers import Answer, Lock, LockedPackage, ResolveRequest, Unreachable
-from seatrial.images.resolve.dates import framework_day
-from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
+from seatrial.images.resolve.dates import framework_day, pins
+from seatrial.images.resolve.framework import Resolved, framework_place, public
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.sources import PackageSource
 
@@ -81,7 +81,9 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     alone = replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=())
     if request.as_of:
         _, day = framework_day(alone.lines)
-        alone = replace(alone, as_of=day and max(day, request.as_of), dates=tuple((name, "") for name in PACKAGES))
+        alone = replace(
+            alone, as_of=day and max(day, request.as_of), dates=tuple((name, "") for name in pins(alone.lines))
+        )
     own = resolver.resolve(alone)
     found = own.packages if isinstance(own, Lock) else ()
     listed = {canonicalize_name(Requirement(line).name) for line in request.lines}

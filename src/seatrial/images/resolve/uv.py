@@ -268,7 +268,12 @@ class UvResolver:
                 built = set(excluded) - set(request.elsewhere)
                 current = self._answer(replace(request, as_of="", dates=()), self._resolve) if later and built else None
                 if isinstance(current, Lock) and not built <= set(current.from_source):
-                    return replace(current, later=("*",))  # the day would cost a build
+                    brought = {each.name for each in current.packages} - self._undated(request)
+                    if not brought:
+                        return replace(current, later=("*",))  # the day would cost a build
+                    request, later = request.dated(*sorted(brought)), (*later, *brought)
+                    excluded = dict.fromkeys(request.elsewhere, "")
+                    continue
                 return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
             if request.as_of and (names := self._to_lift(request, answer)):
                 later = (*later, *names)
@@ -290,8 +295,13 @@ class UvResolver:
         free = {name for name, day in request.dates if not day}
         if isinstance(answer, str):
             return tuple({canonicalize_name(Requirement(answer).name)} - free)
+        listed = self._undated(request) - free
+        return (tuple(sorted(answer.named & listed)) or ("*",)) if isinstance(answer, Unsatisfiable) else ()
+
+    def _undated(self, request: ResolveRequest) -> set[str]:
+        """Return the listed packages, and all without a day."""
         listed = {canonicalize_name(Requirement(line).name) for line in request.lines}
-        return (tuple(sorted(answer.named & listed - free)) or ("*",)) if isinstance(answer, Unsatisfiable) else ()
+        return listed | {name for name, day in request.dates if not day}
 
     def _late(self, request: ResolveRequest) -> Unreachable:
         longer = f"; run waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
