@@ -266,7 +266,11 @@ class UvResolver:
             if isinstance(answer, Lock):
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
                 built = set(excluded) - set(request.elsewhere)
-                current = self._answer(replace(request, as_of="", dates=()), self._resolve) if later and built else None
+                current = (
+                    self._answer(replace(request, as_of="", dates=()), self._resolve)
+                    if request.as_of and built
+                    else None
+                )
                 if isinstance(current, Lock) and not built <= set(current.from_source):
                     brought = {each.name for each in current.packages} - self._undated(request)
                     if not brought:
