@@ -266,18 +266,15 @@ class UvResolver:
             if isinstance(answer, Lock):
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
                 built = set(excluded) - set(request.elsewhere)
-                current = (
-                    self._answer(replace(request, as_of="", dates=()), self._resolve)
-                    if request.as_of and built
-                    else None
-                )
-                if isinstance(current, Lock) and not built <= set(current.from_source):
-                    brought = {each.name for each in current.packages} - self._undated(request)
-                    if not brought:
+                if request.as_of and (built or self._is_behind(request, answer)):
+                    current = self._answer(replace(request, as_of="", dates=()), self._resolve)
+                    known = current.packages if isinstance(current, Lock) else ()
+                    if brought := {each.name for each in known} - self._undated(request):
+                        request, later = request.dated(*sorted(brought)), (*later, *brought)
+                        excluded = dict.fromkeys(request.elsewhere, "")
+                        continue
+                    if isinstance(current, Lock) and not built <= set(current.from_source):
                         return replace(current, later=("*",))  # the day would cost a build
-                    request, later = request.dated(*sorted(brought)), (*later, *brought)
-                    excluded = dict.fromkeys(request.elsewhere, "")
-                    continue
                 return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
             if request.as_of and (names := self._to_lift(request, answer)):
                 later = (*later, *names)
@@ -293,6 +290,22 @@ class UvResolver:
                 self._sources.add((request.python, name, pins[name]))
             else:
                 excluded[name] = answer
+
+    def _alone(self, request: ResolveRequest, oldest: dict[str, str]) -> Answer:
+        try:
+            answer = self._compile(request, (), oldest)
+        except CommandTimeoutError:
+            return self._late(request)
+        return Unsatisfiable(answer) if isinstance(answer, str) else answer
+
+    def _is_behind(self, request: ResolveRequest, lock: Lock) -> bool:
+        """Return True if a listed package is older than its day, as what it requires had no wheel then."""
+        alone = replace(request, constraints=(), dependencies=False, preferred=())
+        oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in request.lines}
+        newest = self._answer(alone, lambda request: self._alone(request, oldest))
+        found = {each.name: Version(each.version) for each in lock.packages}
+        named = newest.packages if isinstance(newest, Lock) else ()
+        return any(Version(each.version) > found.get(each.name, Version(each.version)) for each in named)
 
     def _to_lift(self, request: ResolveRequest, answer: Answer | str) -> tuple[str, ...]:
         """Return the packages whose day leaves no solution or wheel, "*" for all; () if the day is not the reason."""
