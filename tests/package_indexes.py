@@ -28,7 +28,7 @@ class Index:
         login: ``user:password`` that it requires. delay_s: before each answer. forgotten: paths whose first request
             gets no answer.
         broken: body and content type sent in place of every page. archives: file name → its bytes.
-        trickles: an archive comes byte by byte, and never ends.
+        trickles: an archive comes byte by byte, and never ends. uploaded: file → its day, in JSON pages.
     """
 
     def __init__(self) -> None:
@@ -42,6 +42,7 @@ class Index:
         self.broken: tuple[bytes, str] | None = None
         self.requested: list[str] = []
         self.archives: dict[str, bytes] = {}
+        self.uploaded: dict[str, str] = {}
         self.trickles = False
         self.port = 0
 
@@ -111,6 +112,7 @@ class Index:
                 "requires-python": r or None,
                 "size": s,
                 "core-metadata": True,
+                **({"upload-time": f"{self.uploaded[file]}T00:00:00Z"} if file in self.uploaded else {}),
                 "hashes": {"sha256": hashlib.sha256(self.bodies.get(file, file.encode())).hexdigest()},
             }
             for file, r, s in files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,7 @@ from seatrial.images.requirements.removed_apis import bounds_of_code, check_code
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
+from seatrial.images.resolve.dates import day_of
 from seatrial.images.resolve.fix import Chosen, chosen_or_fixed
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
 from seatrial.images.resolve.uv import UvResolver
@@ -87,7 +88,8 @@ def plan_image(
     needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
     choose = partial(_chosen, job, script, machine, resolver)
-    base, resolved, checked, needs, old_calls = chosen_or_fixed(choose, needs, resolver)
+    found = _of_its_day(choose, needs, day_of(job), resolver) or chosen_or_fixed(choose, needs, resolver)
+    base, resolved, checked, needs, old_calls = found
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
     idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
@@ -187,6 +189,20 @@ def _chosen(
 ) -> Chosen:
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     return base, resolved, checked, needs, check_code(script, needs, resolved)
+
+
+def _of_its_day(
+    choose: Callable[[Needs], Chosen], needs: Needs, day: str, resolver: UvResolver | None
+) -> Chosen | None:
+    """Choose packages of the day of the code; None without a day, or where current releases may do better."""
+    if not day or resolver is None:
+        return None
+    with suppress(ConfigError, GpuContractError):
+        found = choose(replace(needs, as_of=day))
+        if found[2].lock is not None:
+            return found
+    resolver.began = None  # the attempt took none of the time of what follows
+    return None
 
 
 def _as_the_code_needs(

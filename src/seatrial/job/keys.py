@@ -10,6 +10,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -246,6 +247,14 @@ def read_pattern(value: Any) -> str:
     return str(value)
 
 
+def _day(value: Any) -> str:
+    """Read a day, as text or as TOML's own, or ``today``. Raises ValueError."""
+    try:
+        return "today" if value == "today" else date.fromisoformat(str(value)).isoformat()
+    except ValueError:
+        raise ValueError(f"expected a day, such as 2021-09-03, or today, got {shown(value)}") from None
+
+
 def _mirror(value: str) -> str:
     matching(_URL, "a URL")(value)
     if "@" in value.partition("://")[2].partition("/")[0]:
@@ -371,6 +380,7 @@ DebianPackage = Annotated[
     str, _checked(matching(_PACKAGE, "a Debian package's name")), Schema({**TEXT, "pattern": f"^{_PACKAGE}$"})
 ]
 Mirror = Annotated[str, _checked(_mirror), Schema({**TEXT, "pattern": f"^{_URL}$"})]
+Day = Annotated[str, Typed(_day, TEXT)]
 Line = Annotated[str, _checked(matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**TEXT, "minLength": 1})]
 Globs = Annotated[Listed[str], one_or_more("models/*.pth")]
 Percent = Annotated[float | None, Typed(_percent, {"anyOf": [{**_ABOVE_ZERO, "maximum": 100}, OR_FALSE]})]

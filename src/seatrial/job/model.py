@@ -80,6 +80,9 @@ class ImageOptions(KeyTable):
     target: str | None = Field(default=None, description="Machine to build for: h100, or driver=535.129,gpu=A4000.")
     flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
     torch_index: keys.Mirror | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
+    as_of: keys.Day | None = Field(
+        default=None, description="Day of the releases that a list leaves open, or today; by default the code's."
+    )
     slim: SlimLevel = Field(
         default="auto", description="How far to slim the image; seatrial plan shows the size at each level."
     )

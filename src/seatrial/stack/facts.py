@@ -139,6 +139,11 @@ def wheels(framework: Framework, *, pinned: bool = False) -> tuple[Wheel, ...]:
     return tuple(sorted(known, key=lambda each: (Version(each.version), Version(each.cuda)), reverse=True))
 
 
+def released(framework: Framework, version: str) -> str:
+    """Return the day of a release, as 2023-03-15; "" for an unknown one."""
+    return str(table(framework)["released"].get(version, ""))
+
+
 def _with_patches(row: dict[str, Any], framework: Framework) -> Iterator[str]:
     """Yield the row's release and its ``patches``, which have the same build: 2.4.0, 2.4.1."""
     yield row[framework]

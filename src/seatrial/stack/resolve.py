@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.job.plan import Choice
-from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_index, wheels
+from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, released, torch_index, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import Candidate, Constraints, Violation, forward_compat_allowed, gpu_build, violations
 
@@ -18,6 +18,10 @@ from seatrial.stack.rules import Candidate, Constraints, Violation, forward_comp
 #: has wheels for it (tables/*.json), and of the official slim images that have it newest its image is the smallest.
 PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.14", "3.9", "3.8")
 
+#: Python → four months after its release, when most packages had wheels for it. Source: peps.python.org, PEPs 569, 596,
+#: 619, 664, 693, 719 and 745.
+PYTHON_SINCE = {"3.8": "2020-02-14", "3.9": "2021-02-05", "3.10": "2022-02-04", "3.11": "2023-02-24"}
+PYTHON_SINCE |= {"3.12": "2024-02-02", "3.13": "2025-02-07", "3.14": "2026-02-07"}
 
 #: Compute capability from which no TensorFlow up to 2.21 has machine code.
 _BLACKWELL = Version("10.0")
@@ -120,16 +124,34 @@ def candidates(constraints: Constraints, *, admitted: bool = False) -> Iterator[
 
 def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object, ...]:
     """Return a sort key, the best first: no stop-gap, the version preferred, the newest, the index's own build."""
-    wheel = candidate.wheel
+    wheel, pythons = candidate.wheel, pythons_of(constraints.as_of)
     return (
         candidate.forward_compat,
         candidate.cpu == constraints.gpu,
-        wheel.version != constraints.prefer,
-        _descending(wheel.version),
+        *_by_release(wheel, constraints),
         not wheel.default,
         _descending(wheel.cuda),
-        PYTHONS.index(candidate.python) if candidate.python in PYTHONS else len(PYTHONS),
+        pythons.index(candidate.python) if candidate.python in pythons else len(pythons),
     )
+
+
+def _by_release(wheel: Wheel, constraints: Constraints) -> tuple[object, ...]:
+    """Return a sort key: at a date the newest release that there was, then the oldest later one; else as preferred.
+
+    torch 1 comes last, as the hook does not measure it.
+    """
+    newest = _descending(wheel.version)
+    if not constraints.as_of:
+        return False, wheel.version != constraints.prefer, newest
+    late = released(wheel.framework, wheel.version) > constraints.as_of
+    return wheel.framework == "torch" and newest[0] > -2, late, tuple(-part for part in newest) if late else newest
+
+
+@lru_cache(maxsize=256)
+def pythons_of(as_of: str) -> tuple[str, ...]:
+    """Return the Pythons, best first: at a date those that packages had wheels for, then the oldest later one."""
+    early = [each for each in PYTHONS if not as_of or PYTHON_SINCE[each] <= as_of]
+    return (*early, *(each for each in PYTHON_SINCE if each not in early))
 
 
 @lru_cache(maxsize=256)
@@ -180,6 +202,9 @@ def _requirement(chosen: Candidate, *, local: bool) -> str:
 
 def _why_version(chosen: Candidate, constraints: Constraints) -> str:
     version = chosen.wheel.version
+    if constraints.as_of and not len(constraints.specifier):
+        late = released(chosen.wheel.framework, version) > constraints.as_of
+        return f"the {'oldest that fits' if late else 'newest'} for code of {constraints.as_of}"
     if len(constraints.specifier):
         return f"{constraints.source} asks for {constraints.specifier}; this is the best match for this machine"
     if version == constraints.prefer:
@@ -219,6 +244,8 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
         return Choice(what="python", value=python, reason="the base image's")
     if python == PYTHONS[0]:
         return Choice(what="python", value=python, reason="every current framework has wheels for it")
+    if constraints.as_of:
+        return Choice(what="python", value=python, reason=f"for code of {constraints.as_of}")
     if PYTHONS[0] in constraints.barred:
         return Choice(what="python", value=python, reason=constraints.barred[PYTHONS[0]])
     reason = (
@@ -232,7 +259,7 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
 
 
 def _python_alone(constraints: Constraints) -> str | None:
-    pythons = (constraints.python,) if constraints.python else PYTHONS
+    pythons = (constraints.python,) if constraints.python else pythons_of(constraints.as_of)
     fitting = (each for each in pythons if constraints.python_specifier.contains(f"{each}.99"))
     return next((each for each in fitting if each not in constraints.barred), None)
 

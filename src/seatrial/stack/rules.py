@@ -36,6 +36,7 @@ class Constraints:
         cudnn: exact version of nvidia-cudnn-cu* that the requirements pin, or None.
         partners: package of PARTNERS → specifier on it, of those that are required.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
+        as_of: day of the code, as 2021-09-03, whose releases come before ``prefer``; "" for today.
         source: the requirement and its file, for sentences: ``torch==2.0.1 (requirements.txt)``.
     """
 
@@ -49,6 +50,7 @@ class Constraints:
     cudnn: str | None = None
     partners: Mapping[str, SpecifierSet] = field(default_factory=dict)
     prefer: str | None = None
+    as_of: str = ""
     source: str = "the project"
 
     @property

@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
+from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError, UntrustedPathError
 from seatrial.system import command
+from seatrial.system.nofollow import NO_RESULTS, files_below
 from seatrial.system.records import Folder
 
 _TIMEOUT_S = 10.0
@@ -24,6 +27,9 @@ _MOST_FILES, _MOST_BYTES = 20_000, 10_000
 
 #: Hooks of the system and the user stay off, too: they would run in a folder that is not theirs.
 _QUIET = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+#: Code, and lists of packages: what dates a project.
+_CODE = ("*.py", "*.ipynb", "*requirements*.txt", "setup.cfg", "pyproject.toml", "Pipfile", "environment*.y*ml")
 
 _SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
 
@@ -41,28 +47,36 @@ def remote(project: Path) -> str | None:
 
 def differs(project: Path) -> bool:
     """Return True if files that git knows differ from the commit; False if git fails."""
-    if (head := commit(project)) is None:
-        return False
-    top = _git(project, "rev-parse", "--show-toplevel")
-    objects, index = (_git(project, "rev-parse", "--git-path", name) for name in ("objects", "index"))
-    if not top or not objects or not index:
-        return False
+    return bool(_isolated(project, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"))
+
+
+def code_time(project: Path) -> float:
+    """Return when code or a list was last committed, else last changed, in seconds since the epoch; 0 for neither."""
+    if found := _isolated(project, "rev-list", "-1", "--format=%ct", "HEAD", "--", *_CODE):
+        return float(found.split()[-1])
+    files = files_below(project, skip=NO_RESULTS, most_entries=_MOST_FILES)
+    code = (each for each in files if any(fnmatch(each.name, pattern) for pattern in _CODE))
+    return max((each.stat(follow_symlinks=False).st_mtime for each in code), default=0.0)
+
+
+def _isolated(project: Path, *words: str) -> str | None:
+    """Run git on the checkout's objects, index and files with settings of our own; None if it fails."""
+    paths = [word for name in ("objects", "index", "shallow") for word in ("--git-path", name)]
+    found = _git(project, "rev-parse", "HEAD", "--show-toplevel", *paths) if _is_readable(project) else None
+    if len(lines := (found or "").split("\n")) < len(paths) - 1:
+        return None
+    head, top, *rest = lines
+    objects, index, shallow = (project / path for path in rest)
     with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
         settings = Path(folder)
         (settings / "refs").mkdir()
         (settings / "HEAD").write_text(f"{head}\n")
         (settings / "config").write_text(_SETTINGS)
-        env = {
-            **os.environ,
-            "GIT_DIR": folder,
-            "GIT_WORK_TREE": top,
-            "GIT_OBJECT_DIRECTORY": os.path.join(project, objects),  # noqa: PTH118  git's own may be absolute
-            "GIT_INDEX_FILE": os.path.join(project, index),  # noqa: PTH118
-            "GIT_OPTIONAL_LOCKS": "0",
-        }
-        return bool(
-            _git(Path(top), "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all", env=env)
-        )
+        with suppress(OSError, UntrustedPathError):
+            (settings / "shallow").write_bytes(_load(shallow))
+        own = {"GIT_DIR": folder, "GIT_WORK_TREE": top, "GIT_OPTIONAL_LOCKS": "0"}
+        own |= {"GIT_OBJECT_DIRECTORY": str(objects), "GIT_INDEX_FILE": str(index)}
+        return _git(project, *words, env={**os.environ, **own})
 
 
 def _is_readable(project: Path) -> bool:

@@ -128,8 +128,8 @@ JUDGED = {
 INSIDE = {
     ConfigFile: "name gpus restarts launcher env publish workdir ulimits cpus memory shm_size gpu_memory timeout grace "
     "writable no_hook no_tune strict resume criteria metrics tune target module args nodes sweep",
-    ImageOptions: "base ready python index_url requirements system_packages target flavour torch_index slim max_size "
-    "max_compressed",
+    ImageOptions: "base ready python index_url requirements system_packages target flavour torch_index as_of slim "
+    "max_size max_compressed",
     WatchOptions: "hang_after",
     ClusterOptions: "kind runtime code gpu_resource gpu_claims node_selector queue min_nodes ttl uid require_capacity "
     "requests",

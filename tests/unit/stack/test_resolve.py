@@ -21,6 +21,7 @@ from seatrial.stack.facts import (
     Wheel,
     cuda_images,
     gpu_models,
+    released,
     table,
     wheels,
 )
@@ -274,3 +275,27 @@ def test_the_table_agrees_with_the_wheel_that_is_installed() -> None:
     major = cudnn[0].name.removeprefix("nvidia-cudnn-cu")
     rows = [row for row in wheels("torch") if Version(row.version).public == Version(installed.version).public]
     assert any(row.cudnn in str(cudnn[0].specifier) for row in rows if row.cudnn and row.cuda.startswith(major))
+
+
+@pytest.mark.parametrize(
+    ("framework", "target", "as_of", "release"),
+    [
+        ("torch", "h100", "2021-09-03", "2.0.0 3.9"),
+        ("torch", "T4", "2019-09-03", "2.0.0 3.8"),
+        ("torch", "h100", "2023-06-01", "2.0.1 3.11"),
+        ("torch", "h100", "", "2.13.0 3.11"),
+        ("tensorflow", "T4", "2021-09-03", "2.6.0 3.9"),
+        ("tensorflow", "h100", "2021-09-03", "2.12.0 3.9"),
+        ("jax", "h100", "2022-09-03", "0.4.30 3.10"),
+    ],
+)
+def test_release_is_the_nearest_to_the_day_of_the_code(
+    framework: Framework, target: str, as_of: str, release: str
+) -> None:
+    found = stack(requested(framework, as_of=as_of), target)
+    assert found.wheel is not None and f"{found.wheel.version} {found.python}" == release
+
+
+def test_each_release_has_its_day() -> None:
+    for framework in FRAMEWORKS:
+        assert all(released(framework, wheel.version) for wheel in wheels(framework, pinned=True))

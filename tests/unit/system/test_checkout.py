@@ -81,3 +81,21 @@ def test_a_pipe_in_a_checkout_holds_nobody_up(project: Path, pipe: str) -> None:
     began_s = time.monotonic()
     assert checkout.commit(project) is None and checkout.remote(project) is None and not checkout.differs(project)
     assert time.monotonic() - began_s < 60
+
+
+def test_code_is_as_old_as_its_last_commit_whatever_else_changed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2021-09-03T12:00:00Z")
+    (project / "train.py").write_text("second")
+    git(project, "commit", "-q", "-a", "-m", "second")
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2024-01-01T12:00:00Z")
+    (project / "README.md").write_text("later")
+    git(project, "add", "README.md")
+    git(project, "commit", "-q", "-m", "third")
+    git(project.parent, "clone", "-q", "--depth", "2", f"file://{project}", "shallow")
+    (project / "train.py").write_text("an edit")
+    assert [checkout.code_time(each) for each in (project, project.parent / "shallow")] == [1630670400.0] * 2
+    shutil.rmtree(project / ".git")
+    os.utime(project / "train.py", (1e9, 1e9))
+    assert checkout.code_time(project) == 1e9

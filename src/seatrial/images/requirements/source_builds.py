@@ -54,6 +54,7 @@ class SourceBuild:
             built, from around it instead of an environment of its own; () if what it declares is enough.
         compiles: it has code to compile. libraries: it needs system libraries.
         assigned: environment variables for the build. read: this is from its source or a table, not a guess.
+        at: the release, where the day of the code decides it.
     """
 
     name: str
@@ -67,11 +68,12 @@ class SourceBuild:
     legacy: bool = False
     assigned: str = ""
     read: bool = True
+    at: str = ""
 
     @property
     def requirement(self) -> str:
         """Return the line without the options that a list may have for it."""
-        return self.line.partition(" --")[0]
+        return f"{self.name}=={self.at}" if self.at else self.line.partition(" --")[0]
 
     @property
     def in_sight(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -24,6 +24,7 @@ class ResolveRequest:
         elsewhere: packages with wheels at another address; they count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
+        as_of: day by which packages were uploaded, as 2021-09-03; "" for today. dates: package → a day of its own.
     """
 
     lines: tuple[str, ...]
@@ -39,6 +40,12 @@ class ResolveRequest:
     elsewhere: tuple[str, ...] = ()
     links: tuple[Path, ...] = ()
     authorities: Path | None = None
+    as_of: str = ""
+    dates: tuple[tuple[str, str], ...] = ()
+
+    def dated(self, *names: str, as_of: str = "") -> ResolveRequest:
+        """Return the request with this day for packages."""
+        return replace(self, dates=tuple({**dict(self.dates), **dict.fromkeys(names, as_of)}.items()))
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,13 @@ class Lock:
 
     Attributes:
         from_source: names of packages without a wheel, which pip builds. lacking: each as a requirement.
+        later: packages for which the request's day was lifted; "*" for all.
     """
 
     packages: tuple[LockedPackage, ...]
     from_source: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,7 @@ class SourceTexts:
 
     names: tuple[str, ...]
     texts: dict[str, str]
+    version: str = ""
 
 
 Answer = Lock | Unsatisfiable | Unreachable

@@ -67,14 +67,16 @@ def builds_of(
     # A newer release may be at odds with what requires it.
     asked = {name: lines.get(name) or released.get(name, name) for name in names}
     bare: dict[str, str] = {}
+    dated: set[str] = set()
     sources: dict[str, SourceTexts | None] = {}
     if resolver and request and locked:
-        read = partial(resolver.source, request=request)
         bare = {
             name: str(parsed(line) or name).partition(";")[0] for name, line in asked.items() if not _is_source(line)
         }
+        dated = {name for name, line in bare.items() if request.as_of and name in lines and "==" not in line}
+        requests = [replace(request, as_of=request.as_of * (name in dated)) for name in bare][:_MOST_READ]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            sources = dict(zip(bare, threads.map(read, list(bare.values())[:_MOST_READ]), strict=False))
+            sources = dict(zip(bare, threads.map(resolver.source, bare.values(), requests), strict=False))
     builds = []
     for name, line in asked.items():
         build = known_build(line)
@@ -82,6 +84,7 @@ def builds_of(
             build = build or SourceBuild(name, bare[name], read=False)
             source = sources.get(name)
             build = read_build(name, bare[name], source.names, source.texts) if source else build
+            build = replace(build, at=source.version) if source and name in dated else build
         if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
             build = replace(build, modules=(), legacy=False)
         if build is not None:

@@ -20,6 +20,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, refuse_unbuildable
+from seatrial.images.resolve.dates import dated, held
 from seatrial.images.resolve.edits import GONE, LOCK_OF, written
 from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
@@ -94,8 +95,12 @@ def resolve_packages(
         return base, resolved, Checked(builds=() if own_base else builds_of(None, None, None, resolved)), needs
     choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
     base, resolved, checked, needs = choice.made(base, resolved)
+    request = choice.request(resolved)
     if not own_base:
-        checked = replace(checked, builds=builds_of(resolver, choice.request(resolved), checked.lock, resolved))
+        checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))
+    if needs.as_of and request and checked.lock:
+        resolved, row = held(resolved, needs, request, checked.lock, checked.builds)
+        checked = replace(checked, choices=(*row, *checked.choices))
     return base, resolved, checked, needs
 
 
@@ -346,7 +351,7 @@ class _PackageChoice:
         if found.hashed or not resolved.stack.python or not (sources or links):
             return None
         bundle = self.job.project / options.ca_bundle if options.ca_bundle else host.env.get("PIP_CERT")
-        return ResolveRequest(
+        request = ResolveRequest(
             lines=bare(found.lines, builds=False),
             constraints=bare(found.constraints, builds=False),
             python=resolved.stack.python,
@@ -358,6 +363,7 @@ class _PackageChoice:
             alone=" with --no-deps" in self.needs.reason,
             authorities=Path(bundle) if bundle else None,
         )
+        return dated(request, self.needs)
 
     def _answer(self, request: ResolveRequest) -> Answer:
         answer = self.resolver.resolve(preferring(self.resolver, request))

@@ -102,7 +102,12 @@ def resolve_frameworks(
         resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
         constraints = Constraints(
-            None, python=python, python_specifier=needs.python, barred=barred or {}, source=needs.source
+            None,
+            python=python,
+            python_specifier=needs.python,
+            barred=barred or {},
+            as_of=needs.as_of,
+            source=needs.source,
         )
         stack = _or_raise(constraints, machine, needs)
         extra_choices = stack.choices if stack.python != PYTHONS[0] else ()
@@ -218,6 +223,7 @@ def _constraints(
         cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
         partners={each: wanted for each in PARTNERS.get(framework, ()) if len(wanted := _wanted(each, found))},
         prefer=TORCH_VERSION if framework == "torch" else None,
+        as_of=needs.as_of,
         source=f"{line} ({needs.source})",
     )
 

@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
 from seatrial.images.resolve.answers import Answer, Lock, LockedPackage, ResolveRequest, Unreachable
+from seatrial.images.resolve.dates import framework_day, pins
 from seatrial.images.resolve.framework import Resolved, framework_place, public
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.sources import PackageSource
@@ -74,9 +78,17 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     """Return the request with the releases that the framework gets without other packages as preferences."""
     if (place := framework_place(Requirements(lines=request.lines))) is None:
         return request
-    own = resolver.resolve(replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=()))
+    alone = replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=())
+    if request.as_of:
+        _, day = framework_day(alone.lines)
+        alone = replace(
+            alone, as_of=day and max(day, request.as_of), dates=tuple((name, "") for name in pins(alone.lines))
+        )
+    own = resolver.resolve(alone)
     found = own.packages if isinstance(own, Lock) else ()
-    return replace(request, preferred=tuple((each.name, each.version) for each in found))
+    listed = {canonicalize_name(Requirement(line).name) for line in request.lines}
+    brought = (each.name for each in found if each.name not in listed) if request.as_of else ()
+    return replace(request, preferred=tuple((each.name, each.version) for each in found)).dated(*brought)
 
 
 def bare(lines: Iterable[str], *, builds: bool) -> tuple[str, ...]:

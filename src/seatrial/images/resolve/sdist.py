@@ -1,6 +1,6 @@
 """Read the files by which a package is built, from its source on an index: a program of its own, which uv.py bounds.
 
-Standard input is ``[requirement, Python, index]``; nothing is unpacked to files, and nothing runs. It ends with an
+Standard input is ``[requirement, Python, index, day]``; nothing is unpacked to files, and nothing runs. It ends with an
 error, and nothing on standard output, if the index has no source that can be read.
 """
 
@@ -34,13 +34,14 @@ _BUILD_FILES = ("pyproject.toml", "setup.py", "meson.build")
 
 
 def main() -> None:
-    """Write ``{"names": …, "texts": …}`` of the newest source that the requirement admits."""
-    line, python, index = json.load(sys.stdin)
+    """Write ``{"names": …, "texts": …, "version": …}`` of the newest source that requirement and day admit."""
+    line, python, index, as_of = json.load(sys.stdin)
     wanted = Requirement(line)
     page = f"{index.rstrip('/')}/{canonicalize_name(wanted.name)}/"
-    found = dict(_sources(_get(page).decode(), page, wanted, python))
-    names, texts = _read(_get(found[max(found)]))
-    json.dump({"names": [each for each in names if len(each) <= _MOST_OF_PATH], "texts": texts}, sys.stdout)
+    found = dict(_sources(_get(page).decode(), page, wanted, python, as_of))
+    names, texts = _read(_get(found[newest := max(found)]))
+    kept = [each for each in names if len(each) <= _MOST_OF_PATH]
+    json.dump({"names": kept, "texts": texts, "version": str(newest)}, sys.stdout)
 
 
 def _get(url: str) -> bytes:
@@ -54,10 +55,11 @@ def _get(url: str) -> bytes:
     return data
 
 
-def _sources(page: str, url: str, wanted: Requirement, python: str) -> Iterator[tuple[Version, str]]:
+def _sources(page: str, url: str, wanted: Requirement, python: str, as_of: str) -> Iterator[tuple[Version, str]]:
     """Yield (version, address) of the sources on an index's page, JSON or HTML, that the requirement admits."""
     if page.lstrip().startswith("{"):
         rows = [each for each in json.loads(page)["files"] if not each.get("yanked")]
+        rows = [each for each in rows if not as_of or each.get("upload-time", "")[:10] <= as_of] or rows
         files = [(row["filename"], row["url"], row.get("requires-python") or "") for row in rows]
     else:
         files = [(html.unescape(text), html.unescape(link), "") for link, text in _LINK.findall(page)]

@@ -43,7 +43,7 @@ from seatrial.images.resolve.answers import (
 )
 from seatrial.images.resolve.framework import is_for
 from seatrial.images.resolve.wheel_metadata import write_links
-from seatrial.images.sources import PackageSource, digest_of_wheel
+from seatrial.images.sources import digest_of_wheel
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
@@ -138,7 +138,7 @@ class UvResolver:
         bounded = {line: newest for line in request.lines if (newest := _up_to(line)) and is_for(line, request.python)}
         questions = {**bounded, **{line: _up_to(line) or line for line in further}}
         lines = tuple(sorted(questions.values()))
-        alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=())
+        alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=(), as_of="", dates=())
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in lines}
         lock = self._answer(alone, lambda request: self._run(request, {}, oldest)) if questions else Lock(())
         if isinstance(lock, Unreachable):
@@ -201,11 +201,11 @@ class UvResolver:
         A server that sends one byte after the other would keep an HTTP client of this process for ever.
         """
         sources = tuple(each for each in request.sources if each.kind == "index" and "@" not in each.url)
-        memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources))}"
+        memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources, as_of=request.as_of))}"
         if (known := self._remembered(memory, _texts, _FRESH_S)) is not None:
             return known
         for index in sources if memory not in self._unread else ():
-            question = json.dumps([line, request.python, index.url])
+            question = json.dumps([line, request.python, index.url, request.as_of])
             with tempfile.TemporaryDirectory(prefix="seatrial-source-") as scratch:
                 argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
                 limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
@@ -219,7 +219,7 @@ class UvResolver:
 
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
         """Run uv, and repeat it if an index is silent. Raises CommandTimeoutError: the time limit is reached."""
-        (folder / "uv.toml").write_text(_configured(request.sources))
+        (folder / "uv.toml").write_text(_configured(request))
         python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
         argv = [*_bounded(_uv(), "pip", *argv), *python, "--python-platform", _PLATFORM]
         argv += ["--config-file", "uv.toml", "--quiet"]
@@ -255,8 +255,11 @@ class UvResolver:
         return self._run(request, pins, stand_ins)
 
     def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
-        """Run uv until all packages without a wheel are known; packages of ``pins`` become stand-ins."""
-        excluded = dict.fromkeys(request.elsewhere, "")
+        """Run uv until all packages without a wheel are known; packages of ``pins`` become stand-ins.
+
+        A day that leaves no solution, or no wheel, is lifted for the packages named, then for all.
+        """
+        excluded, later = dict.fromkeys(request.elsewhere, ""), tuple[str, ...]()
         while True:
             try:
                 answer = self._compile(request, excluded, stand_ins)
@@ -266,7 +269,21 @@ class UvResolver:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
-                return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking)
+                built = set(excluded) - set(request.elsewhere)
+                if request.as_of and (built or self._is_behind(request, answer)):
+                    current = self._answer(replace(request, as_of="", dates=()), self._resolve)
+                    known = current.packages if isinstance(current, Lock) else ()
+                    if brought := {each.name for each in known} - self._undated(request):
+                        request, later = request.dated(*sorted(brought)), (*later, *brought)
+                        excluded = dict.fromkeys(request.elsewhere, "")
+                        continue
+                    if isinstance(current, Lock) and not built <= set(current.from_source):
+                        return replace(current, later=("*",))  # the day would cost a build
+                return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
+            if request.as_of and (names := self._to_lift(request, answer)):
+                later = (*later, *names)
+                request = replace(request, as_of="", dates=()) if "*" in names else request.dated(*names)
+                continue
             if not isinstance(answer, str):
                 return answer
             name = canonicalize_name(Requirement(answer).name)
@@ -277,6 +294,35 @@ class UvResolver:
                 self._sources.add((request.python, name, pins[name]))
             else:
                 excluded[name] = answer
+
+    def _alone(self, request: ResolveRequest, oldest: dict[str, str]) -> Answer:
+        try:
+            answer = self._compile(request, (), oldest)
+        except CommandTimeoutError:
+            return self._late(request)
+        return Unsatisfiable(answer) if isinstance(answer, str) else answer
+
+    def _is_behind(self, request: ResolveRequest, lock: Lock) -> bool:
+        """Return True if a listed package is older than its day, as what it requires had no wheel then."""
+        alone = replace(request, constraints=(), dependencies=False, preferred=())
+        oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in request.lines}
+        newest = self._answer(alone, lambda request: self._alone(request, oldest))
+        found = {each.name: Version(each.version) for each in lock.packages}
+        named = newest.packages if isinstance(newest, Lock) else ()
+        return any(Version(each.version) > found.get(each.name, Version(each.version)) for each in named)
+
+    def _to_lift(self, request: ResolveRequest, answer: Answer | str) -> tuple[str, ...]:
+        """Return the packages whose day leaves no solution or wheel, "*" for all; () if the day is not the reason."""
+        free = {name for name, day in request.dates if not day}
+        if isinstance(answer, str):
+            return tuple({canonicalize_name(Requirement(answer).name)} - free)
+        listed = self._undated(request) - free
+        return (tuple(sorted(answer.named & listed)) or ("*",)) if isinstance(answer, Unsatisfiable) else ()
+
+    def _undated(self, request: ResolveRequest) -> set[str]:
+        """Return the listed packages, and all without a day."""
+        listed = {canonicalize_name(Requirement(line).name) for line in request.lines}
+        return listed | {name for name, day in request.dates if not day}
 
     def _late(self, request: ResolveRequest) -> Unreachable:
         longer = f"; run waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
@@ -363,19 +409,24 @@ def _uv() -> str:
         raise EngineUnavailableError("uv is not installed", run="pip install --force-reinstall seatrial") from error
 
 
-def _configured(sources: tuple[PackageSource, ...]) -> str:
-    """Return uv.toml with the indexes, the first as default and last in order."""
-    indexes = [each.url for each in sources if each.kind == "index"]
+def _configured(request: ResolveRequest) -> str:
+    """Return uv.toml with the day, and the indexes, the first as default and last in order."""
+    indexes = [each.url for each in request.sources if each.kind == "index"]
     rows = [f"[[index]]\nurl = {json.dumps(url)}\n{_KEPT}\n" for url in indexes]
-    return "".join([*rows[1:], *(f"{row}default = true\n" for row in rows[:1])]) or "no-index = true\n"
+    rows = [*rows[1:], *(f"{row}default = true\n" for row in rows[:1])] or ["no-index = true\n"]
+    days = [f'{name} = "{day}T23:59:59Z"' if day else f"{name} = false" for name, day in request.dates]
+    day = f'exclude-newer = "{request.as_of}T23:59:59Z"\nexclude-newer-package = {{ {", ".join(days)} }}\n'
+    return "".join([day if request.as_of else "", *rows])
 
 
 def _refusal(text: str, request: ResolveRequest) -> Answer | str:
     """Read uv's error: a package without a wheel, an index that cannot be read, or the reason of a conflict."""
     text = _IN_URL.sub("", text)
-    if no_wheel := _NO_WHEEL.search(text):
-        release = re.search(rf"\b{re.escape(no_wheel[1])}==[\w.]+(?= has no usable wheels)", " ".join(text.split()))
-        return release[0] if release else no_wheel[1]
+    if no_wheel := _NO_WHEEL.findall(text):
+        words = " ".join(text.split())
+        name = min(no_wheel, key=words.find)  # the explanation begins with what the others depend on
+        release = re.search(rf"\b{re.escape(name)}==[\w.]+(?= has no usable wheels)", words)
+        return release[0] if release else str(name)
     if _LOGIN.search(text):
         return Unreachable(f"{_shown(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
     if _NO_SOLUTION not in text:
@@ -437,6 +488,7 @@ def _digest(request: ResolveRequest) -> str:
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
     parts += ["lowest"] * request.lowest + ["alone"] * request.alone
     parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
+    parts += [["as of", request.as_of, *request.dates]] if request.as_of else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -445,12 +497,14 @@ def _digest(request: ResolveRequest) -> str:
 def _lock(data: Any) -> Lock:
     """Read what a lock was remembered as."""
     rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
-    return Lock(tuple(rows), tuple(map(str, data["from_source"])), tuple(map(str, data["lacking"])))
+    names = (tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later"))
+    return Lock(tuple(rows), *names)
 
 
 def _texts(data: Any) -> SourceTexts:
     """Read what a source was written as."""
-    return SourceTexts(tuple(map(str, data["names"])), {str(name): str(text) for name, text in data["texts"].items()})
+    texts = {str(name): str(text) for name, text in data["texts"].items()}
+    return SourceTexts(tuple(map(str, data["names"])), texts, str(data.get("version", "")))
 
 
 def _bounded(*argv: str) -> list[str]:

@@ -1,0 +1,104 @@
+"""Date a project: what it leaves open was released by the day of its code, as later releases lack what it uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import date, datetime, timedelta, timezone
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from seatrial.images.requirements.pip_format import Needs, Requirements
+from seatrial.images.requirements.source_builds import SourceBuild
+from seatrial.images.resolve.answers import Lock, ResolveRequest
+from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, framework_place
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice
+from seatrial.stack.facts import released
+from seatrial.stack.resolve import PYTHON_SINCE
+from seatrial.stack.rules import PARTNERS
+from seatrial.system.checkout import code_time
+
+#: Code of the last half-year takes current releases; an archive without times has those of 1970 or 1980.
+_CURRENT_DAYS, _FIRST = 180, "2015-01-01"
+
+#: Days after a framework's release by which the packages that it requires were there.
+_SOON_DAYS = 30
+
+#: Packages that a list may leave open and that only match one release of a framework.
+_FREE = tuple(each for few in PARTNERS.values() for each in few)
+
+#: Beginnings of packages that use TensorFlow's internals: they are as old as TensorFlow, not as the code.
+_OF_TENSORFLOW = ("tensorflow", "tf-", "keras")
+
+#: Most names in the plan's row.
+_MOST_NAMED = 6
+
+
+def day_of(job: Job) -> str:
+    """Return the day of the job's code, as 2021-09-03; "" for current releases."""
+    if job.image.as_of is not None:
+        return job.image.as_of.removeprefix("today")
+    if job.target.kind not in ("script", "module") or job.serve is not None:
+        return ""
+    day = _day(code_time(job.project))
+    return day if _FIRST <= day < _day(time.time() - _CURRENT_DAYS * 86_400) else ""
+
+
+def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
+    """Return the request with the day of the code, or of its Python; pins and the framework's parts are free of it."""
+    if not needs.as_of:
+        return request
+    day = _later(max(needs.as_of, PYTHON_SINCE.get(request.python, "")), 1)
+    found = replace(request, as_of=day).dated(*_FREE, *pins((*request.lines, *request.constraints)))
+    framework, theirs = framework_day(request.lines)
+    beginnings = {"jax": ("",), "tensorflow": _OF_TENSORFLOW}.get(framework, ())
+    names = [name for name in _names(request.lines) if name.startswith(beginnings) and name not in dict(found.dates)]
+    return found.dated(*names, as_of=max(theirs, day))
+
+
+def framework_day(lines: tuple[str, ...]) -> tuple[str, str]:
+    """Return the framework, and the day by which what it requires was there; "" for an unknown release."""
+    if (place := framework_place(Requirements(lines=lines))) is None:
+        return "", ""
+    requirement = Requirement(lines[place])
+    framework = PACKAGES[canonicalize_name(requirement.name)]
+    day = next(filter(None, (released(framework, each.version) for each in requirement.specifier)), "")
+    return framework, _later(day, _SOON_DAYS) if day else ""
+
+
+def held(
+    resolved: Resolved, needs: Needs, request: ResolveRequest, lock: Lock, builds: Iterable[SourceBuild]
+) -> tuple[Resolved, tuple[Choice, ...]]:
+    """Hold what the list leaves open to the releases found, also where pip resolves it; return the plan's row."""
+    own_days = dict(request.dates)
+    names = [name for name in _names(request.lines) if own_days.get(name, "-") and not {name, "*"} & {*lock.later}]
+    at = {each.name: each.version for each in lock.packages} | {each.name: each.at for each in builds if each.at}
+    exact = tuple(f"{name}=={at[name]}" for name in names if name in at)
+    chosen = [each.what for each in resolved.choices if each.what in FRAMEWORKS and needs.as_of in each.reason]
+    shown = [*chosen, *(name for name in names if name in at)]
+    if not shown:
+        return resolved, ()
+    listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
+    row = Choice(what="as of", value=needs.as_of, reason=f"{listed}: the last change to the code")
+    return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), (row,)
+
+
+def _names(lines: Iterable[str]) -> Iterator[str]:
+    yield from dict.fromkeys(canonicalize_name(Requirement(line).name) for line in lines)
+
+
+def pins(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the packages whose version is fixed."""
+    exact = (line for line in lines if any(each.operator.startswith("==") for each in Requirement(line).specifier))
+    yield from _names(exact)
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
+
+
+def _later(day: str, days: int) -> str:
+    return (date.fromisoformat(day) + timedelta(days=days)).isoformat()
