@@ -62,7 +62,9 @@ _MAKES_ANY = re.compile(
 _STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download")
 #: Endings of configuration files, and a setting in one.
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-_SETTING = re.compile(r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,][^"'#,]*?)["']?\s*,?\s*(?:#.*)?""")
+_SETTING = re.compile(
+    r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
+)
 #: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
 #: Below: methods that open their receiver.
 _OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
