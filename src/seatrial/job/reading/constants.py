@@ -204,11 +204,8 @@ class Constants:
             yield given or _default(name, function), caller if given else (unit[0], ""), sure
 
     def given(self, name: str, unit: Unit) -> list[tuple[ast.expr | None, Unit]]:
-        """Return (expression, its unit) of each value that a parameter gets, by calls or else by default."""
-        passed = [(each, where) for each, where, _ in self._passed(name, unit)]
-        module = self._module_at(unit[0])
-        default = _default(name, module.flow.functions[unit[1]]) if module else None
-        return passed or ([(default, (unit[0], ""))] if default else [])
+        """Return (expression, its unit) of each value that a parameter gets by calls; [] if none is seen."""
+        return [(each, where) for each, where, _ in self._passed(name, unit)]
 
     def _text_of_attribute(self, node: ast.Attribute, unit: Unit, depth: int) -> Text | None:
         if node.attr == "parent":
