@@ -297,7 +297,7 @@ def _read_paths(node: ast.Call) -> Iterator[ast.expr]:
         yield from node.args[: not _opens_to_write(mode)]
     elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS:
         yield node.func.value
-    elif known := _READERS.get(name) or _READERS.get(last):
+    elif (known := _READERS.get(name) or _READERS.get(last)) and not _opens_to_write(given.get("mode")):
         yield from (*node.args[:1], *(given[each] for each in known if each in given))
 
 
