@@ -232,7 +232,7 @@ class Evaluation:
             if any(sure for _, sure in entries) or (entries and not is_given):
                 return _union(known)
             if is_given:
-                found = [self.values(each, where) for each, where in self.constants.given(name, scope)]
+                found = [self.values(each, where) for each, where, _ in self.constants.passed(name, scope)]
                 given = _union(found) if found else self.of_option(name) if name in self.constants.options else None
                 return _union([given, *known])
         path, inner = module.bound.get(name, (unit[0], None))
