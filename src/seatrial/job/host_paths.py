@@ -30,7 +30,7 @@ _READ = re.compile(r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data"
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
 #: Most missing inputs named, and bytes read to find what makes them.
-_MOST_MISSING, _MOST_SEARCHED = 3, 2_000_000
+_MOST_MISSING, _MOST_SEARCHED, _LONGEST_LINE = 3, 2_000_000, 200
 #: A line that makes the file which it names; names of programs that make data; a line of a README about data.
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKERS = re.compile(r"(download|get_?data|prepare|preprocess|make_?data|create_?data|fetch)\w*\.(py|sh)")
@@ -123,7 +123,7 @@ def _maker(folders: Sequence[Path], job: Job, wanted: str) -> str:
             for number, line in enumerate(text.splitlines(), 1):
                 if name in line and path.suffix != ".md" and _MAKES.search(line):
                     return f"; {shown}:{number} may make it"
-                if path.suffix == ".md" and not about and _ABOUT_DATA.match(line):
+                if path.suffix == ".md" and not about and _ABOUT_DATA.match(line[:_LONGEST_LINE]):
                     about = f"; {shown}:{number} tells of the data"
     maker = next((path for path in files if _MAKERS.fullmatch(path.name)), None)
     return f"; {maker.relative_to(job.project)} may make it" if maker else about

@@ -143,7 +143,7 @@ def activated(here: Path) -> list[str]:
     values = dict[str, str]()
     for table in _tables(here):
         for name, value in _table(_table(table, "tool", "pixi") or table, "activation", "env").items():
-            values[name] = re.sub(rf":?\$\{{?{name}\}}?:?", "", _PROJECT_ROOT.sub(".", str(value)))
+            values[name] = re.sub(rf":?\$\{{?{re.escape(name)}\}}?:?", "", _PROJECT_ROOT.sub(".", str(value)))
     return [f"{name}={value}" for name, value in values.items() if "$" not in value]
 
 
@@ -161,22 +161,26 @@ def _tasks(table: Any, name: str) -> Iterator[Any]:
         yield from _tasks(value, name)
 
 
-def _commands(task: Any, table: Any, name: str, depth: int = 0) -> Iterator[str]:
-    """Yield a task's commands, those that it depends on first; none of a function."""
+def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) -> Iterator[str]:
+    """Yield a task's commands, those that it depends on first and once; none of a function. ``done``: names."""
+    is_needed, done = done is not None, done or {name}
     first: list[str] = []
     if isinstance(task, dict):
-        if depth > _MOST_TASKS or (unread := [key for key in task if key not in _KEYS]):
-            raise UnreadCommand(f"the task {name} has {unread[0] if depth <= _MOST_TASKS else name}, which is not read")
+        if unread := [key for key in task if key not in _KEYS]:
+            raise UnreadCommand(f"the task {name} has {unread[0]}, which is not read")
         needs = task.get("depends-on", task.get("depends_on", []))
         for each in needs if isinstance(needs, list) else [needs]:
             other = str(each.get("task") if isinstance(each, dict) else each)
-            if (needed := next(_tasks(table, other), None)) is None:
-                raise UnreadCommand(f"the task {name} depends on {other}, which is not there")
-            yield from _commands(needed, table, other, depth + 1)
-        first += [f"export {key}={value}" for key, value in _table(task, "env").items()]
+            if other in done:
+                continue
+            done.add(other)
+            if (needed := next(_tasks(table, other), None)) is None or len(done) > _MOST_TASKS:
+                raise UnreadCommand(f"the task {name} depends on {other}, which is not there, or on too many")
+            yield from _commands(needed, table, other, done)
+        first += [f'export {key}="{value}"' for key, value in _table(task, "env").items()]
         first += [f"cd {shlex.quote(str(task['cwd']))}"] if "cwd" in task else []
         task = next((task[key] for key in ("cmd", "shell", "chain") if key in task), [])
     found = [task] if isinstance(task, str) else [each for each in task if isinstance(each, str)] if task else []
     own = "\n".join(each for each in found if not re.fullmatch(r"[\w.]+:[\w.]+", each))
     text = "\n".join([*first, own]) if own else ""
-    yield f"({text})" if text and depth and first else text
+    yield f"({text})" if text and is_needed and first else text

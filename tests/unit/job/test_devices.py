@@ -66,6 +66,7 @@ def test_a_missing_input_is_named_with_its_place(tmp_path: Path, source: str, wo
         'open("x.csv", "w")\nopen("x.csv")\n',
         'try:\n    open("x.csv")\nexcept OSError:\n    pass\n',
         'from urllib.request import urlretrieve\nurlretrieve("http://x", p)\nopen("x.csv")\n',
+        'np.memmap("x.csv", mode="w+")\n',
         'os.makedirs("data", exist_ok=True)\nopen("data/x.csv")\n',
         'os.chdir(p)\nopen("x.csv")\n',
     ],

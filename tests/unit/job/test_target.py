@@ -129,6 +129,11 @@ def test_a_task_has_its_folder_its_variables_and_what_it_depends_on(tmp_path: Pa
     text = '[tasks]\na = "export B=2"\nt = {cmd = "python t.py $A", env = {A = "1"}, depends-on = ["a"]}\n'
     (tmp_path / "pixi.toml").write_text(f'{text}u = {{cmd = "python t.py", cwd = "sub", depends-on = "none"}}')
     assert in_our_words(["pixi", "run", "t"], tmp_path) == ["--env", "B=2", "--env", "A=1", "t.py", "--", "1"]
+    twice = "".join(f't{at} = {{cmd = "ls", depends-on = ["t{at + 1}", "t{at + 1}"]}}\n' for at in range(18))
+    (tmp_path / "pyproject.toml").write_text(
+        f'[tool.pixi.activation.env]\n"(" = "1"\n[tool.pixi.tasks]\n{twice}t18 = "python t.py"'
+    )
+    assert in_our_words(["pixi", "run", "t0"], tmp_path) == ["t.py"]
     with pytest.raises(TargetError) as refusal:
         in_our_words(["pixi", "run", "u"], tmp_path)
     assert "depends on none" in str(refusal.value.cause)

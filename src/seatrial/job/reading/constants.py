@@ -184,14 +184,14 @@ class Constants:
         if name in self.options and any("option" in ast.dump(each) for each in function.decorator_list):
             return self.of_option(name, depth + 1)
         found = []
-        for each, where, sure in self._passed(name, unit):
+        for each, where, sure in self.passed(name, unit):
             if (text := self.text(each, where, depth + 1)) is not None:
                 found.append(text._replace(sure=text.sure and sure))
         if not found and (text := self.text(_default(name, function), (unit[0], ""), depth + 1)) is not None:
             found.append(text._replace(sure=False))
         return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
 
-    def _passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
+    def passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
         """Yield (expression, its unit, whether that call runs in every run) for what calls give to a parameter."""
         module = self._module_at(unit[0])
         assert module is not None, "its function was read"
@@ -202,13 +202,6 @@ class Constants:
             given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
             sure = always and caller in self.always and None not in keywords(node)
             yield given or _default(name, function), caller if given else (unit[0], ""), sure
-
-    def given(self, name: str, unit: Unit) -> list[tuple[ast.expr | None, Unit]]:
-        """Return (expression, its unit) of each value that a parameter gets, by calls or else by default."""
-        passed = [(each, where) for each, where, _ in self._passed(name, unit)]
-        module = self._module_at(unit[0])
-        default = _default(name, module.flow.functions[unit[1]]) if module else None
-        return passed or ([(default, (unit[0], ""))] if default else [])
 
     def _text_of_attribute(self, node: ast.Attribute, unit: Unit, depth: int) -> Text | None:
         if node.attr == "parent":

@@ -10,15 +10,14 @@ from itertools import islice, takewhile
 
 from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.flow import statements
+from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted, keywords, last_name, literal
-from seatrial.job.reading.values import Evaluation, member
+from seatrial.job.reading.values import Evaluation, is_flag, member
 
 _MOST_SINKS, _LONGEST = 300, 60
-_MOVES = re.compile(rb"\bcuda|\.to\(|to_device|default_device")
 #: Modules without these words choose no device.
 _TELLING = re.compile(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax", re.I)
-_LONGEST = 60
 
 #: Arguments of well-known trainers that choose the device → how they do. Sources: lightning.ai,
 #: huggingface.co/docs/transformers and /docs/accelerate, docs.ultralytics.com.
@@ -47,6 +46,24 @@ _LIBRARIES = {
     *(*_MOVERS, *_BOOSTERS, "torch", "cupy", "numba", "cudf", "cuml", "mxnet", "paddle", "pycuda", "warp", "flax"),
     *("timm", "torchvision", "diffusers"),
 }
+#: Packages that move nothing to a device.
+_PLAIN = {
+    *(
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "numpy",
+        "scipy",
+        "pandas",
+        "sklearn",
+        "matplotlib",
+        "seaborn",
+        "PIL",
+        "cv2",
+    ),
+    *("tqdm", "yaml", "tensorboard", "tensorboardX", "wandb", "click", "requests", "rich", "einops", "skimage", "h5py"),
+}
+_CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
 #: Libraries that use a GPU by themselves → a line that prints the devices they found.
 _ASK = {
     "jax": "import jax; print(jax.devices())",
@@ -125,6 +142,7 @@ class Devices(Evaluation):
             imported: packages that are imported.
         """
         modules = {path: module for path, _ in units if (module := self.module_at(path)) is not None}
+        self.is_open = False  # a setattr sets what is not seen
         self.units = [unit for unit in units if unit[0] in modules and _TELLING.search(modules[unit[0]].source)]
         handlers: list[tuple[Unit, ast.ExceptHandler]] = []
         for unit in self.units:
@@ -133,8 +151,16 @@ class Devices(Evaluation):
                     handlers.append((unit, node))
                 elif isinstance(getattr(node, "ctx", None), ast.Store) and (key := member(node)):
                     self.setters.setdefault(key, []).append(unit)
+                    self.outside |= (
+                        {key} if isinstance(node, ast.Attribute) and last_name(node.value) != "self" else set()
+                    )
+                elif isinstance(node, ast.Call) and dotted(node.func) == "setattr":
+                    self.is_open = True
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
-        sinks = list(self._sinks())
+        try:
+            sinks = list(self._sinks())
+        except RecursionError:  # hundreds of elif
+            return ()
         found = [*self._hidden(sinks), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
         found += [
             *self._fallbacks(handlers),
@@ -150,30 +176,36 @@ class Devices(Evaluation):
             name, _, value = shown.partition("=")
             certain = not others and len(visible) == 1
             if name == _VISIBLE and ANY not in value:
-                change = self._change(sink, "0") or f"leave it out: seatrial sets {_VISIBLE} for the run's GPUs"
+                change = self._change(sink, "0") or "leave it out: a run sees its GPUs alone"
                 yield Reason(0, f'{sink.place} sets {_VISIBLE} to "{value}"', change, f"visible:{value}", certain)
             elif value in ("cpu", "true", "1"):
                 yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"take {sink.place} out", "visible:", certain)
 
     def _on_cpu(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
         moves = [sink for sink in sinks if not sink.kind.startswith("visible")]
-        if _reaches_gpu(moves):
+        if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or self._names_gpu():
             return
-        known = all(sink.devices is not None for sink in moves)
+        known = all(sink.devices is not None for sink in moves) and not self.is_open
+        plain = known and imported - STANDARD_MODULES <= _PLAIN
         for name in self.constants.options:
-            if re.search("cuda|gpu|accel|device|cpu", name):
+            if re.search("cuda|gpu|accel|device|cpu", name) or any(name in sink.options for sink in moves):
                 change = self._try_option(name, lambda: _reaches_gpu(self._sinks()))
                 if change is not None or ((kept := self.of_option(name)) and kept <= {"cpu", -1, False}):
                     hint = "cpu" if change else ""
-                    certain = bool(change) and known and not imported & _MOVERS
+                    certain = bool(change) and plain
                     yield Reason(1 if change else 4, self._as_it_is(name), change or "", hint, certain)
         chosen = [sink for sink in moves if sink.devices == frozenset(["cpu"]) and sink.kind != "back"]
         for sink in sorted(chosen, key=lambda each: not each.settings)[:1]:
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
             change = f"write {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
-            hint = "cpu" if decides or (known and not imported & _MOVERS) else ""
-            yield Reason(2, words, change, hint, known and (decides or not imported & _MOVERS))
+            yield Reason(2, words, change, "cpu" if decides or plain else "", plain or (known and decides))
+
+    def _names_gpu(self) -> bool:
+        """Return whether arguments name a GPU to no option that is read: they may choose it."""
+        words = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]
+        options = self.constants.options.values()
+        return any(not any(is_flag(word.partition("=")[0], each) for each in options) for word in words)
 
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         for sink in sinks:
@@ -188,7 +220,8 @@ class Devices(Evaluation):
         for unit in units:
             module = self.module_at(unit[0])
             for node in statements(self.body(unit)):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and _ON_GPU(node.value):
+                named = node.arg if isinstance(node, ast.keyword) else literal(node)
+                if named and (named in _CHOOSE or _ON_GPU(named)):
                     return
                 if isinstance(node, ast.Call) and module is not None and (name := dotted(node.func)):
                     first, dot, rest = name.partition(".")
@@ -241,10 +274,10 @@ class Devices(Evaluation):
             [[flag]] if takes_none else [[flag, value] for value in values or ("cuda", "0", "gpu", "true")]
         )
         if self.typed(option):
-            rest = [word for word in given if word.partition("=")[0] not in option.flags]
+            rest = [word for word in given if not is_flag(word.partition("=")[0], option)]
             tried = [[]] if takes_none else tried
         try:
-            for words in tried:
+            for words in tried if self.left > 0 else ():
                 self.arguments = [*words, *rest]
                 self.begin()
                 if self.of_option(name) is not None and is_chosen():

@@ -62,7 +62,9 @@ _MAKES_ANY = re.compile(
 _STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download")
 #: Endings of configuration files, and a setting in one.
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-_SETTING = re.compile(r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,][^"'#,]*?)["']?\s*,?\s*(?:#.*)?""")
+_SETTING = re.compile(
+    r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
+)
 #: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
 #: Below: methods that open their receiver.
 _OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
@@ -295,7 +297,7 @@ def _read_paths(node: ast.Call) -> Iterator[ast.expr]:
         yield from node.args[: not _opens_to_write(mode)]
     elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS:
         yield node.func.value
-    elif known := _READERS.get(name) or _READERS.get(last):
+    elif (known := _READERS.get(name) or _READERS.get(last)) and not _opens_to_write(given.get("mode")):
         yield from (*node.args[:1], *(given[each] for each in known if each in given))
 
 

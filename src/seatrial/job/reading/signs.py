@@ -243,7 +243,7 @@ def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[str]:
         values = [node.value]
     elif isinstance(node, ast.Call):
         given = {name: value for name, value in keywords(node).items() if name and _FOR_PATHS.fullmatch(name)}
-        names = [*map(str, _constants(node.args)), *given]
+        names = [*(each for each in _constants(node.args) if isinstance(each, str)), *given]
         by_place = "default" in given and not names[0].startswith("-")
         is_typed = by_place or any(name.lstrip("-").startswith(word) for name in names for word in typed)
         values = [*(() if is_typed else given.values()), *(node.args if _READS.fullmatch(last_name(node.func)) else ())]

@@ -19,6 +19,8 @@ from seatrial.job.reading.signs import dotted, keywords, last_name, literal
 Values: TypeAlias = frozenset[Any] | None
 
 _MOST_LOOKS, _DEEPEST, _NEVER = 3_000, 25, 10**9
+#: Expressions that are evaluated for one script, and characters of a value.
+_MOST_OF_ALL, _LONGEST = 60_000, 300
 
 #: Functions whose values follow from that of their argument; a device is written as it is named.
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"device": lambda each: each, "str": str, "int": int, "bool": bool}
@@ -53,6 +55,7 @@ class Evaluation:
     Attributes:
         setters: name → the units that set it on an object: ``args.device = …``, ``config["device"] = …``.
         runs: id of a call → the function of the project that it runs.
+        outside: names of attributes that are set from outside of their class. left: expressions still evaluated.
         options, settings, origin: what the last values came from, and the line of the constant that decides.
     """
 
@@ -62,6 +65,8 @@ class Evaluation:
         self.module_at, self.constants, self.start, self.arguments = module_at, constants, start, list(arguments)
         self.setters: dict[str, list[Unit]] = {}
         self.runs: dict[int, Unit] = {}
+        self.outside: set[str] = set()
+        self.left = _MOST_OF_ALL
         self.begin()
 
     def begin(self) -> None:
@@ -114,8 +119,8 @@ class Evaluation:
             if not isinstance(node, FunctionNode | ast.ClassDef):
                 for inner in (getattr(node, "body", []), getattr(node, "orelse", []), getattr(node, "finalbody", [])):
                     self._walk(inner, unit, scope, sure=sure)
-                for handler in getattr(node, "handlers", []):
-                    self._walk(handler.body, unit, scope, sure=False)
+                for part in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
+                    self._walk(part.body, unit, scope, sure=False)
         return False
 
     def _note(self, node: ast.stmt, unit: Unit, scope: Scope, sure: bool) -> None:
@@ -139,13 +144,15 @@ class Evaluation:
         """Return the values that an expression in ``unit`` may have, where GPUs are available."""
         if not self._depth:
             self._looks = 0
-        if node is None or self._depth > _DEEPEST or self._looks > _MOST_LOOKS:
+        if node is None or self._depth > _DEEPEST or self._looks > _MOST_LOOKS or self.left <= 0:
             return None
         self._depth += 1
         self._looks += 1
+        self.left -= 1
         try:
-            return self._evaluated(node, unit)
-        except (TypeError, ValueError):
+            values = self._evaluated(node, unit)
+            return values if values is not None and all(map(_is_short, values)) else None
+        except (TypeError, ValueError, OverflowError):
             return None
         finally:
             self._depth -= 1
@@ -218,11 +225,16 @@ class Evaluation:
             return frozenset(["__main__" if unit[0] == self.start else module.shown])
         for scope, before in ((unit, line), ((unit[0], ""), _NEVER if unit[1] else line)):
             entries = [each[1:] for each in self.scope(scope).names.get(name, ()) if each[0] < before]
-            if entries:
-                return _union([self.values(value, scope) for value in _last(entries)])
-            if scope[1] and name in parameters(module.flow.functions[scope[1]]):
-                found = [self.values(each, where) for each, where in self.constants.given(name, scope)]
-                return _union(found) if found else self.of_option(name) if name in self.constants.options else None
+            if not scope[1] and name in module.flow.globals:  # functions set it, too
+                return None
+            known = [self.values(value, scope) for value in _last(entries)]
+            is_given = scope[1] and name in parameters(module.flow.functions[scope[1]])
+            if any(sure for _, sure in entries) or (entries and not is_given):
+                return _union(known)
+            if is_given:
+                found = [self.values(each, where) for each, where, _ in self.constants.passed(name, scope)]
+                given = _union(found) if found else self.of_option(name) if name in self.constants.options else None
+                return _union([given, *known])
         path, inner = module.bound.get(name, (unit[0], None))
         return self._of_name(inner, (path, "")) if inner and self._depth < _DEEPEST else None
 
@@ -234,17 +246,22 @@ class Evaluation:
         owner = node.value.id if isinstance(node.value, ast.Name) else ""
         path, inner = module.bound.get(owner, (unit[0], owner))
         if isinstance(node, ast.Attribute):
-            if inner is None:
+            if inner is None and key not in self.setters:
                 return self._of_name(key, (path, ""))
             kind = unit[1].partition(".")[0] if owner == "self" else module.types.get(owner, owner)
             set_there = module.flow.attributes(kind, key) if kind else []
             if set_there or owner == "self":
-                return _union([self.values(value, (unit[0], where)) for where, value in set_there] or [None])
+                found = [self.values(value, (unit[0], where)) for where, value in set_there] or [None]
+                return _union([*found, *([self._named(key, unit, _NEVER)] if key in self.outside else [])])
         elif key not in self.setters:
             there = (path, "") if owner in module.bound else unit
             scopes = (self.scope(there), self.scope((path, "")))
             tables = [value for scope in scopes for _, value, _ in scope.names.get(inner or "", ())]
-            if tables and isinstance(tables[0], ast.Dict):
+            if (
+                len(tables) == 1
+                and isinstance(tables[0], ast.Dict)
+                and f"{owner}.update(".encode() not in module.source
+            ):
                 pairs = zip(tables[0].keys, tables[0].values, strict=True)
                 return next((self.values(value, there) for name, value in pairs if literal(name) == key), None)
         return self._named(key, unit, node.lineno)
@@ -255,8 +272,14 @@ class Evaluation:
             self.scope(setter)
         stored = [each for each in self._stored.get(key, ()) if each[0] != unit or each[1] < line]
         if stored:
-            known = _last([((where, value), sure) for where, _, value, sure in stored])
-            return _union([self.values(value, where) for where, value in known])
+            units = dict.fromkeys(each[0] for each in stored)  # which of them comes last is not known
+            known = {
+                each: _last([(value, sure) for where, _, value, sure in stored if where == each]) for each in units
+            }
+            found = [self.values(value, where) for where, values in known.items() for value in values]
+            if any(each[3] for each in stored) or key not in self.constants.options:
+                return _union(found)
+            return _union([*found, self.of_option(key)])
         if key in self.constants.options:
             return self.of_option(key)
         if key in self.constants.settings:
@@ -279,16 +302,28 @@ class Evaluation:
             return frozenset([not off]) if typed else default if "default" in given else frozenset([off])
         if "is_flag" in given and typed:
             return frozenset([True])
-        kind = last_name(given.get("type", ast.Name("")))
+        kind = (last_name(given["type"]) or "lambda") if "type" in given else ""
         for flag, value in typed_options(self.arguments):
-            if flag in option.flags:
+            if is_flag(flag, option):
                 given_value = value if kind == "str" else _read(value)
-                return None if kind == "int" and isinstance(given_value, str) else frozenset([given_value])
+                is_free = kind in ("", "str", "bool", "device")  # another function takes what it likes
+                return frozenset([given_value]) if is_free or not isinstance(given_value, str) else None
         return default and frozenset(str(each) if kind == "str" and each is not None else each for each in default)
 
     def typed(self, option: ParserOption) -> bool:
         """Return whether the arguments have the option."""
-        return any(word.partition("=")[0] in option.flags for word in self.arguments if word.startswith("-"))
+        return any(is_flag(word.partition("=")[0], option) for word in self.arguments if word.startswith("-"))
+
+
+def is_flag(word: str, option: ParserOption) -> bool:
+    """Return whether a word names an option; argparse takes the beginning of a long one."""
+    return any(word == flag or (word[:2] == "--" and word[2:] and flag.startswith(word)) for flag in option.flags)
+
+
+def _is_short(value: object) -> bool:
+    """Return False for what no device is written as: a huge number, a long text, one with control characters."""
+    is_huge = isinstance(value, int) and abs(value) >= _NEVER
+    return not is_huge and not (isinstance(value, str) and (len(value) > _LONGEST or not value.isprintable()))
 
 
 def member(node: ast.AST) -> str | None:
