@@ -15,10 +15,10 @@ from seatrial.job.reading.signs import dotted, keywords, last_name, literal
 from seatrial.job.reading.values import Evaluation, member
 
 _MOST_SINKS, _LONGEST = 300, 60
-_MOVES = re.compile(rb"\bcuda|\.to\(|to_device|default_device")
+#: Code that gives options a value after they are parsed.
+_REWRITES = re.compile(rb"\bsetattr\(|\.__dict__|\bvars\(\w+\)(\.update|\[)|\bexec\(")
 #: Modules without these words choose no device.
 _TELLING = re.compile(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax", re.I)
-_LONGEST = 60
 
 #: Arguments of well-known trainers that choose the device → how they do. Sources: lightning.ai,
 #: huggingface.co/docs/transformers and /docs/accelerate, docs.ultralytics.com.
@@ -150,7 +150,7 @@ class Devices(Evaluation):
             name, _, value = shown.partition("=")
             certain = not others and len(visible) == 1
             if name == _VISIBLE and ANY not in value:
-                change = self._change(sink, "0") or f"leave it out: seatrial sets {_VISIBLE} for the run's GPUs"
+                change = self._change(sink, "0") or "leave it out: the run sees only its own GPUs"
                 yield Reason(0, f'{sink.place} sets {_VISIBLE} to "{value}"', change, f"visible:{value}", certain)
             elif value in ("cpu", "true", "1"):
                 yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"take {sink.place} out", "visible:", certain)
@@ -160,20 +160,23 @@ class Devices(Evaluation):
         if _reaches_gpu(moves):
             return
         known = all(sink.devices is not None for sink in moves)
+        sources = (module.source for path, _ in self.units if (module := self.module_at(path)))
+        kept_as_parsed = known and not any(map(_REWRITES.search, sources))
         for name in self.constants.options:
             if re.search("cuda|gpu|accel|device|cpu", name):
                 change = self._try_option(name, lambda: _reaches_gpu(self._sinks()))
                 if change is not None or ((kept := self.of_option(name)) and kept <= {"cpu", -1, False}):
                     hint = "cpu" if change else ""
-                    certain = bool(change) and known and not imported & _MOVERS
+                    certain = bool(change) and kept_as_parsed and not imported & _MOVERS
                     yield Reason(1 if change else 4, self._as_it_is(name), change or "", hint, certain)
         chosen = [sink for sink in moves if sink.devices == frozenset(["cpu"]) and sink.kind != "back"]
-        for sink in sorted(chosen, key=lambda each: not each.settings)[:1]:
+        for sink in sorted(chosen, key=lambda each: (not each.settings, not isinstance(each.node, ast.Constant)))[:1]:
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
             change = f"write {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
             hint = "cpu" if decides or (known and not imported & _MOVERS) else ""
-            yield Reason(2, words, change, hint, known and (decides or not imported & _MOVERS))
+            literal_cpu = isinstance(sink.node, ast.Constant) and not imported & _MOVERS  # a name may be set elsewhere
+            yield Reason(2, words, change, hint, known and (decides or literal_cpu))
 
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         for sink in sinks:
