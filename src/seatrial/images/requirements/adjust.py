@@ -109,7 +109,11 @@ def for_cuda(needs: Needs, cuda: str) -> Needs:
     """Name the builds for the plan's CUDA, ``13.0``, where a line has no version, which another build may lack."""
     found = {line: _FOR_CUDA.fullmatch(line) for line in needs.requirements.lines}
     major = cuda.partition(".")[0]
-    renamed = {line: f"{each[1]}{major}{each[3]}" for line, each in found.items() if each and each[2] != major}
+    renamed = {
+        line: f"{each[1]}{major}{'x' if each[1].startswith('cupy') else each[3]}"
+        for line, each in found.items()
+        if each and each[2] != major != "10"
+    }
     why = f"{', '.join(renamed.values())}, for the plan's CUDA {major}"
     return needs.with_lines((renamed.get(line, line) for line in found), why=why) if renamed else needs
 

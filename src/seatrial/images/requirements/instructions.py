@@ -48,6 +48,7 @@ _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib")
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.
 _SHOWN_LIST = re.compile(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
+_INSTALL = re.compile(r"pip3? install ([^\n;&|`]*)")
 
 #: Words in the names of further lists for pip, the likeliest first, and words in lists for other uses.
 _LIKELY = ("", "train", "training", "base", "main", "core", "runtime", "default", "install", "all", "full", "gpu")
@@ -59,7 +60,7 @@ _OF_OTHERS = (
 
 #: pixi's tables of packages, names of its features for GPUs, and a bound of its Python.
 _OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), re.compile("gpu|cuda")
-_BOUND = re.compile(r"([<>=~]*)\s*(3\.\d+)")
+_BOUND = re.compile(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
 
 #: Names of conda's lists, and the list in them: a configuration may have such a key, too.
 _ENVIRONMENT = re.compile(r"(?i)env|conda|req")
@@ -80,7 +81,8 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
     ):
         every = re.split(r"[\W\d_]+", path.stem.lower())
         words = [word for word in every if word and not _REQUIREMENTS.fullmatch(word)]
-        if (path.parent != folder or len(words) < len(list(filter(None, every)))) and not {*words} & {*_OF_OTHERS}:
+        in_folder = path.parent != folder and _REQUIREMENTS.fullmatch(path.parent.name.lower())
+        if (in_folder or len(words) < len(list(filter(None, every)))) and not {*words} & {*_OF_OTHERS}:
             first = words[0] if words else ""
             rank = _LIKELY.index(first) if first in _LIKELY else len(_LIKELY)
             rank = -1 if script_dir != folder and first and first == script_dir.name.lower() else rank
@@ -112,8 +114,8 @@ def read_pixi(file: Path) -> Requirements | None:
     whole = read_toml(file, inside=file.parent)
     table = whole if file.name == "pixi.toml" else as_table(whole, "tool", "pixi")
     features, default = as_table(table, "feature"), as_table(table, "environments").get("default", ())
-    named = default.get("features", ()) if isinstance(default, dict) else default
-    parts = [table, *(as_table(features, name) for name in features if name in named or _FOR_GPUS.search(name))]
+    named = str(default.get("features") if isinstance(default, dict) else default)
+    parts = [table, *(as_table(features, name) for name in features if repr(name) in named or _FOR_GPUS.search(name))]
     parts += [as_table(each, "target", "linux-64") for each in parts]
     conda, pip = ({k: v for each in parts for k, v in as_table(each, key).items()} for key in _OF_PIXI)
     versions = {name: each.get("version", "*") if isinstance(each, dict) else each for name, each in conda.items()}
@@ -143,9 +145,11 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
 
 def installed_alone(project: Path, source: str) -> str | None:
     """Return the page that installs a list with ``--no-deps``; None without one."""
-    name = rf"(?<![\w/.-]){re.escape(source)}\b"
-    command = re.compile(rf"pip3? install (?:[^\n]* )?(?:--no-deps [^\n]*{name}|{name}[^\n]* --no-deps)")
-    return next((page for page, text in _read(project, (*_DOCKERFILES, *_PAGES)) if command.search(text)), None)
+    name = re.compile(rf"(?<![\w/.-]){re.escape(source)}\b")
+    for page, text in _read(project, (*_DOCKERFILES, *_PAGES)):
+        if any("--no-deps" in each and name.search(each) for each in _INSTALL.findall(text)):
+            return page
+    return None
 
 
 def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -103,6 +103,8 @@ def project_needs(
     extensions = compiled_by_setups(project, script)
     built = {name for each in extensions for name in each.modules}
     script = replace(script, missing={k: v for k, v in script.missing.items() if k.rpartition(".")[2] not in built})
+    if "nvidia.dali" not in script.modules:  # the framework brings nvidia.cublas and the like
+        built |= {"nvidia"}
     packages = packages_of_imports(script.imports, roots).without(built)
     found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
     own = {name: place for name, place in found.items() if not is_package(project / place)}
@@ -262,7 +264,7 @@ def _from_files(
     environment = any(name in shown for name in ENVIRONMENT_FILES)
     for name in (name for name in shown if only is None or name in only):
         file, source = folder / name, shown[name]
-        if environment and name in LISTS and "@ file:" in text_of(file, project):  # another machine's, frozen
+        if environment and name in LISTS and "@ file:///" in text_of(file, project):  # another machine's, frozen
             continue
         reason, found = f"{source} lists them", None
         if name.endswith(".txt"):

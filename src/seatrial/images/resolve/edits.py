@@ -29,6 +29,7 @@ GONE = ' ; python_version < "0"'
 _FILES = ("pyproject.toml", "setup.py", "setup.cfg", "seatrial.lock")
 _INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
 _SECTION = re.compile(r"(?m)^\[([^\]\[]+)\]")
+_KEY = re.compile(r"(?m)^[ \t]*([\w-]+)[ \t]*=")
 _VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*,)?)*\)?"
 
 
@@ -38,7 +39,7 @@ def written(lines: Sequence[str], needs: Needs) -> str:
     for line in lines:
         own = needs.requirements.of(canonical_name(line) or "")
         places = {each[0]: each for wanted in own if (each := place_of(wanted, needs))}.values()
-        rows += [f"{place}  {match['old']} → {_rewritten(line, match, place)}" for place, _, match in places]
+        rows += [f"{place}  {match['old'].rstrip()} → {_rewritten(line, match, place)}" for place, _, match in places]
         sections |= {section for _, section, _ in places}
         sections |= {"a removal"} if GONE in line else set()
         new += [] if places else [line]
@@ -57,15 +58,17 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
     names = "|".join([name, *(foreign for foreign, own in _OTHER_NAMES.items() if own == name)]).replace("-", "[-_.]+")
     form = re.compile(
         rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?P<name>{names})"""
-        rf"""(?![\w-])(?P<extras>\[[^\]\n]*\])?(?P<rest>[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})|{_VERSIONS}))"""
+        rf"""(?![\w-])(?P<extras>\[[^\]\n]*\])?(?P<rest>[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})"""
+        rf"""|[ ]*@[ ]*[^\s"';]+|{_VERSIONS}))"""
     )
     places = [
         (file, text[: match.start("old")], match) for file, text in _texts(needs) for match in form.finditer(text)
     ]
     places.sort(key=lambda each: not all(part.version in each[2]["rest"] for part in wanted.specifier))
     for file, above, match in places:
-        section = [*_SECTION.findall(above), ""][-2:][0] if file.endswith(".toml") else ""
-        return f"{file}:{above.count(chr(10)) + 1}", section, match
+        section, key = ([*form.findall(above), ""][-2:][0] for form in (_SECTION, _KEY))
+        if not file.endswith(".toml") or "depend" in section + key:  # not keywords, nor the index of a package
+            return f"{file}:{above.count(chr(10)) + 1}", section if file.endswith(".toml") else "", match
     return None
 
 
@@ -88,7 +91,10 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
         return "no line: the package index has none, and nothing imports it"
     name = name if canonicalize_name(own) in _OTHER_NAMES and ".y" not in place else own  # conda has its own names
     if re.match(r" *= *[\"'{]", rest):
-        return name + re.sub(r"((?:version|^) *= *[\"'])[^\"']*", rf"\g<1>{versions}", rest, count=1)
+        if versions.startswith(" @ git+"):
+            return f'{name} = {{git = "{versions[7:]}"}}'
+        form = re.compile(r"((?:\bversion|^) *= *[\"'])[^\"']*")
+        return name + form.sub(rf"\g<1>{versions}", rest if form.search(rest) else '= ""', count=1)
     if re.fullmatch(r"=[^=]+=\S+", rest) and ".txt:" in place:
         return f"{name}={versions.lstrip('=')}=pypi_0"
     return f"{name}{extras or match['extras'] or ''}{versions}"

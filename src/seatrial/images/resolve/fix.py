@@ -51,10 +51,8 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
     if refusal is not first:
         parts = first.cause, f"with {', '.join(edits.values())}: {refusal.message}", refusal.cause
         first.cause = "; ".join(filter(None, parts))
-        late = (
-            "   # the time limit ended the search; plan again to continue" if resolver and resolver.left_s() < 1 else ""
-        )
-        first.run = f"{written([*edits.values()], needs)}\n    {refusal.run}{late}"
+        late = "# the time limit ended the search; plan again to continue" * bool(resolver and resolver.left_s() < 1)
+        first.run = "\n    ".join(filter(None, (written([*edits.values()], needs), refusal.run, late)))
     raise first
 
 

@@ -16,6 +16,8 @@ from seatrial.job.reading.signs import dotted, keywords, last_name, literal
 from seatrial.job.reading.values import Evaluation, is_flag, member
 
 _MOST_SINKS, _LONGEST = 300, 60
+#: Code that gives options a value after they are parsed.
+_REWRITES = re.compile(rb"\bsetattr\(|\.__dict__|\bvars\(\w+\)(\.update|\[)|\bexec\(")
 #: Modules without these words choose no device.
 _TELLING = re.compile(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax", re.I)
 
@@ -176,7 +178,7 @@ class Devices(Evaluation):
             name, _, value = shown.partition("=")
             certain = not others and len(visible) == 1
             if name == _VISIBLE and ANY not in value:
-                change = self._change(sink, "0") or "leave it out: a run sees its GPUs alone"
+                change = self._change(sink, "0") or "leave it out: the run sees only its own GPUs"
                 yield Reason(0, f'{sink.place} sets {_VISIBLE} to "{value}"', change, f"visible:{value}", certain)
             elif value in ("cpu", "true", "1"):
                 yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"take {sink.place} out", "visible:", certain)
@@ -186,6 +188,8 @@ class Devices(Evaluation):
         if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or self._names_gpu():
             return
         known = all(sink.devices is not None for sink in moves) and not self.is_open
+        sources = (module.source for path, _ in self.units if (module := self.module_at(path)))
+        known = known and not any(map(_REWRITES.search, sources))
         plain = known and imported - STANDARD_MODULES <= _PLAIN
         for name in self.constants.options:
             if re.search("cuda|gpu|accel|device|cpu", name) or any(name in sink.options for sink in moves):
@@ -195,11 +199,12 @@ class Devices(Evaluation):
                     certain = bool(change) and plain
                     yield Reason(1 if change else 4, self._as_it_is(name), change or "", hint, certain)
         chosen = [sink for sink in moves if sink.devices == frozenset(["cpu"]) and sink.kind != "back"]
-        for sink in sorted(chosen, key=lambda each: not each.settings)[:1]:
+        for sink in sorted(chosen, key=lambda each: (not each.settings, not isinstance(each.node, ast.Constant)))[:1]:
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
             change = f"write {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
-            yield Reason(2, words, change, "cpu" if decides or plain else "", plain or (known and decides))
+            literal_cpu = plain and isinstance(sink.node, ast.Constant)  # a name may be set elsewhere
+            yield Reason(2, words, change, "cpu" if decides or plain else "", literal_cpu or (known and decides))
 
     def _names_gpu(self) -> bool:
         """Return whether arguments name a GPU to no option that is read: they may choose it."""

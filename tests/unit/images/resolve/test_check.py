@@ -400,8 +400,16 @@ def test_the_edit_for_a_contradiction_is_one_that_uv_has_resolved(plan: Any) -> 
 @pytest.mark.parametrize(
     ("file", "text", "edit"),
     [
-        ("pyproject.toml", 'torch = "^1.4"\n', 'pyproject.toml:1  torch = "^1.4" → torch = "==2.0.0"'),
-        ("pyproject.toml", "torch = {version='1.4'}\n", "torch = {version='1.4'} → torch = {version='==2.0.0'}"),
+        (
+            "pyproject.toml",
+            'keywords = ["torch"]\n[a.dependencies]\ntorch = "^1.4"\n',
+            'pyproject.toml:3  torch = "^1.4" → torch = "==2.0.0"',
+        ),
+        (
+            "pyproject.toml",
+            "[dependencies]\ntorch = {version='1.4'}\n",
+            "torch = {version='1.4'} → torch = {version='==2.0.0'}",
+        ),
         ("requirements.txt", "a\ntorch=1.4=pypi_0\n", "requirements.txt:2  torch=1.4=pypi_0 → torch=2.0.0=pypi_0"),
         ("requirements.txt", "# torch==1\nTorch[x] >= 1.4, <2 # GPU\n", ":2  Torch[x] >= 1.4, <2 → Torch[x]==2.0.0"),
         ("requirements.txt", "-c limits.txt\n", "limits.txt:1  torch==1.4 → torch==2.0.0"),
@@ -429,6 +437,10 @@ def test_a_fix_has_every_edit_after_which_the_project_plans(plan: Any) -> None:
     plan("plain==1.0\ntop==1.1\nmid==2.0\n")
     (plan.project / "README.md").write_text("```\npip install --no-deps -r requirements.txt\n```\n")
     plan("plain==1.0\ntop==1.0\nmid==2.0\n")
+    (plan.project / "README.md").write_text("pip install --no-deps -e . && pip install -r requirements.txt\n")
+    assert "contradict" in str(plan.refused("plain==1.0\ntop==1.0\nmid==2.0\n"))
+    (plan.project / "README.md").write_text("pip install --no-deps " * 10_000)  # without backtracking
+    plan("plain==1.0\n")
 
 
 @pytest.mark.parametrize(
