@@ -103,8 +103,7 @@ def project_needs(
     extensions = compiled_by_setups(project, script)
     built = {name for each in extensions for name in each.modules}
     script = replace(script, missing={k: v for k, v in script.missing.items() if k.rpartition(".")[2] not in built})
-    if "nvidia.dali" not in script.modules:  # the framework brings nvidia.cublas and the like
-        built |= {"nvidia"}
+    built |= set() if "nvidia.dali" in script.modules else {"nvidia"}  # the framework brings nvidia.cublas
     packages = packages_of_imports(script.imports, roots).without(built)
     found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
     own = {name: place for name, place in found.items() if not is_package(project / place)}
@@ -114,9 +113,8 @@ def project_needs(
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages, shown = with_shown(packages.without(ours), project)
-    needs = (_inline(file, project) if file else None) or _nearest_list(
-        project, script_dir, folder or project, packages
-    )
+    needs = _inline(file, project) if file else None
+    needs = needs or _nearest_list(project, script_dir, folder or project, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
