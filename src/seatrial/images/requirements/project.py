@@ -339,6 +339,7 @@ def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple
         warnings.append(f"{source} requires Python {listed}, which seatrial does not support: not used")
         listed = SpecifierSet()
     found = requires_python(project / "pyproject.toml") & listed
+    found = SpecifierSet(re.sub(r"==(3\.\d+)\.\d+(?=,|$)", r"==\1.*", str(found)))  # any patch release does
     for place, specifier in _wishes(project, source):
         if _admits(found & specifier):
             found &= specifier
