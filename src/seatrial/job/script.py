@@ -130,7 +130,11 @@ def source_facts(job: Job) -> ScriptFacts:
     calls = () if job.serve is None else job.serve.calls
     ready = job.image.ready is not None
     path = _own_path(job)
-    return script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
+    facts = script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
+    if facts.idle and job.source.kind == "script":
+        message = f"{job.source.value} defines functions and classes and calls none of them: it would do nothing"
+        raise TargetError(message, run=f"seatrial run SCRIPT   # one that imports {Path(job.source.value).stem}")
+    return facts
 
 
 def _own_path(job: Job) -> tuple[str, ...]:

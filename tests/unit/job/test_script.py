@@ -30,6 +30,23 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("end", "refused"),
+    [
+        *((each, True) for each in ("", "LR = 0.1", "'a text'", "class Net: pass")),
+        *(
+            (each, False)
+            for each in ("train()", "if True: train()", "x = train()", "for x in train(): pass", "@app\ndef f(): pass")
+        ),
+    ],
+)
+def test_a_script_that_only_defines_is_refused(tmp_path: Path, end: str, refused: bool) -> None:
+    expected = pytest.raises(TargetError, match="calls none of them") if refused else nullcontext()
+    (tmp_path / "train.py").write_text(f"import torch\ndef train(): torch.zeros(1).cuda()\n{end}\n")
+    with expected:
+        source_facts(Job(project=tmp_path, target=Target(kind="script", value="train.py")))
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "os.system('python3 net.py ' + flags)",

@@ -348,3 +348,12 @@ def _suppresses(node: ast.expr) -> bool:
     if not (isinstance(node, ast.Call) and last_name(node.func) == "suppress"):
         return False
     return not _IMPORT_ERRORS.isdisjoint(map(last_name, node.args))
+
+
+def only_defines(body: Sequence[ast.stmt]) -> bool:
+    """Return whether statements define functions or classes and call nothing."""
+    kinds = (FunctionNode, ast.ClassDef, ast.Import, ast.ImportFrom)
+    others = [node for node in body if not isinstance(node, kinds) or getattr(node, "decorator_list", None)]
+    plain = all(isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr | ast.Pass) for node in others)
+    calls = any(isinstance(part, ast.Call | ast.Await) for node in others for part in ast.walk(node))
+    return plain and not calls and any(isinstance(node, FunctionNode | ast.ClassDef) for node in body)

@@ -14,7 +14,7 @@ from typing import Any
 from seatrial.job.reading.argparse_words import ParserWords
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.files import Files, Read, Write
-from seatrial.job.reading.flow import RunNode
+from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
@@ -72,6 +72,7 @@ class Readings:
             script's own.
         misfits: warnings about command-line words that the script's parser rejects.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
+        idle: the script defines functions and classes, and calls none.
     """
 
     missing: dict[str, str] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Readings:
     import_roots: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ class ProjectReader:
             misfits=tuple(self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
             least_python=self.least_python,
             relative=self.relative,
+            idle=not self.calls and module is not None and only_defines(module.flow.body("")),
         )
 
     def _import_by_text(self) -> bool:
