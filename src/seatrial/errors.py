@@ -55,7 +55,7 @@ class SeatrialError(Exception):
         message: one clear sentence, no trailing period needed.
         cause: why, probably; shown on its own line.
         run: the command to run next, exactly as it would be typed.
-        edits: finds requirements that would end this failure in place of the project's own; [] for none.
+        edits: finds requirements that end this failure if they replace the project's own; [] for none.
     """
 
     exit_code = EXIT_ENGINE

@@ -161,7 +161,7 @@ class TargetProcess:
 
 
 def dying_with_us(then: Callable[[], None] = lambda: None) -> Callable[[], None]:
-    """Return what a child calls before its program, so that it dies with this process; then ``then`` is called."""
+    """Return a ``preexec_fn`` after which the child dies with this process; it calls ``then`` last."""
     libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
 
     def die_with_us() -> None:

@@ -77,7 +77,7 @@ def is_elsewhere(name: str) -> bool:
 def on_this_host() -> Iterator[str]:
     """Yield the names of the backends on this machine, in the order in which ``auto`` tries them.
 
-    A cluster is chosen by name: no other run ends up there. What comes after the first that works is not loaded.
+    A cluster is chosen by name: no other run ends up there. Backends after the first that works are not loaded.
     """
     return (name for name in BACKENDS if not is_elsewhere(name))  # a test may have added one
 

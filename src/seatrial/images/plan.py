@@ -194,14 +194,14 @@ def _chosen(
 def _of_its_day(
     choose: Callable[[Needs], Chosen], needs: Needs, day: str, resolver: UvResolver | None
 ) -> Chosen | None:
-    """Choose packages of the day of the code; None without a day, or where current releases may do better."""
+    """Choose packages of the day of the code; None without a day, or where it has no solution."""
     if not day or resolver is None:
         return None
     with suppress(ConfigError, GpuContractError):
         found = choose(replace(needs, as_of=day))
         if found[2].lock is not None:
             return found
-    resolver.began = None  # the attempt took none of the time of what follows
+    resolver.began = None  # the attempt does not count towards the time limit
     return None
 
 

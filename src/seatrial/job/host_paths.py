@@ -29,9 +29,9 @@ _READ = re.compile(r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data"
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
-#: Most missing inputs named, and bytes read to find what makes them.
+#: Most missing inputs named, bytes read to find what creates them, and characters of a README's line read.
 _MOST_MISSING, _MOST_SEARCHED, _LONGEST_LINE = 3, 2_000_000, 200
-#: A line that makes the file which it names; names of programs that make data; a line of a README about data.
+#: A line that creates the file that it names; names of programs that create data; a README's line about data.
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKERS = re.compile(r"(download|get_?data|prepare|preprocess|make_?data|create_?data|fetch)\w*\.(py|sh)")
 _ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
@@ -80,7 +80,7 @@ def host_paths(job: Job) -> tuple[HostPath, ...]:
 
 
 def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
-    """Yield a sentence for each input that is not there, with the place where it lies or what makes it."""
+    """Yield a sentence for each missing input, with the place where it is or what creates it."""
     absent: dict[Path, Read] = {}
     for read in reads:
         path = Path(os.path.normpath(job.folder / read.path))
@@ -95,7 +95,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
 
 
 def _instead(job: Job, path: Path, read: Read) -> str:
-    """Return where a missing input lies, or what makes it. ``path``: the first part of it that is missing."""
+    """Return where a missing input is, or what creates it. ``path``: the first part of it that is missing."""
     if not path.is_relative_to(job.project):
         mount = shlex.quote(f"DIR:{posixpath.join(job.folder_inside, posixpath.dirname(read.path))}")
         return f"this machine does not have; to mount it: --mount {mount}"
@@ -104,16 +104,16 @@ def _instead(job: Job, path: Path, read: Read) -> str:
         script = os.path.relpath(job.project / job.target.value, root)
         run = f"seatrial run {shlex.quote(script)}" if job.target.kind == "script" else "seatrial run …"
         there = os.path.relpath(root, job.folder)
-        return f"lies below {there}, and the script runs in {job.folder.name}: cd {shlex.quote(there)} && {run}"
+        return f"is below {there}, but the script runs in {job.folder.name}: cd {shlex.quote(there)} && {run}"
     same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
     if same:
         found = os.path.relpath(same[0], job.folder)
-        return f"is not there; the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
+        return f"is missing, but the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
     return f"the project does not have{_maker(folders, job, read.path)}"
 
 
 def _maker(folders: Sequence[Path], job: Job, wanted: str) -> str:
-    """Return what makes a file, or tells of it: a line that names it, a script for data, a README."""
+    """Return what creates or describes a file: a line that names it, a script for data, a README."""
     files = [path for folder in folders for path in sorted(folder.glob("*")) if path.suffix in (".md", ".py", ".sh")]
     name = posixpath.basename(wanted) if "." in posixpath.basename(wanted) else wanted
     about = ""
@@ -122,11 +122,11 @@ def _maker(folders: Sequence[Path], job: Job, wanted: str) -> str:
         for text in read_sources([path], job.project, _MOST_SEARCHED):
             for number, line in enumerate(text.splitlines(), 1):
                 if name in line and path.suffix != ".md" and _MAKES.search(line):
-                    return f"; {shown}:{number} may make it"
+                    return f"; {shown}:{number} may create it"
                 if path.suffix == ".md" and not about and _ABOUT_DATA.match(line[:_LONGEST_LINE]):
-                    about = f"; {shown}:{number} tells of the data"
+                    about = f"; {shown}:{number} describes the data"
     maker = next((path for path in files if _MAKERS.fullmatch(path.name)), None)
-    return f"; {maker.relative_to(job.project)} may make it" if maker else about
+    return f"; {maker.relative_to(job.project)} may create it" if maker else about
 
 
 def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:

@@ -112,7 +112,7 @@ def load_job(
 
 
 def _with_exported_path(job: Job, cwd: Path) -> Job:
-    """Take the folders of the project that the caller's exported PYTHONPATH names, unless the job has its own."""
+    """Return the job with the project's folders on the caller's exported PYTHONPATH, unless it sets its own."""
     named = (Path(os.path.realpath(cwd / each)) for each in filter(None, os.environ.get("PYTHONPATH", "").split(":")))
     ours = [each.relative_to(job.project).as_posix() for each in named if each.is_relative_to(job.project)]
     if not ours or "PYTHONPATH" in job.env:

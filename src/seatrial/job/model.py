@@ -81,7 +81,7 @@ class ImageOptions(KeyTable):
     flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
     torch_index: keys.Mirror | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
     as_of: keys.Day | None = Field(
-        default=None, description="Day of the releases that a list leaves open, or today; by default the code's."
+        default=None, description="Day of the releases of unpinned packages, or today; default: the last code change."
     )
     slim: SlimLevel = Field(
         default="auto", description="How far to slim the image; seatrial plan shows the size at each level."

@@ -257,7 +257,7 @@ class _Shell(Words):
         return True
 
     def _inner(self, place: str, fields: list[str], own: list[str]) -> None:
-        """Note the command of Python that an unknown program starts, ``apptainer exec image.sif ./train.py``."""
+        """Note the Python command that an unknown program starts, ``apptainer exec image.sif ./train.py``."""
         at = next((at for at, word in enumerate(fields) if at and starts_python(word)), None)
         if at is None:
             return

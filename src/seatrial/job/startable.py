@@ -25,7 +25,7 @@ MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
 #: Programs that start another program once, unchanged.
 _WRAPPERS = ("nohup", "exec", "time", "srun", "env", "stdbuf", "numactl", "nice", "taskset", "xvfb-run", "command")
 SHELLS = ("bash", "sh", "zsh")
-#: Programs that hand a command or a script to a batch system. Source: man sbatch of Slurm, qsub of PBS, bsub of LSF.
+#: Programs that submit a command or a script to a batch system. Source: man sbatch of Slurm, qsub of PBS, bsub of LSF.
 SUBMITTERS = ("sbatch", "qsub", "bsub")
 #: Scripts for a shell, or for a batch system that starts one.
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
@@ -231,16 +231,16 @@ def is_shell(path: Path) -> bool:
 
 
 def starts_python(word: str) -> bool:
-    """Return whether a word is a program or a script that starts Python, or a text for a shell that has one."""
+    """Return whether a word is a program or a script that starts Python, or a shell command that has one."""
     name = PurePosixPath(word).name
     return is_python(name) or name in LAUNCHERS or word.endswith(".py") or bool(re.search(r"\bpython|\.py\b", word))
 
 
 def submitted(words: Sequence[str], here: Path) -> list[str]:
-    """Return the command that ``sbatch --gres=gpu:1 train.sh`` and the like hand over; [] if it is not seen."""
+    """Return the command that ``sbatch --gres=gpu:1 train.sh`` and the like submit; [] for none."""
     for at, word in enumerate(words[1:], 1):
         if "=" in word.partition("=")[2] * word.startswith("--export=") + word * (words[at - 1] in ("-v", "--export")):
-            raise UnreadCommand(f"{words[0]} sets variables: {word}; see --env")
+            raise UnreadCommand(f"{words[0]} sets variables ({word}): set them with --env")
         if word.startswith("--wrap"):
             return ["bash", "-c", word.partition("=")[2] or " ".join(words[at + 1 : at + 2])]
         if is_python(word) or word in (*LAUNCHERS, *RUNNERS, *SHELLS):

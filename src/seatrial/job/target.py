@@ -102,7 +102,7 @@ def in_our_words(words: Sequence[str], here: Path, recipes: Collection[str] = ()
         variables = activated(here) if words[0] == "pixi" else []
         words = submitted(words, here) if words[0] in SUBMITTERS else without_runner(words) or words
         if not words:
-            raise TargetError(f"{typed} hands over no script of {here}", run="seatrial run SCRIPT")
+            raise TargetError(f"{typed} submits no script in {here}", run="seatrial run SCRIPT")
         called = None if is_file(here / words[0]) else console_script(words[0], here)
         if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
             return command.words()
@@ -178,7 +178,7 @@ def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> Py
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     if not found and reading.started and reading.others:
         raise TargetError(
-            f"{name} starts {reading.started[0][1].target[-1]}, which is not here: run what makes it first",
+            f"{name} starts {reading.started[0][1].target[-1]}, which does not exist: first run what creates it",
             cause=f"it runs {reading.others[0]}",
             run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
         )
@@ -380,6 +380,6 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
     """Return names like the word: the same file elsewhere first, in the word's folder before others; then spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
     same_file.sort(key=lambda name: -len({*Path(name).parts} & {*Path(word).parts}))
-    stem = Path(word).stem  # folders of one name make no script similar
+    stem = Path(word).stem  # a common folder makes no script similar
     spelled = [name for name in names if difflib.SequenceMatcher(None, stem, Path(name).stem).ratio() >= 0.7]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]

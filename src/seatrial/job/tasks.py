@@ -162,12 +162,12 @@ def _tasks(table: Any, name: str) -> Iterator[Any]:
 
 
 def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) -> Iterator[str]:
-    """Yield a task's commands, those that it depends on first and once; none of a function. ``done``: names."""
+    """Yield the commands of a task after those of its dependencies, each once; none of a function. ``done``: names."""
     is_needed, done = done is not None, done or {name}
     first: list[str] = []
     if isinstance(task, dict):
         if unread := [key for key in task if key not in _KEYS]:
-            raise UnreadCommand(f"the task {name} has {unread[0]}, which is not read")
+            raise UnreadCommand(f"the task {name} has the key {unread[0]}, which seatrial does not read")
         needs = task.get("depends-on", task.get("depends_on", []))
         for each in needs if isinstance(needs, list) else [needs]:
             other = str(each.get("task") if isinstance(each, dict) else each)
@@ -175,7 +175,7 @@ def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) ->
                 continue
             done.add(other)
             if (needed := next(_tasks(table, other), None)) is None or len(done) > _MOST_TASKS:
-                raise UnreadCommand(f"the task {name} depends on {other}, which is not there, or on too many")
+                raise UnreadCommand(f"the task {name} depends on {other}, which is missing, or on too many")
             yield from _commands(needed, table, other, done)
         first += [f'export {key}="{value}"' for key, value in _table(task, "env").items()]
         first += [f"cd {shlex.quote(str(task['cwd']))}"] if "cwd" in task else []

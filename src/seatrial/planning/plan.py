@@ -140,9 +140,9 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
 
 
 def _refuse_the_cpu(job: Job, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:
-    """Return a warning about GPUs that the script leaves idle. Raises UsageError: it does, without ``auto``.
+    """Return a warning about GPUs that the script leaves idle. Raises UsageError if that is certain, unless ``auto``.
 
-    On this machine without a container GPUs keep their numbers, so that another number may be one of the run's.
+    Without a container GPUs keep this machine's numbers: a number beyond the count may be one of the run's.
     """
     gpus = parts.gpus.count if job.target.kind in ("script", "module") and job.serve is None else 0
     for verdict in verdicts(script.devices, gpus) if gpus else ():
@@ -150,7 +150,7 @@ def _refuse_the_cpu(job: Job, script: ScriptFacts, parts: Parts, traits: Traits)
             continue
         if verdict.refused and job.gpus.kind != "auto":
             run = f"{verdict.change}   # or on the CPU: seatrial run … --gpus none"
-            raise UsageError(f"--gpus {job.gpus}: {verdict.words}", run=run)
+            raise UsageError(f"the run requests --gpus {job.gpus}, but {verdict.words}", run=run)
         return (f"{verdict.words}; {verdict.change}",)
     return ()
 

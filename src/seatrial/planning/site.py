@@ -82,7 +82,7 @@ class Site:
     Attributes:
         record: the run's (runs/run.py). outputs: the folder in the project that the target writes.
         project_cache: where this project's downloads and compiled kernels persist.
-        agent_archive: where no target can write. copying: ends with what runs it in a container of this machine.
+        agent_archive: where no target can write. copying: copies what runs it in a container.
         secrets_folder: where the run's secrets are handed over, or None when it has none.
         selection: this machine's GPUs that answer the request (leased, when the plan is about to be launched); None
             where a scheduler picks them.

@@ -60,6 +60,6 @@ def has_checkpoint(run: Run) -> bool:
 
 
 def _checkpoints(run: Run, *, make: bool = False) -> AbstractContextManager[int]:
-    """Open the folder of a run's checkpoints, none of the folders from its project on being a link."""
+    """Open the folder of a run's checkpoints; refuse a link among the folders from its project on."""
     project = run.place.parents[len(PLACE_FOLDER)]
     return nofollow.folder(project, *run.checkpoints.relative_to(project).parts, make=make)

@@ -136,7 +136,7 @@ def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object,
 
 
 def _by_release(wheel: Wheel, constraints: Constraints) -> tuple[object, ...]:
-    """Return a sort key: at a date the newest release that there was, then the oldest later one; else as preferred.
+    """Return a sort key: as of a day its newest release, then the oldest later one; otherwise the preferred one.
 
     torch 1 comes last, as the hook does not measure it.
     """
@@ -149,7 +149,7 @@ def _by_release(wheel: Wheel, constraints: Constraints) -> tuple[object, ...]:
 
 @lru_cache(maxsize=256)
 def pythons_of(as_of: str) -> tuple[str, ...]:
-    """Return the Pythons, best first: at a date those that packages had wheels for, then the oldest later one."""
+    """Return the Pythons, best first: as of a day those that packages had wheels for, then the oldest later one."""
     early = [each for each in PYTHONS if not as_of or PYTHON_SINCE[each] <= as_of]
     return (*early, *(each for each in PYTHON_SINCE if each not in early))
 
@@ -204,7 +204,7 @@ def _why_version(chosen: Candidate, constraints: Constraints) -> str:
     version = chosen.wheel.version
     if constraints.as_of and not len(constraints.specifier):
         late = released(chosen.wheel.framework, version) > constraints.as_of
-        return f"the {'oldest that fits' if late else 'newest'} for code of {constraints.as_of}"
+        return f"the {'oldest that fits' if late else 'newest'} as of {constraints.as_of}"
     if len(constraints.specifier):
         return f"{constraints.source} asks for {constraints.specifier}; this is the best match for this machine"
     if version == constraints.prefer:
@@ -245,7 +245,7 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
     if python == PYTHONS[0]:
         return Choice(what="python", value=python, reason="every current framework has wheels for it")
     if constraints.as_of:
-        return Choice(what="python", value=python, reason=f"for code of {constraints.as_of}")
+        return Choice(what="python", value=python, reason=f"as of {constraints.as_of}")
     if PYTHONS[0] in constraints.barred:
         return Choice(what="python", value=python, reason=constraints.barred[PYTHONS[0]])
     reason = (

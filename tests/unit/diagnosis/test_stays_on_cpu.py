@@ -26,7 +26,7 @@ def test_nobody_is_accused(tmp_path, source):
 def test_a_flag_that_was_given_decides(tmp_path):
     source = NET + 'p.add_argument("--device", "-d", default="cpu")\nnet.to(args.device)'
     assert read(tmp_path, source, "--device", "cuda") == []
-    assert read(tmp_path, source, "--device=cpu")[0] == '--device is "cpu" as given'
+    assert read(tmp_path, source, "--device=cpu")[0] == '--device is "cpu" in this command'
     assert read(
         tmp_path, NET + 'p.add_argument("--no-cuda", action="store_true")\nif not args.no_cuda: net.cuda()', "--no-cuda"
     )

@@ -529,7 +529,7 @@ def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Pa
     script = facts_of(tmp_path, "import keras")
     for backend, package in (("openvino", "openvino"), ("numpy", "jax")):
         assert package in with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path).imports
-        with pytest.raises(UsageError, match=f"{backend}: Keras then computes on the CPU alone") as refused:
+        with pytest.raises(UsageError, match=f"{backend} keeps Keras on the CPU") as refused:
             with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path, gpus=True)
         assert refused.value.run is not None and "--gpus none" in refused.value.run
 
@@ -540,7 +540,7 @@ def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Pa
 def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed: str, intended: str) -> None:
     for source, env, run in (
         ("import keras", {"KERAS_BACKEND": typed}, f"seatrial run … --env KERAS_BACKEND={intended}"),
-        (SETS.replace("torch", typed), {}, f'write os.environ["KERAS_BACKEND"] = "{intended}" in train.py:2'),
+        (SETS.replace("torch", typed), {}, f'set os.environ["KERAS_BACKEND"] = "{intended}" in train.py:2'),
     ):
         with pytest.raises(UsageError, match=f"KERAS_BACKEND={typed}: Keras has no such backend") as refused:
             with_keras_backend(facts_of(tmp_path, source), env, tmp_path)

@@ -106,7 +106,7 @@ _FOR_CUDA = re.compile(rf"({'|'.join(table('import_names')['builds_for_cuda'].sp
 
 
 def for_cuda(needs: Needs, cuda: str) -> Needs:
-    """Name the builds for the plan's CUDA, ``13.0``, where a line has no version, which another build may lack."""
+    """Rename unpinned builds to those for the plan's CUDA, ``13.0``; another build may lack a pinned version."""
     found = {line: _FOR_CUDA.fullmatch(line) for line in needs.requirements.lines}
     major = cuda.partition(".")[0]
     renamed = {
@@ -114,7 +114,7 @@ def for_cuda(needs: Needs, cuda: str) -> Needs:
         for line, each in found.items()
         if each and each[2] != major != "10"
     }
-    why = f"{', '.join(renamed.values())}, for the plan's CUDA {major}"
+    why = f"{', '.join(renamed.values())} for the plan's CUDA {major}"
     return needs.with_lines((renamed.get(line, line) for line in found), why=why) if renamed else needs
 
 

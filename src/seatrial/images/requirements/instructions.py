@@ -58,7 +58,7 @@ _OF_OTHERS = (
     *("cpu", "mac", "macos", "mps", "windows", "rocm", "amd", "tpu", "npu", "demo", "app", "eval", "style", "deploy"),
 )
 
-#: pixi's tables of packages, names of its features for GPUs, and a bound of its Python.
+#: pixi's tables of packages, names of its GPU features, and a bound of its Python.
 _OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), re.compile("gpu|cuda")
 _BOUND = re.compile(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
 

@@ -372,8 +372,8 @@ def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements
 
 
 def own_names(project: Path) -> set[str]:
-    """Return the canonical name that the packaging gives to the project: an index has a stranger's package of it."""
-    with suppress(ConfigError):  # whether a list can be read matters only where it is taken
+    """Return the project's canonical names: the index may have a stranger's package of the same name."""
+    with suppress(ConfigError):  # an unreadable list is refused where it is used
         return {setup.name for setup in _setups(project) if setup.name}
     return set()
 

@@ -372,7 +372,7 @@ class Needs:
         extensions: what is compiled of the project itself. nvcc: what runs nvcc in the run itself, or None.
         compiled: a requirement that pip compiles with nvcc, or None.
         image: the base if it is a framework image. image_choices: the plan's lines about it.
-        as_of: day of the code, as 2021-09-03, by which what is left open was released; "" for today.
+        as_of: day of the code, as 2021-09-03, by which unpinned packages were released; "" for today.
     """
 
     requirements: Requirements

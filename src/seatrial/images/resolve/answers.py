@@ -44,7 +44,7 @@ class ResolveRequest:
     dates: tuple[tuple[str, str], ...] = ()
 
     def dated(self, *names: str, as_of: str = "") -> ResolveRequest:
-        """Return the request with this day for packages."""
+        """Return the request with this day for the named packages; "" for no day."""
         return replace(self, dates=tuple({**dict(self.dates), **dict.fromkeys(names, as_of)}.items()))
 
 

@@ -31,7 +31,7 @@ _UNBUILDABLE = {
     "torch": "a toolchain for CUDA",
 }
 
-#: Most sources that one plan reads, and at once.
+#: Most sources that one plan reads, and most at once.
 _MOST_READ, _AT_ONCE = 20, 4
 
 

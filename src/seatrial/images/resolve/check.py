@@ -265,7 +265,7 @@ class _PackageChoice:
         """Find what lacks a wheel for each; one of which no index answers is an option only if it is the first."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             if len(self.options) == 1 and (request := self.request(next(iter(self.options.values()))[1])) is not None:
-                threads.submit(preferring, self.resolver, request)  # remembered: the next question
+                threads.submit(preferring, self.resolver, request)  # the next question finds the answer in the cache
             found = threads.map(lambda python: self._without_wheels(self.options[python][1]), pythons)
             answers = dict(zip(pythons, found, strict=True))
         for python, answer in answers.items():

@@ -1,4 +1,4 @@
-"""Date a project: what it leaves open was released by the day of its code, as later releases lack what it uses."""
+"""Date a project: its unpinned packages are releases of the day of its code, as later ones may lack what it uses."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from seatrial.stack.resolve import PYTHON_SINCE
 from seatrial.stack.rules import PARTNERS
 from seatrial.system.checkout import code_time
 
-#: Code of the last half-year takes current releases; an archive without times has those of 1970 or 1980.
+#: Code of the last half-year takes current releases; files of an archive without times date from 1970 or 1980.
 _CURRENT_DAYS, _FIRST = 180, "2015-01-01"
 
-#: Days after a framework's release by which the packages that it requires were there.
+#: Days after a framework's release within which the packages that it requires were released.
 _SOON_DAYS = 30
 
-#: Packages that a list may leave open and that only match one release of a framework.
+#: Packages without a day: each of their releases fits one release of a framework.
 _FREE = tuple(each for few in PARTNERS.values() for each in few)
 
-#: Beginnings of packages that use TensorFlow's internals: they are as old as TensorFlow, not as the code.
+#: Prefixes of packages that use TensorFlow's internals: they date from TensorFlow's release, not from the code.
 _OF_TENSORFLOW = ("tensorflow", "tf-", "keras")
 
-#: Most names in the plan's row.
+#: Most packages named in the plan's row.
 _MOST_NAMED = 6
 
 
@@ -48,7 +48,7 @@ def day_of(job: Job) -> str:
 
 
 def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
-    """Return the request with the day of the code, or of its Python; pins and the framework's parts are free of it."""
+    """Return the request with the day of the code, or of its Python; pins and the framework's partners have none."""
     if not needs.as_of:
         return request
     day = _later(max(needs.as_of, PYTHON_SINCE.get(request.python, "")), 1)
@@ -60,7 +60,7 @@ def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
 
 
 def framework_day(lines: tuple[str, ...]) -> tuple[str, str]:
-    """Return the framework, and the day by which what it requires was there; "" for an unknown release."""
+    """Return the framework, and the day by which what it requires was released; "" for an unknown release."""
     if (place := framework_place(Requirements(lines=lines))) is None:
         return "", ""
     requirement = Requirement(lines[place])
@@ -72,7 +72,7 @@ def framework_day(lines: tuple[str, ...]) -> tuple[str, str]:
 def held(
     resolved: Resolved, needs: Needs, request: ResolveRequest, lock: Lock, builds: Iterable[SourceBuild]
 ) -> tuple[Resolved, tuple[Choice, ...]]:
-    """Hold what the list leaves open to the releases found, also where pip resolves it; return the plan's row."""
+    """Constrain unpinned packages to the releases found, also for pip; return the plan's row."""
     own_days = dict(request.dates)
     names = [name for name in _names(request.lines) if own_days.get(name, "-") and not {name, "*"} & {*lock.later}]
     at = {each.name: each.version for each in lock.packages} | {each.name: each.at for each in builds if each.at}
@@ -82,7 +82,7 @@ def held(
     if not shown:
         return resolved, ()
     listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
-    row = Choice(what="as of", value=needs.as_of, reason=f"{listed}: the last change to the code")
+    row = Choice(what="as of", value=needs.as_of, reason=f"{listed}: image.as_of or the last change to the code")
     return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), (row,)
 
 
@@ -91,7 +91,7 @@ def _names(lines: Iterable[str]) -> Iterator[str]:
 
 
 def pins(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the packages whose version is fixed."""
+    """Yield the packages that a line pins."""
     exact = (line for line in lines if any(each.operator.startswith("==") for each in Requirement(line).specifier))
     yield from _names(exact)
 

@@ -1,4 +1,4 @@
-"""Write the edit of a requirement where it belongs: in the file that has it, on its line, in the file's form."""
+"""Write an edit of a requirement for the file and the line that list it, in the file's format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*
 
 
 def written(lines: Sequence[str], needs: Needs) -> str:
-    """Return the edits that write lines into the project's files: a command of its package manager, or a line each."""
+    """Return the edits that put lines in the project's files: a command of its package manager, or one row a line."""
     rows, new, sections = [], list[str](), set[str]()
     for line in lines:
         own = needs.requirements.of(canonical_name(line) or "")
@@ -84,11 +84,11 @@ def _texts(needs: Needs) -> Iterator[tuple[str, str]]:
 
 
 def _rewritten(line: str, match: re.Match[str], place: str) -> str:
-    """Return a requirement in the form of its file: ``torch = "==2.1"`` for Poetry, ``torch=2.1=pypi_0`` for conda."""
+    """Return a requirement in its file's format: ``torch = "==2.1"`` for Poetry, ``torch=2.1=pypi_0`` for conda."""
     name, extras, versions = re.fullmatch(r"([\w.-]+)(\[.*\])?(.*)", line, re.S).groups()  # type: ignore[union-attr]
     own, rest = match["name"], match["rest"]
     if versions == GONE:
-        return "no line: the package index has none, and nothing imports it"
+        return "remove it: the package index has no such package, and nothing imports it"
     name = name if canonicalize_name(own) in _OTHER_NAMES and ".y" not in place else own  # conda has its own names
     if re.match(r" *= *[\"'{]", rest):
         if versions.startswith(" @ git+"):

@@ -72,7 +72,7 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
 
 
 def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest) -> list[str]:
-    """Open the lines at odds until uv, which prefers the pinned releases, finds all packages; return the changed."""
+    """Loosen conflicting lines until uv, which prefers the pinned releases, has a solution; return the changed."""
     tried: Answer = answer
     opened, pins = dict[str, str](), dict[str, str]()
     first = framework_place(Requirements(lines=request.lines))
@@ -91,7 +91,7 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
 
 
 def _opened(line: str, python: str, *, again: bool) -> str:
-    """Return ``numpy>=1.18,<2`` of ``numpy==1.18``, or ``numpy``."""
+    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, or ``numpy`` if it is opened again."""
     opened = Requirement(line)
     bounds = [] if again else [f">={at},<{Version(at).major + 1}" for _, at in pinned([line], python)]
     opened.specifier = SpecifierSet(",".join(bounds))

@@ -1,4 +1,4 @@
-"""Search for the edits of a project's list after which all of it plans."""
+"""Search for the edits with which a project's list plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Chosen = tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]
 def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: UvResolver | None) -> Chosen:
     """Return what is chosen for these needs. The search for edits has a time limit of its own.
 
-    Raises ConfigError, GpuContractError: the first refusal, with the edits, or with the refusal that none of them ends.
+    Raises ConfigError, GpuContractError: the first refusal, with the edits, or with the refusal that they leave.
     """
     try:
         return choose(needs)
@@ -57,7 +57,7 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
 
 
 def _edited(needs: Needs, edits: Mapping[str, str]) -> Needs:
-    """Return the needs as the edited files have them, with their own extras and markers; a lock is made again."""
+    """Return the needs of the edited files: lines keep their extras and markers, and a lock is made again."""
 
     def edited(line: str) -> str:
         own, edit = parsed(line), edits.get(canonical_name(line) or "")

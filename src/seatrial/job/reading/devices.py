@@ -31,7 +31,7 @@ _OF_TRAINERS = {
 }
 #: Variables that choose the GPUs which a framework finds.
 _VISIBLE, _PLATFORMS = "CUDA_VISIBLE_DEVICES", {"JAX_PLATFORMS", "JAX_PLATFORM_NAME", "ACCELERATE_USE_CPU"}
-#: Package of trees → (its classes and functions, the argument without which they compute on the CPU). Sources:
+#: Package of boosted trees → (its classes and functions, the argument without which they compute on the CPU). Sources:
 #: xgboost.readthedocs.io, "GPU support"; lightgbm.readthedocs.io, "device_type"; catboost.ai, "task_type".
 _BOOSTERS = {
     "xgboost": ("XGB|train$|cv$", 'device="cuda"'),
@@ -80,9 +80,9 @@ class Reason:
 
     Attributes:
         weight: the lower, the more it explains.
-        device: ``cpu``, ``cuda:3``, or after ``visible:`` the GPUs that the script shows to a framework; "" of a
-            hint, of use once a run has stayed on the CPU.
-        certain: it is so in every run with these arguments.
+        device: ``cpu``, ``cuda:3``, or after ``visible:`` the GPUs that the script shows to a framework; "" for a
+            hint, shown only after a run that stayed on the CPU.
+        certain: whether it holds in every run with these arguments.
     """
 
     weight: int
@@ -108,7 +108,7 @@ class _Sink:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentence about a run with GPUs, what to change, and whether none of them is used for certain."""
+    """Sentence about a run with GPUs, what to change, and whether the script certainly uses none of them."""
 
     words: str
     change: str
@@ -123,18 +123,19 @@ def verdicts(reasons: Iterable[Reason], gpus: int) -> Iterator[Verdict]:
         there = list(takewhile(lambda each: each.isdecimal() and int(each) < gpus, numbers))
         have = f"the run has {gpus} GPU{'s' * (gpus > 1)}, numbered from 0"
         if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
-            yield Verdict(f"{reason.words}: {have}, and the script sees none", reason.change, reason.certain)
+            yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
         elif kind == "visible" and len(set(there)) < gpus and there == numbers:
-            words = f"{reason.words}: {have}, and the script sees {len(set(there))}"
+            words = f"{reason.words}, so the script sees {len(set(there))}: {have}"
             yield Verdict(words, reason.change, False)
         elif kind == "cuda" and not there:
-            yield Verdict(f"{reason.words}: {have}", reason.change or f"--gpus {int(value) + 1}", False)
+            yield Verdict(f"{reason.words}, but {have}", reason.change or f"--gpus {int(value) + 1}", False)
         elif kind == "cpu":
-            yield Verdict(f"the script computes on the CPU: {reason.words}", reason.change, reason.certain)
+            runs = "runs" if reason.certain else "may run"
+            yield Verdict(f"the script {runs} on the CPU: {reason.words}", reason.change, reason.certain)
 
 
 class Devices(Evaluation):
-    """Collects what chooses devices, evaluated as on a machine with GPUs."""
+    """Collects the expressions that choose devices, with their values on a machine with GPUs."""
 
     def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
         """Return what keeps the script from its GPUs, strongest first.
@@ -178,10 +179,10 @@ class Devices(Evaluation):
             name, _, value = shown.partition("=")
             certain = not others and len(visible) == 1
             if name == _VISIBLE and ANY not in value:
-                change = self._change(sink, "0") or "leave it out: the run sees only its own GPUs"
+                change = self._change(sink, "0") or f"remove {sink.place}: the script then sees exactly the run's GPUs"
                 yield Reason(0, f'{sink.place} sets {_VISIBLE} to "{value}"', change, f"visible:{value}", certain)
             elif value in ("cpu", "true", "1"):
-                yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"take {sink.place} out", "visible:", certain)
+                yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"remove {sink.place}", "visible:", certain)
 
     def _on_cpu(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
         moves = [sink for sink in sinks if not sink.kind.startswith("visible")]
@@ -202,12 +203,12 @@ class Devices(Evaluation):
         for sink in sorted(chosen, key=lambda each: (not each.settings, not isinstance(each.node, ast.Constant)))[:1]:
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
-            change = f"write {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
+            change = f"choose {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
             literal_cpu = plain and isinstance(sink.node, ast.Constant)  # a name may be set elsewhere
             yield Reason(2, words, change, "cpu" if decides or plain else "", literal_cpu or (known and decides))
 
     def _names_gpu(self) -> bool:
-        """Return whether arguments name a GPU to no option that is read: they may choose it."""
+        """Return whether an argument that belongs to no known option names a GPU: it may choose it."""
         words = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]
         options = self.constants.options.values()
         return any(not any(is_flag(word.partition("=")[0], each) for each in options) for word in words)
@@ -216,7 +217,7 @@ class Devices(Evaluation):
         for sink in sinks:
             [device, *others] = sink.devices or {""}
             if not others and re.fullmatch(r"cuda:[1-9]\d*", device):
-                yield Reason(3, f"{sink.place} takes {device}", self._change(sink, "cuda:0", "0") or "", device)
+                yield Reason(3, f"{sink.place} uses {device}", self._change(sink, "cuda:0", "0") or "", device)
 
     def _boosters(self, units: Iterable[Unit], imported: set[str]) -> Iterator[Reason]:
         if imported & _LIBRARIES - set(_BOOSTERS) or not imported & set(_BOOSTERS) or any(map(_ON_GPU, self.arguments)):
@@ -233,33 +234,33 @@ class Devices(Evaluation):
                     package, _, last = (module.names.get(first, first) + dot + rest).rpartition(".")
                     classes, argument = _BOOSTERS.get(package, ("$", ""))
                     if re.match(classes, last):
-                        words = f"{module.shown}:{node.lineno} takes the CPU: {name}(…) without {argument}"
+                        words = f"{module.shown}:{node.lineno} calls {name}(…) without {argument}"
                         found.append(
                             Reason(2, words, f"add {argument}", certain=None not in keywords(node) and last != "train")
                         )
         yield from found[:1]
 
     def _fallbacks(self, handlers: list[tuple[Unit, ast.ExceptHandler]]) -> Iterator[Reason]:
-        """Yield errors that are caught and after which the CPU is used."""
+        """Yield the lines that choose the CPU after a caught error."""
         for unit, handler in handlers:
             module = self.module_at(unit[0])
             for node in (each for each in ast.walk(handler) if isinstance(each, ast.Assign | ast.Return)):
                 devices = self._devices(node.value, unit, "") if node.value is not None else None
                 if module is not None and devices == frozenset(["cpu"]):
-                    words = f"{module.shown}:{node.lineno} goes on with the CPU after an error that an except hides"
-                    yield Reason(0, words, f"let the error of {module.shown}:{handler.lineno} out: raise", "")
+                    words = f"{module.shown}:{node.lineno} falls back to the CPU after a caught error"
+                    yield Reason(0, words, f"raise the error that {module.shown}:{handler.lineno} catches", "")
 
     def _as_it_is(self, name: str) -> str:
-        """Return ``--device is "cpu" unless it is given (train.py:3)``."""
+        """Return ``--device is "cpu" by default (train.py:3)``."""
         option = self.constants.options[name]
         flag, module = max(option.flags, key=len), self.module_at(option.unit[0])
         [value, *_] = self.of_option(name) or [None]
         shown = "off" if value is False else "on" if value is True else f'"{value}"'
         place = f"{module.shown if module else ''}:{option.node.lineno}"
-        return f"{flag} is {shown}" + (" as given" if self.typed(option) else f" unless it is given ({place})")
+        return f"{flag} is {shown}" + (" in this command" if self.typed(option) else f" by default ({place})")
 
     def _change(self, sink: _Sink, *values: str) -> str | None:
-        """Return the option by which it is the first GPU."""
+        """Return the option that makes it the first GPU; None if none does."""
 
         def is_first() -> bool:
             found = self._devices(sink.node, sink.unit, sink.kind) or frozenset()
@@ -269,7 +270,7 @@ class Devices(Evaluation):
         return next(filter(None, tried), None)
 
     def _try_option(self, name: str, is_chosen: Callable[[], bool], *values: str) -> str | None:
-        """Return the words that give an option a value with which ``is_chosen``; None if no value does."""
+        """Return the words that give an option a value with which ``is_chosen`` is true; None if no value does."""
         option, given = self.constants.options[name], self.arguments
         flag, rest = max(option.flags, key=len), given
         if not flag.startswith("-"):
@@ -286,7 +287,7 @@ class Devices(Evaluation):
                 self.arguments = [*words, *rest]
                 self.begin()
                 if self.of_option(name) is not None and is_chosen():
-                    return f"seatrial run … -- {' '.join(words)}" if words else f"leave {flag} out"
+                    return f"seatrial run … -- {' '.join(words)}" if words else f"remove {flag}"
         finally:
             self.arguments = given
             self.begin()
@@ -341,25 +342,24 @@ def _reaches_gpu(sinks: Iterable[_Sink]) -> bool:
 
 
 def _nowhere(script: str, modules: list[Module], imported: set[str]) -> Iterator[Reason]:
-    """Yield what a script needs to use a GPU and lacks, and a caught error after which it does without."""
+    """Yield what a script needs to use a GPU and lacks."""
     source = b"".join(module.source for module in modules)
     if not imported & _LIBRARIES:
         named = ", ".join(sorted(imported)[:4]) or "only standard ones"
         words = f"{script} imports no library that uses a GPU ({named})"
-        yield Reason(1, words, "a library that can use one (torch, JAX, CuPy), or no GPU: seatrial run --gpus none", "")
+        yield Reason(1, words, "import torch, JAX or CuPy, or request no GPU: seatrial run --gpus none", "")
     elif (
         "torch" in imported
         and not imported & _MOVERS
         and not re.search(rb"\bcuda|\.to\(|to_device|default_device", source)
     ):
-        words = f'nothing in {script} moves model or data to the GPU: no .to(…), .cuda() or "cuda" in it'
+        words = f'nothing in {script} moves the model or data to the GPU: no .to(…), .cuda() or "cuda"'
         change = 'model.to("cuda") before the optimizer is made, and each batch.to("cuda")'
         yield Reason(4, words, change, "cpu" if b".backward(" in source else "")
     elif "torch" not in imported and (library := next((each for each in _ASK if each in imported), None)):
-        words = f"{script} computes with {library}, which takes a GPU by itself where it finds one: it found none"
-        yield Reason(
-            5, words, f"{_ASK[library]}, as the first line, prints the devices found and why a GPU is missing", ""
-        )
+        words = f"{script} uses {library}, which uses a GPU if it finds one: it found none"
+        change = f"add {_ASK[library]} as line 1: it prints the devices found and why a GPU is missing"
+        yield Reason(5, words, change, "")
 
 
 def _device(value: object) -> str | None:
@@ -373,7 +373,7 @@ def _device(value: object) -> str | None:
 
 
 def _variables(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Yield what a node sets a variable to by which a framework finds GPUs, and ``visible:NAME``."""
+    """Yield (value, ``visible:NAME``) of each variable that a node sets and by which a framework finds GPUs."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
     if isinstance(node, ast.Assign):
         targets = (each for each in node.targets if isinstance(each, ast.Subscript))

@@ -1,4 +1,4 @@
-"""Files and folders that a script makes or reads: the calls that do, and their paths as far as constants show them."""
+"""Files and folders that a script creates or reads: the calls, and their paths as far as constants show them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _READERS: dict[str, tuple[str, ...]] = {
 }
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir"}
-#: Calls that ask for a path, and calls that may make any.
+#: Calls that check for a path, and calls that may create any.
 _ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 _MAKES_ANY = re.compile(
     r"\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os|subprocess)\.\w+"
@@ -103,7 +103,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Read:
-    """A file or folder, by a relative path, that a script reads in every run and neither makes nor asks for.
+    """A file or folder, by a relative path, that a script reads in every run and neither creates nor checks for.
 
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
@@ -183,7 +183,7 @@ class Files:
         self._constants.settings = {key: each.pop() for key, each in found.items() if len(each) == 1}
 
     def reads(self) -> tuple[Read, ...]:
-        """Return what is read; nothing where something unseen may make it. Call ``found`` before."""
+        """Return what the script reads; () if unseen code may create it. Call ``found`` first."""
         if self._moves or self._makes_any:
             return ()
         made = [self._constants.text(path, each.unit) for each in self._noted for path, _, _ in _targets(each.node)]

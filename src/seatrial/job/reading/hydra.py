@@ -17,7 +17,7 @@ _MOST_FILES, _MOST_BYTES = 100, 100_000
 
 
 def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:
-    """Return (file, its text) of each file that is composed; [] if the primary one is not there.
+    """Return (file, its text) of each file that is composed; [] without the primary file.
 
     Format: hydra.cc/docs/advanced/defaults_list.
 

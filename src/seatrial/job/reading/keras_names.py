@@ -1,4 +1,4 @@
-"""Find calls in a form that only Keras 2 has, and the backend that Keras computes with."""
+"""Find calls in a form that only Keras 2 has, and the backend of Keras."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
 
 VARIABLE, HOME = "KERAS_BACKEND", "KERAS_HOME"
 
-#: Packages that compute with Keras' backend.
+#: Packages that use Keras' backend.
 _KERAS = {"keras", "keras_hub", "keras_cv", "keras_nlp"}
 
-#: Backends of Keras that use no NVIDIA GPU → their imports. Source: keras/src/backend of 3.15, whose numpy takes its
-#: images' resizing and its random numbers from jax.
+#: Backends of Keras that use no NVIDIA GPU → their imports. Source: keras/src/backend of 3.15, whose numpy
+#: backend takes image resizing and random numbers from jax.
 _WITHOUT_GPU = {"numpy": ("jax",), "openvino": ("openvino",)}
 
 
@@ -63,7 +63,7 @@ def with_keras_backend(
 ) -> ScriptFacts:
     """Return the facts of a script that imports Keras, with its backend as its framework and among its imports.
 
-    A script's own assignment comes before the environment, that before a keras.json.
+    A script's own assignment takes precedence over the environment, and the environment over keras.json.
     Source: keras/src/backend/config.py of 3.15.
 
     Args:
@@ -82,7 +82,7 @@ def with_keras_backend(
     if backend in _WITHOUT_GPU:
         if gpus:
             raise UsageError(
-                f"{VARIABLE}={backend}: Keras then computes on the CPU alone, and GPUs are requested",
+                f"{VARIABLE}={backend} keeps Keras on the CPU, but the run requests GPUs",
                 run=f"seatrial run … --gpus none   # or on a GPU: {_set_to('jax', script)}",
             )
         return replace(script, framework=None, imports=tuple(sorted({*script.imports, *_WITHOUT_GPU[backend]})))
@@ -98,10 +98,10 @@ def with_keras_backend(
 
 
 def _set_to(backend: str, script: ScriptFacts) -> str:
-    """Return how to set it: a script's own assignment comes before any variable."""
+    """Return how to set the backend: a script's own assignment takes precedence over the environment."""
     if script.keras_backend is None:
         return f"--env {VARIABLE}={backend}"
-    return f'write os.environ["{VARIABLE}"] = "{backend}" in {script.keras_backend.partition(" ")[0]}'
+    return f'set os.environ["{VARIABLE}"] = "{backend}" in {script.keras_backend.partition(" ")[0]}'
 
 
 def _configured(env: Mapping[str, str], project: Path, home: Path | None) -> str | None:

@@ -127,7 +127,7 @@ def lost(name: str) -> Lost | None:
 
 @lru_cache(maxsize=1)
 def _rows() -> dict[str, list[tuple[str, Lost]]]:
-    """Return module → its removed names as one expression, which is compiled when it is asked, and what is known."""
+    """Return module → (expression of removed names, compiled at its first use; their Lost)."""
     table = json.loads(Path(__file__).with_name("lost_names.json").read_text())
     return {
         module: [

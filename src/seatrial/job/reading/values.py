@@ -19,7 +19,7 @@ from seatrial.job.reading.signs import dotted, keywords, last_name, literal
 Values: TypeAlias = frozenset[Any] | None
 
 _MOST_LOOKS, _DEEPEST, _NEVER = 3_000, 25, 10**9
-#: Expressions that are evaluated for one script, and characters of a value.
+#: Most expressions evaluated for one script, and most characters of a value.
 _MOST_OF_ALL, _LONGEST = 60_000, 300
 
 #: Functions whose values follow from that of their argument; a device is written as it is named.
@@ -34,7 +34,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
 }
-#: Words of a configuration file or a command line that are no text.
+#: Words of a configuration file or a command line that stand for other values than text.
 _WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
 
 
@@ -55,7 +55,7 @@ class Evaluation:
     Attributes:
         setters: name → the units that set it on an object: ``args.device = …``, ``config["device"] = …``.
         runs: id of a call → the function of the project that it runs.
-        outside: names of attributes that are set from outside of their class. left: expressions still evaluated.
+        outside: names of attributes that are set from outside of their class. left: expressions still allowed.
         options, settings, origin: what the last values came from, and the line of the constant that decides.
     """
 
@@ -70,7 +70,7 @@ class Evaluation:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was evaluated: with other arguments it may be something else."""
+        """Forget all values: other arguments may give others."""
         self._scopes: dict[Unit, Scope] = {}
         self._stored: dict[str, list[tuple[Unit, int, ast.expr, bool]]] = {}
         self._looks = self._depth = 0
@@ -79,7 +79,7 @@ class Evaluation:
         self.origin: tuple[Path, int] | None = None
 
     def expressions(self, statement: ast.stmt, unit: Unit) -> Iterator[ast.AST]:
-        """Yield a statement and the expressions in it that are evaluated; of statements inside it none."""
+        """Yield a statement and the expressions in it that are evaluated; none of inner statements."""
         pending: list[ast.AST] = [statement]
         while pending:
             node = pending.pop()
@@ -284,7 +284,7 @@ class Evaluation:
             return self.of_option(key)
         if key in self.constants.settings:
             value, place = self.constants.settings[key]
-            self.settings.setdefault(f"{place} sets {key}: {value}")
+            self.settings.setdefault(f"{place} sets {key} to {value}")
             return frozenset([_read(value)])
         return None
 
@@ -321,7 +321,7 @@ def is_flag(word: str, option: ParserOption) -> bool:
 
 
 def _is_short(value: object) -> bool:
-    """Return False for what no device is written as: a huge number, a long text, one with control characters."""
+    """Return False for what names no device: a huge number, a long text, or one with control characters."""
     is_huge = isinstance(value, int) and abs(value) >= _NEVER
     return not is_huge and not (isinstance(value, str) and (len(value) > _LONGEST or not value.isprintable()))
 
@@ -349,7 +349,7 @@ def _union(found: Sequence[Values]) -> Values:
 
 
 def _last(entries: Sequence[tuple[Any, bool]]) -> list[Any]:
-    """Return what may hold after assignments, each with whether it runs in every run."""
+    """Return the values that may hold after assignments of (value, whether it runs in every run)."""
     kept: list[Any] = []
     for value, sure in entries:
         kept = [value] if sure else [*kept, value]
@@ -357,12 +357,12 @@ def _last(entries: Sequence[tuple[Any, bool]]) -> list[Any]:
 
 
 def _text(parts: Sequence[Values]) -> Values:
-    """Join texts; ``*`` stands for what is not known, unless nothing is."""
+    """Join texts, with ``*`` for each unknown one; None if all are unknown."""
     if not any(parts):
         return None
     return frozenset(["".join(str(next(iter(each))) if each and len(each) == 1 else ANY for each in parts)])
 
 
 def _read(value: str) -> object:
-    """Return a number, a truth value or None as it is, any other text as text."""
+    """Read a number, a truth value or None; return other text as it is."""
     return _WORDS.get(value.lower(), int(value) if re.fullmatch(r"-?\d{1,9}", value) else value)
