@@ -345,7 +345,7 @@ def _nowhere(script: str, modules: list[Module], imported: set[str]) -> Iterator
     """Yield what a script needs to use a GPU and lacks."""
     source = b"".join(module.source for module in modules)
     if not imported & _LIBRARIES:
-        named = ", ".join(sorted(imported)[:4]) or "only standard ones"
+        named = ", ".join(sorted(imported - STANDARD_MODULES)[:4]) or "only standard ones"
         words = f"{script} imports no library that uses a GPU ({named})"
         yield Reason(1, words, "import torch, JAX or CuPy, or request no GPU: seatrial run --gpus none", "")
     elif (
