@@ -188,8 +188,8 @@ def measured_window(ranks: Sequence[Anatomy]) -> tuple[float, float] | None:
 
 def why_stopped(events: Iterable[Mapping[str, Any]], *keys: str) -> str | None:
     """Return why the hook switched itself off, or the reason of the first line with one of ``keys``; None if none."""
-    told = (event.get(key) for event in events for key in keys or (STOPPED,))
-    return next((str(stopped.get("reason"))[:300] for stopped in told if isinstance(stopped, Mapping)), None)
+    recorded = (event.get(key) for event in events for key in keys or (STOPPED,))
+    return next((str(stopped.get("reason"))[:300] for stopped in recorded if isinstance(stopped, Mapping)), None)
 
 
 def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Anatomy:

@@ -1,4 +1,4 @@
-"""Date a project: its unpinned packages are releases of the day of its code, as later ones may lack what it uses."""
+"""Date a project by its code, and limit unpinned packages to the releases of that day."""
 
 from __future__ import annotations
 

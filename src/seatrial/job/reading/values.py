@@ -22,7 +22,7 @@ _MOST_LOOKS, _DEEPEST, _NEVER = 3_000, 25, 10**9
 #: Most expressions evaluated for one script, and most characters of a value.
 _MOST_OF_ALL, _LONGEST = 60_000, 300
 
-#: Functions whose values follow from that of their argument; a device is written as it is named.
+#: Conversions of a value by the name of their function; a device keeps its name.
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"device": lambda each: each, "str": str, "int": int, "bool": bool}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
