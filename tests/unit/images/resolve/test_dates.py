@@ -1,4 +1,4 @@
-"""What a list leaves open is as old as the code, unless that leaves nothing to install."""
+"""The date of a project limits what its list leaves open, where releases of that day can be installed."""
 
 from __future__ import annotations
 
