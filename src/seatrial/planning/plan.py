@@ -146,7 +146,7 @@ def _refuse_the_cpu(job: Job, script: ScriptFacts, parts: Parts, traits: Traits)
     """
     gpus = parts.gpus.count if job.target.kind in ("script", "module") and job.serve is None else 0
     for verdict in verdicts(script.devices, gpus) if gpus else ():
-        if traits.planner == "process" and "numbered" in verdict.words and "-1" not in verdict.words:
+        if traits.planner == "process" and verdict.by_number:
             continue
         if verdict.refused and job.gpus.kind != "auto":
             run = f"{verdict.change}   # or on the CPU: seatrial run … --gpus none"

@@ -49,6 +49,14 @@ def test_more_gpus_make_numbers_valid(tmp_path: Path) -> None:
     assert "sees 2" in found(tmp_path, source, gpus=4)[0]
 
 
+@pytest.mark.parametrize(("shown", "by_number"), [("5", True), ("", False), ("-1", False)])
+def test_a_verdict_depends_on_numbers_of_gpus(tmp_path: Path, shown: str, by_number: bool) -> None:
+    """Without a container GPUs keep the machine's numbers."""
+    target = target_of(tmp_path, f"os.environ['CUDA_VISIBLE_DEVICES'] = '{shown}'\nnet.to('cuda')\n")
+    [verdict] = verdicts(script_facts(target, tmp_path).devices, 1)
+    assert verdict.by_number == by_number
+
+
 @cases("source", "words")
 def test_a_missing_input_is_named_with_its_place(tmp_path: Path, source: str, words: str) -> None:
     (tmp_path / "sub").mkdir()

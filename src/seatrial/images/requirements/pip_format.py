@@ -373,6 +373,7 @@ class Needs:
         compiled: a requirement that pip compiles with nvcc, or None.
         image: the base if it is a framework image. image_choices: the plan's lines about it.
         as_of: day of the code, as 2021-09-03, by which unpinned packages were released; "" for today.
+        alone: the project installs its list with ``--no-deps``.
     """
 
     requirements: Requirements
@@ -390,6 +391,7 @@ class Needs:
     image: FrameworkImage | None = None
     image_choices: tuple[Choice, ...] = ()
     as_of: str = ""
+    alone: bool = False
 
     @property
     def python(self) -> SpecifierSet:

@@ -264,7 +264,7 @@ def _from_files(
         file, source = folder / name, shown[name]
         if environment and name in LISTS and "@ file:///" in text_of(file, project):  # another machine's, frozen
             continue
-        reason, found = f"{source} lists them", None
+        reason, found, page = f"{source} lists them", None, None
         if name.endswith(".txt"):
             reason, found = f"{source} exists", read_list(file, project)
             reason += f"; {page} installs it with --no-deps" if (page := installed_alone(project, source)) else ""
@@ -285,7 +285,8 @@ def _from_files(
             own = (line for line in listed if canonical_name(line) not in named or _is_bounded(line))
             found = replace(found or pixi, lines=(*own, *pixi.lines), python=pixi.python)
         if found is not None:
-            return _with_itself(folder, Needs(replace(found, python=python & found.python), source, reason))
+            found = replace(found, python=python & found.python)
+            return _with_itself(folder, Needs(found, source, reason, alone=page is not None))
     return None
 
 

@@ -99,7 +99,7 @@ def resolve_packages(
     if not own_base:
         checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))
     if needs.as_of and request and checked.lock:
-        resolved, row = held(resolved, needs, request, checked.lock, checked.builds)
+        resolved, row = held(resolved, needs, request, checked.lock, checked.builds, given=job.image.as_of is not None)
         checked = replace(checked, choices=(*row, *checked.choices))
     return base, resolved, checked, needs
 
@@ -360,7 +360,7 @@ class _PackageChoice:
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
             elsewhere=tuple(resolved.pages),
             links=links,
-            alone=" with --no-deps" in self.needs.reason,
+            alone=self.needs.alone,
             authorities=Path(bundle) if bundle else None,
         )
         return dated(request, self.needs)

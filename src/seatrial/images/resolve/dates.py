@@ -70,7 +70,7 @@ def framework_day(lines: tuple[str, ...]) -> tuple[str, str]:
 
 
 def held(
-    resolved: Resolved, needs: Needs, request: ResolveRequest, lock: Lock, builds: Iterable[SourceBuild]
+    resolved: Resolved, needs: Needs, request: ResolveRequest, lock: Lock, builds: Iterable[SourceBuild], *, given: bool
 ) -> tuple[Resolved, tuple[Choice, ...]]:
     """Constrain unpinned packages to the releases found, also for pip; return the plan's row."""
     own_days = dict(request.dates)
@@ -82,7 +82,8 @@ def held(
     if not shown:
         return resolved, ()
     listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
-    row = Choice(what="as of", value=needs.as_of, reason=f"{listed}: image.as_of or the last change to the code")
+    why = "image.as_of in seatrial.toml" if given else "the last change to the code"
+    row = Choice(what="as of", value=needs.as_of, reason=f"{listed}: {why}")
     return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), (row,)
 
 

@@ -108,11 +108,12 @@ class _Sink:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentence about a run with GPUs, what to change, and whether the script certainly uses none of them."""
+    """Sentence about a run with GPUs, and what to change; ``refused`` if certain, ``by_number`` if numbers decide."""
 
     words: str
     change: str
     refused: bool
+    by_number: bool = False
 
 
 def verdicts(reasons: Iterable[Reason], gpus: int) -> Iterator[Verdict]:
@@ -123,12 +124,14 @@ def verdicts(reasons: Iterable[Reason], gpus: int) -> Iterator[Verdict]:
         there = list(takewhile(lambda each: each.isdecimal() and int(each) < gpus, numbers))
         have = f"the run has {gpus} GPU{'s' * (gpus > 1)}, numbered from 0"
         if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
-            yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
+            words = f"{reason.words}, which hides every GPU: {have}"
+            yield Verdict(words, reason.change, reason.certain, by_number=numbers[0].isdecimal())
         elif kind == "visible" and len(set(there)) < gpus and there == numbers:
             words = f"{reason.words}, so the script sees {len(set(there))}: {have}"
-            yield Verdict(words, reason.change, False)
+            yield Verdict(words, reason.change, False, by_number=True)
         elif kind == "cuda" and not there:
-            yield Verdict(f"{reason.words}, but {have}", reason.change or f"--gpus {int(value) + 1}", False)
+            change = reason.change or f"--gpus {int(value) + 1}"
+            yield Verdict(f"{reason.words}, but {have}", change, False, by_number=True)
         elif kind == "cpu":
             runs = "runs" if reason.certain else "may run"
             yield Verdict(f"the script {runs} on the CPU: {reason.words}", reason.change, reason.certain)
