@@ -130,7 +130,12 @@ def source_facts(job: Job) -> ScriptFacts:
     calls = () if job.serve is None else job.serve.calls
     ready = job.image.ready is not None
     path = _own_path(job)
-    facts = script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
+    return script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
+
+
+def runnable_facts(job: Job) -> ScriptFacts:
+    """Return the source's facts. Raises TargetError: as source_facts; starting the script would run nothing."""
+    facts = source_facts(job)
     if facts.idle and job.source.kind == "script":
         message = f"{job.source.value} defines functions and classes and calls none of them: it would do nothing"
         raise TargetError(message, run=f"seatrial run SCRIPT   # one that imports {Path(job.source.value).stem}")

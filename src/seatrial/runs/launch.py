@@ -21,7 +21,7 @@ from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.job.reading.keras_names import with_keras_backend
-from seatrial.job.script import ScriptFacts, source_facts
+from seatrial.job.script import ScriptFacts, runnable_facts
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
@@ -271,7 +271,7 @@ def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
     job, host = secrets.hide_webhook(secrets.hide_notify(job), host)
     hidden = tuple(name for name in proxies_with_login(host) if name not in job.secrets)
     job = job.changed(secrets=(*job.secrets, *hidden))
-    script = source_facts(job)  # first: a script that does not parse needs no engine
+    script = runnable_facts(job)  # first: a script that does not parse needs no engine
     facts = read_host(host)
     wanted = bool(facts.gpus) and job.gpus.kind != "none"
     backend, engine, why = table.choose(job.backend, host, gpus_wanted=wanted, offline=offline)

@@ -16,7 +16,7 @@ from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.keras_names import with_keras_backend
 from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES
-from seatrial.job.script import ScriptFacts, script_facts, source_digest, source_facts
+from seatrial.job.script import ScriptFacts, runnable_facts, script_facts, source_digest, source_facts
 from seatrial.job.tables import CALLED, Serving
 from tables import cases, constant
 
@@ -43,7 +43,7 @@ def test_a_script_that_only_defines_is_refused(tmp_path: Path, end: str, refused
     expected = pytest.raises(TargetError, match="calls none of them") if refused else nullcontext()
     (tmp_path / "train.py").write_text(f"import torch\ndef train(): torch.zeros(1).cuda()\n{end}\n")
     with expected:
-        source_facts(Job(project=tmp_path, target=Target(kind="script", value="train.py")))
+        runnable_facts(Job(project=tmp_path, target=Target(kind="script", value="train.py")))
 
 
 @pytest.mark.parametrize(
