@@ -48,7 +48,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         output["processor_s"] = _processor_s()
         return
     budget = config.getoption("core_seconds")
-    taken = config.stash[_BUDGET] + _processor_s()
+    taken = _all_processor_s(config)
     if budget and taken > budget and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -62,7 +62,7 @@ def pytest_testnodedown(node: object, error: object) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return
-    taken, budget = config.stash[_BUDGET] + _processor_s(), config.getoption("core_seconds")
+    taken, budget = _all_processor_s(config), config.getoption("core_seconds")
     limit = f" of {budget:.0f}" if budget else ""
     terminalreporter.write_line(f"processor time: {taken:.0f}{limit} s")
     if budget and taken > budget:
@@ -71,7 +71,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
 
 
+def _all_processor_s(config: pytest.Config) -> float:
+    """Return seconds of processor time of the session; workers, which are children too, count once."""
+    workers = config.stash[_BUDGET]
+    return workers + _used(resource.RUSAGE_SELF) if workers else _processor_s()
+
+
 def _processor_s() -> float:
     """Return seconds of processor time of this process and the children that it waited for."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return _used(resource.RUSAGE_SELF) + _used(resource.RUSAGE_CHILDREN)
+
+
+def _used(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime

@@ -24,7 +24,8 @@ def project(tmp_path: Path) -> Path:
     folder.mkdir()
     git(folder, "init", "-q")
     (folder / "train.py").write_text("first")
-    git(folder, "add", "train.py")
+    (folder / "other.txt").write_text("other")
+    git(folder, "add", "train.py", "other.txt")
     git(folder, "commit", "-q", "-m", "first")
     return folder
 
@@ -65,6 +66,7 @@ def test_no_program_is_started_that_the_repository_names(project: Path, trap: st
     settings.write_text(settings.read_text() + line)
     train = project / "train.py"
     train.write_text("FIRST")  # as long as before: git has to read it
+    os.utime(project / "other.txt", (1, 1))  # read and found unchanged: git writes its index, and calls the hook
     git_would = subprocess.run(["git", "status", "--porcelain"], cwd=project, capture_output=True)
     assert git_would.returncode == 0 and mark.exists(), "the trap is none"
     mark.unlink()
