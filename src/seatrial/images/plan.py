@@ -25,9 +25,9 @@ from seatrial.images.base_and_stack import base_and_stack, frameworks
 from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
-from seatrial.images.dockerfile.layers import TOOLS, Layers, digest_of, program, split
+from seatrial.images.dockerfile.layers import TOOLS, ImageContents, Layers, digest_of, program, split
 from seatrial.images.dockerfile.plain import render_plain
-from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render
+from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, render
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import for_cuda, system_packages
 from seatrial.images.requirements.imports import still_warned

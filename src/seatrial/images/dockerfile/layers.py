@@ -1,4 +1,4 @@
-"""Split requirements into layers: the framework, what it requires, large packages, and all others."""
+"""What an image holds: requirements split into layers, from the framework to all others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from seatrial.images.base import Base
 from seatrial.images.dockerfile import layer_program
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
-from seatrial.images.requirements.source_builds import SourceBuild
-from seatrial.images.resolve.framework import PACKAGES, framework_place
+from seatrial.images.requirements.source_builds import SourceBuild, debian_packages
+from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import Locked
+from seatrial.images.slim.options import Slimming
+from seatrial.images.sources import pip_conf
+from seatrial.job.model import ImageOptions
 
 #: The program of images/dockerfile/layer_program.py as a file of the build context, and its folder there.
 TOOLS, PROGRAM = "tools", "layer.py"
@@ -60,6 +64,78 @@ class Layers:
             if wanted.constraints:
                 found[f"{folder}/{CONSTRAINTS}"] = "\n".join([*wanted.constraints, ""])
         return found
+
+
+@dataclass(frozen=True)
+class ImageContents:
+    """Hold everything that the Dockerfile's text depends on.
+
+    Attributes:
+        slug: name for people, in the title label.
+        options: the user's, with the Debian packages that the requirements need.
+        digests: folder of the build context → digest of what is in it; those that there are requirements for.
+        compiles: the job compiles at run time.
+        wheels: digest of the folder of wheels in the build context, or None.
+        sources: digest of where packages come from, so that other sources make other layers; None without any.
+        own_sources: the same for layers whose packages have no hashes: two projects share them only if nothing secret
+            decides what is in there.
+        own_wheel: file name of our wheel in the build context, or None.
+        extensions: commands that compile the project's own modules.
+        builds: packages that pip builds from source. architectures: compute capabilities to compile for.
+    """
+
+    slug: str
+    options: ImageOptions
+    base: Base
+    resolved: Resolved
+    layers: Layers
+    slimming: Slimming
+    digests: dict[str, str]
+    compiles: bool = False
+    wheels: str | None = None
+    sources: str | None = None
+    own_sources: str | None = None
+    own_wheel: str | None = None
+    extensions: tuple[str, ...] = ()
+    builds: tuple[SourceBuild, ...] = ()
+    architectures: tuple[str, ...] = ()
+
+    @property
+    def git(self) -> bool:
+        """Return True if a requirement comes from a git repository."""
+        return self.resolved.requirements.needs_git
+
+    @property
+    def in_sight(self) -> bool:
+        """Return True if the build of a package needs the image's packages."""
+        return any(each.in_sight for each in self.builds)
+
+    @property
+    def pip_conf(self) -> bool:
+        """Return True if the build gets a pip configuration as a secret."""
+        return pip_conf(self.options) is not None
+
+    @property
+    def base_packages(self) -> tuple[str, ...]:
+        """Return the Debian packages that the base's Python needs, before anything else."""
+        return (*self.base.system_packages, *filter(_is_python, self.options.system_packages))
+
+    @property
+    def system_packages(self) -> tuple[str, ...]:
+        """Return the Debian packages of the project."""
+        return tuple(name for name in self.options.system_packages if not _is_python(name))
+
+    @property
+    def has_builder(self) -> bool:
+        """Return True if packages are built in a stage that has more than the image."""
+        return LISTED in self.layers.folders and (
+            self.base.builder is not None or self.git or bool(debian_packages(self.builds))
+        )
+
+
+def _is_python(debian_package: str) -> bool:
+    """Return True for Python's own packages, which a base without Python needs before anything else."""
+    return debian_package.startswith("python3")
 
 
 def split(

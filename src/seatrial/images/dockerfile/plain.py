@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from seatrial.images.dockerfile.render import VENV, VENV_PYTHON, ImageContents, finish, of_the_project
+from seatrial.images.dockerfile.layers import ImageContents
+from seatrial.images.dockerfile.render import VENV, VENV_PYTHON, finish, of_the_project
 from seatrial.images.requirements.source_builds import debian_packages
 from seatrial.job.in_container import CONTAINER_PROJECT
 
