@@ -135,9 +135,7 @@ def _holds(folder: Path, patterns: Sequence[str]) -> bool:
 
 
 def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
-    """Return the requirements for serving a model; those of a user's class are added to the project's."""
-    if serving.kind == "code":
-        return tuple(dict.fromkeys((*SERVER, *_TORCH)))  # which finds the GPU
+    """Return the requirements for serving a model."""
     if serving.suffix == ".onnx":
         return (*dict.fromkeys((*SERVER, *_TORCH)), "onnxruntime-gpu[cuda,cudnn]" if gpus else "onnxruntime")
     needs = RECIPES[serving.model].requirements if serving.kind == "recipe" else _TORCH

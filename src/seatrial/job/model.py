@@ -282,11 +282,9 @@ class Job(Requests):
 
     @property
     def source(self) -> Target:
-        """Return the target whose source is read: the user's file of a served class, or of a workload's script."""
+        """Return the target whose source is read: that of a workload's script, or its own."""
         if self.own is not None and self.own.script:
             return Target(kind="script", value=self.own.script)
-        if self.serve is not None and self.serve.kind == "code":
-            return Target(kind="script", value=self.serve.file)
         return self.target
 
 

@@ -23,15 +23,12 @@ CONTAINER_PORT = 8000
 #: The variable with the token that requests must carry, if one is required; handed over as a secret.
 TOKEN = "SEATRIAL_SERVE_TOKEN"
 
-#: Methods of a class of the user's. Source: serve/runners/user_class.py; a test compares.
-CALLED = ("load", "predict", "example")
-
 
 class Weights(KeyTable):
     """A file that the model is loaded from.
 
     Attributes:
-        path: below the models folder, or the project for a class of the user's.
+        path: below the models folder.
         sha256: in hex, read on the host before the server started.
     """
 
@@ -44,8 +41,8 @@ class Serving(KeyTable):
     """A model that is served.
 
     Attributes:
-        kind: ``recipe``, ``file`` (.pt2, ONNX, safetensors) or ``code`` (a class of the user's).
-        model: the recipe's name; the file, below the models folder; ``file.py:Class``, below the project.
+        kind: ``recipe``, or ``file`` (.pt2, ONNX, safetensors).
+        model: the recipe's name; the file, below the models folder.
         name: in addresses: /v2/models/NAME.
         address, port: of this machine.
         options: further ones of ``python -m seatrial.serve``, as it takes them.
@@ -53,7 +50,7 @@ class Serving(KeyTable):
         typed: what follows ``seatrial serve`` to start it again.
     """
 
-    kind: Literal["recipe", "file", "code"]
+    kind: Literal["recipe", "file"]
     model: str
     name: str
     address: str = "127.0.0.1"
@@ -62,17 +59,6 @@ class Serving(KeyTable):
     weights: tuple[Weights, ...] = ()
     of_run: str | None = None
     typed: str = ""
-
-    @property
-    def file(self) -> str:
-        """Return the file of a class of the user's."""
-        return self.model.rpartition(":")[0]
-
-    @property
-    def calls(self) -> tuple[str, ...]:
-        """Return a class of the user's, which is made, and its methods that the server calls; () without a class."""
-        name = self.model.rpartition(":")[2]
-        return (name, *(f"{name}.{method}" for method in CALLED)) if self.kind == "code" else ()
 
     @property
     def suffix(self) -> str:
