@@ -8,12 +8,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, StrictBool, ValidationInfo, create_model, model_validator
+from pydantic import Field, StrictBool, create_model
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.common.tunables import TUNABLES, Tunable, in_words
 from seatrial.errors import UsageError
-from seatrial.job.flags import KEYS
 from seatrial.job.keys import Duration, KeyTable, Line, Listed, Typed, one_or_more, text
 from seatrial.system.text import shown
 
@@ -184,28 +183,15 @@ class Notify(KeyTable):
     def words(self) -> str:
         return ", ".join(self.command)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _stored_by_an_older_version(cls, table: Any, info: ValidationInfo) -> Any:
-        """Drop the retired keys of a stored plan; in seatrial.toml they are refused."""
-        if info.context is None and isinstance(table, dict):
-            return {key: value for key, value in table.items() if key not in ("desktop", "webhook")}
-        return table
-
 
 def from_flags(words: Collection[str]) -> dict[str, Any]:
     """Return ``--notify`` as a table of the file. Raises UsageError for a word that is not a command."""
     for word in words:
         if not isinstance(word, str):  # from Python
             raise UsageError(f"notify: {word!r} is not text", run='notify=["notify-send done"]')
-        retired = "desktop" if word == "desktop" else "webhook" if word.startswith(("http://", "https://")) else ""
-        if retired:
-            raise UsageError(
-                f"--notify {host_of(word) if retired == 'webhook' else word} was removed: {KEYS[f'notify.{retired}']}"
-            )
         if not word.strip() or (len(word.split()) == 1 and not shutil.which(word)):
             raise UsageError(
-                f"--notify {word!r}: command not found on this machine",
+                f"--notify {program_of(word)!r}: command not found on this machine",
                 run="seatrial run … --notify 'notify-send done'",
             )
     return {"command": list(words)} if words else {}
