@@ -156,7 +156,6 @@ class WatchOptions(KeyTable):
         )
     )
     command: keys.Word | None = Field(default=None, description="Shell command run in the container for each finding.")
-    webhook: keys.Webhook | None = Field(default=None, description="URL that each finding is posted to.")
 
 
 class Requests(KeyTable):

@@ -6,7 +6,6 @@ import shlex
 import shutil
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, StrictBool, create_model
 from pydantic import WithJsonSchema as Schema
@@ -206,12 +205,3 @@ def program_of(command: str) -> str:
     if not words or "=" in words[0]:
         return "a command"
     return words[0] + (" …" if words[1:] else "")
-
-
-def host_of(url: str) -> str:
-    """Return ``https://chat.example.org/…``: the rest allows anyone to post there."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # a bracket that no IPv6 address closes
-        return "a URL"
-    return f"{parts.scheme}://{parts.hostname}/…"

@@ -62,7 +62,7 @@ model = "models/*.pth"
 test_accuracy = ">= 0.985"
 [watch]
 hang_after = "10m"
-webhook = "https://chat.example.org/hook"
+command = "true"
 [notify]
 command = 'notify-send seatrial "$SEATRIAL_MESSAGE"'
 [sweep]
