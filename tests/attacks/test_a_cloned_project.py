@@ -91,7 +91,6 @@ ASKS = {
     "the host's network": ('network = "host"', "network"),
     "a secret": ('secrets = ["AWS_KEY"]', "AWS_KEY"),
     "a command of the watchdog": ('[watch]\ncommand = "curl evil"', "curl evil"),
-    "a webhook": ('[watch]\nwebhook = "https://evil.example/x"', "evil.example"),
     "no container at all": ('on = "local"', "container"),
     "a device": ('devices = ["/dev/mem"]', "/dev/mem"),
     "data of another folder": ('data = "{victim}"', "victim"),

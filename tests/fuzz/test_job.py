@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
     "env": {"OMP_NUM_THREADS": 4, "A": "b"},
     "image": {"base": "python:3.11-slim-bookworm", "requirements": ["rich"], "system_packages": ["gcc"]},
     "criteria": {"mean_utilization": 70, "finished_within": "10m", "model": "models/*.pth", "accuracy": ">= 0.9"},
-    "watch": {"hang_after": "10m", "webhook": "https://example.org/hook"},
+    "watch": {"hang_after": "10m", "command": "true"},
     "kubernetes": {"namespace": "team", "node_selector": {"a": "b"}, "tolerations": ["a=b:NoSchedule"], "ttl": "1h"},
 }  # fmt: skip
 TEXT = """\

@@ -20,10 +20,8 @@ import yaml
 from cli_project import Project
 from here import free_ports
 from seatrial.backends.containers.docker_and_podman import Docker
-from seatrial.compose.client import docker_compose
 from seatrial.probe import nvml
 from seatrial.runs.store import project_key
-from seatrial.system.host import Host
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples" / "compose"
 
@@ -185,74 +183,6 @@ def test_a_service_of_another_user_has_a_run_that_it_can_write(project: Project)
     assert "train | user 65534" in ended.stdout and states(project) == {"train": "done"}
     [place] = (project.folder / ".seatrial" / "runs").iterdir()
     assert stat.S_IMODE(place.stat().st_mode) == 0o700 and stat.S_IMODE((place / "outputs").stat().st_mode) == 0o777
-
-
-@pytest.fixture
-def on_podman(podman_project: Project) -> Iterator[Project]:
-    """The pipeline on Podman, whose containers here cannot have networks of their own."""
-    made = podman_project
-    if docker_compose(Host(made.environ)) is None:
-        pytest.skip("docker-compose is not installed")
-    text = PIPELINE.replace("build: .", "build: .\n    network_mode: host")
-    for name, content in {"compose.yaml": text, "prep.py": PREP, "train.py": TRAIN, "Dockerfile": DOCKERFILE}.items():
-        made.write(name, content)
-    yield made
-    name = made.folder.name
-    for words in (["volume", "rm", "--force", f"{name}_handed"], ["rmi", "--force", f"{name}-prep", f"{name}-train"]):
-        subprocess.run([*made.engine, *words], capture_output=True, timeout=300)
-
-
-def containers_of_podman(project: Project) -> str:
-    label = f"label=com.docker.compose.project={project.folder.name}"
-    argv = [*project.engine, "ps", "--all", "--quiet", "--filter", label]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=300).stdout
-
-
-@pytest.mark.podman
-@pytest.mark.slow
-def test_podman_runs_it_too(on_podman: Project) -> None:
-    ended = up(on_podman, "--on", "podman")
-    lines = sorted(line for line in ended.stdout.splitlines() if "|" in line)
-    assert lines == ["prep  | prepared", "train | trained on 42 '' /app"]
-    assert states(on_podman) == {"prep": "done", "train": "done"}
-    for run in on_podman.runs:
-        receipt = json.loads((run / "receipt.json").read_bytes())
-        assert receipt["exit_code"] == 0 and receipt["header"]["agent"] and receipt["seal"]["missing"] == 0
-    assert containers_of_podman(on_podman) == ""
-
-
-@pytest.mark.podman
-@pytest.mark.slow
-def test_podman_detached_gone_on_with_and_down(on_podman: Project) -> None:
-    up(on_podman, "--on", "podman", "--detach", HOLD="60")
-    on_podman.wait_for(lambda: states(on_podman).get("prep") == "running")
-    assert "compose: 2 members" in on_podman.cli("runs", "ls").stdout
-    on_podman.cli("runs", "stop", "--all")
-    assert states(on_podman) == {"prep": "stopped", "train": "stopped"} and containers_of_podman(on_podman) == ""
-
-
-HEALTHY = """\
-services:
-  db:
-    image: python:3.11-slim-bookworm
-    command: ["sleep", "15"]
-    network_mode: host
-    healthcheck: {test: ["CMD", "true"], interval: 1s, retries: 9}
-  train:
-    image: python:3.11-slim-bookworm
-    command: ["python", "-c", "print('trained')"]
-    network_mode: host
-    depends_on: {db: {condition: service_healthy}}
-"""
-
-
-@pytest.mark.podman
-def test_podman_without_systemd_waits_for_a_healthy_service_and_notices_its_end(podman_project: Project) -> None:
-    if docker_compose(Host(podman_project.environ)) is None:
-        pytest.skip("docker-compose is not installed")
-    podman_project.write("compose.yaml", HEALTHY)
-    assert "train | trained" in up(podman_project, "--on", "podman", "--gpus", "none").stdout
-    assert states(podman_project) == {"db": "done", "train": "done"} and containers_of_podman(podman_project) == ""
 
 
 @pytest.mark.skipif(bool(nvml.inventory().gpus), reason="this machine has GPUs")

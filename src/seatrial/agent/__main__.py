@@ -5,7 +5,7 @@ import sys
 from typing import Optional
 
 from seatrial.agent import isolation, plan, tune
-from seatrial.agent.journal import STALL_S, Journal, print_to_stderr, take
+from seatrial.agent.journal import STALL_S, Journal, print_to_stderr
 from seatrial.agent.supervisor import refuse, supervise
 from seatrial.common.agent_plan import AgentPlan
 from seatrial.probe import cuda, nvml
@@ -40,9 +40,6 @@ def main() -> int:
         if run.evidence_dir is None:
             alterable = isolation.close() or _unproven_driver(run)
         journal = Journal(run.evidence_dir, repeats=run.pod_restarts is not None)
-        if run.alert_webhook is not None:
-            taken = take([run.alert_webhook], run.secrets_dir)
-            run = run._replace(alert_webhook=taken[run.alert_webhook])
         code = supervise(run, journal, alterable, unverified)
         journal.flush(STALL_S)
         return code

@@ -221,7 +221,7 @@ class Observer(threading.Thread):
         self._reports = reports
         self.contexts: List[str] = []
         self._stop_requested = threading.Event()
-        self._alerts = AlertSender(plan.run_id, plan.alert_command, plan.alert_webhook, journal)
+        self._alerts = AlertSender(plan.run_id, plan.alert_command, journal)
         self._watchdog = SampleWatchdog(sampler, activity, plan.hang_after_s, self._report)
 
     def run(self) -> None:

@@ -92,7 +92,7 @@ def _model(
     from seatrial.runs.models import check_model_file, find_model
 
     models = job.models.source if job.models else job.project / "models"
-    model = find_model(word, job.project, models, store, verb)
+    model = find_model(word, models, store, verb)
     check_model_file(model, verb, with_network=with_network)
     for warning in model.warnings:
         screen.note(f"warning: {warning}")
@@ -110,7 +110,7 @@ _PROGRAM = ("max_batch", "deadline_ms", "queue", "max_body", "fronts", "timeout_
 
 @command(examples=("seatrial serve digits --port 8000",))
 @takes_job
-@argument("model", metavar="MODEL", help="A run, a trained recipe, a model's file, or file.py:Class.")
+@argument("model", metavar="MODEL", help="A run, a trained recipe, or a model's file.")
 @option("--port", metavar="N", type=click.IntRange(1, 65535), default=8000, help="Port of this machine.")
 @option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address of this machine; 0.0.0.0: all.")
 @option(
@@ -143,7 +143,7 @@ def serve(
     flags: dict[str, Any],
     **program: int | None,
 ) -> int:
-    """Serve a trained model over HTTP: serve digits; serve last; serve model.onnx; serve serve.py:Model
+    """Serve a trained model over HTTP: serve digits; serve last; serve model.onnx
 
     Listens on this machine alone unless --host is set. Ctrl-C ends it: what was accepted is answered first.
     """

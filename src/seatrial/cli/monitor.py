@@ -29,38 +29,28 @@ _INTERVAL = option(
 @option("as_json", "--json", is_flag=True, help="Print one sample as JSON and exit.")
 @option("--log", metavar="FILE", type=click.Path(path_type=Path), help="Also write to FILE: .csv or .jsonl.")
 @_INTERVAL
-@option("--sort", metavar="COLUMN", default="gpu", help="Sort containers by gpu, cpu, memory or name.")
-@option("name", "--filter", metavar="TEXT", default="", help="Filter by name.")
 @project_option("Project with the runs.")
-def top(
-    once: bool, as_json: bool, log: Path | None, interval_s: float, sort: str, name: str, project: Path | None
-) -> int:
-    """GPUs, containers and runs on this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
+def top(once: bool, as_json: bool, log: Path | None, interval_s: float, project: Path | None) -> int:
+    """GPUs, containers and runs on this machine, live, until Ctrl-C."""
     with importing():
         from seatrial.monitor import top as view
         from seatrial.monitor.reading import ContainerNames, MachineReader, open_sink
         from seatrial.runs.live import live_runs
         from seatrial.runs.store import store_of
 
-    if sort not in view.SORTS:
-        raise UsageError(f'Unknown column "{sort}"', run=f"seatrial top --sort {next(iter(view.SORTS))}")
     _check_interval(interval_s, 0.1, 3600, "seatrial top -i 1")
     console = terminal.console()
     on_terminal = console.is_terminal and sys.stdin.isatty()
-    options = view.TopOptions(sort, name, interval_s, unicode=console.encoding.lower().startswith("utf"))
     names, store = ContainerNames(this_host()), store_of(project)
     sink = open_sink(log) if log is not None else None
     reader = MachineReader(names)
     try:
         if once or as_json or not (on_terminal or sink):
             names.look_up(["?"], wait=True)
-            view.once(reader.read, lambda: live_runs(store), console, options, sink, as_json=as_json)
+            view.once(reader.read, lambda: live_runs(store), console, sink, as_json=as_json)
             return EXIT_DONE
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        if on_terminal:
-            view.watch(reader.read, lambda: live_runs(store), console, options, sink)
-        elif sink is not None:
-            view.log_only(reader.read, sink, interval_s)
+        view.watch(reader.read, lambda: live_runs(store), console if on_terminal else None, sink, interval_s)
     except KeyboardInterrupt:
         pass
     finally:

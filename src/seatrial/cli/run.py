@@ -119,7 +119,7 @@ def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
 @option("target", "--target", metavar="MACHINE", help="With --plan: plan for h100, or driver=535.129,gpu=A4000.")
 @option("--detach", "-d", is_flag=True, help="Run in the background.")
 @option("--gpus", metavar="REQUEST", help="Replace the GPU request of each service that has one, e.g. none.")
-@option("backend", "--on", metavar="BACKEND", help="auto, docker or podman.")
+@option("backend", "--on", metavar="BACKEND", help="auto or docker.")
 @option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
 @option("name", "--name", metavar="TEXT", type=RunReference(new=True), help="A name for the group.")
 @AS_JSON

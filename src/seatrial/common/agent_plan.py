@@ -50,8 +50,7 @@ class AgentPlan(NamedTuple):
         tune: of ``seatrial tune``: fields of agent.tune.Spec; the driver runs in the script's place.
         changes: made to the script from outside, as docs/decisions.md, 0037 has them.
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
-        alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
-            name of a file in ``secrets_dir`` with its URL.
+        alert_command: what the watchdog's findings are sent to, besides the events.
         interactive: a shell: checks run, then the target inherits the terminal.
         terminal: terminals of its own that the target gets, as the caller looks on; None: none.
         input: the named pipe with the caller's input (seatrial.frames); None if the caller has none.
@@ -98,7 +97,6 @@ class AgentPlan(NamedTuple):
     timeout_s: Optional[float] = None
     hang_after_s: Optional[float] = None
     alert_command: Optional[str] = None
-    alert_webhook: Optional[str] = None
     interactive: bool = False
     terminal: Optional[Terminal] = None
     input: Optional[str] = None

@@ -12,7 +12,7 @@ from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose import up as starting
-from seatrial.compose.client import Compose, compose_of, containers, docker_compose
+from seatrial.compose.client import Compose, compose_of, containers
 from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import ENDED, Group, GroupStore, ended, identity
 from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
@@ -164,8 +164,6 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
         if file.compose.copies is not None:
             file.compose.copies.cleanup()
     file = with_images(file, backend)
-    # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
-    facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())
     return ComposeContext(file, job, backend, facts, read_host(host), gpus)
 
 
@@ -174,12 +172,6 @@ def _no_file(request: UpRequest) -> UsageError:
     if not request.project.is_dir():
         there = next(parent for parent in request.project.parents if parent.is_dir())
         return UsageError(f"Project folder not found: {request.project}", run=f"ls {as_typed(there)}")
-    if tracker := next((name for name in request.names if name in ("tensorboard", "mlflow")), None):
-        return UsageError(
-            f"seatrial up {tracker} was removed: TensorBoard and MLflow are services of a Compose file",
-            cause="examples/trackers has such a file",
-            run="seatrial up -f compose.yaml",
-        )
     file = next((Path(name) for name in request.names if name.endswith((".yaml", ".yml"))), None)
     if file is not None and file.is_file():
         return UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
@@ -193,23 +185,20 @@ def _no_file(request: UpRequest) -> UsageError:
 
 
 def _available(name: str, host: Host) -> tuple[ContainerEngine, EngineFacts]:
-    """Return the engine, bound to the answering address, and its facts; for ``auto``, Docker, else Podman with Compose.
+    """Return Docker, bound to the answering address, and its facts.
 
     Raises EngineUnavailableError, UsageError.
     """
     backend = _engine("docker" if name == "auto" else name, host)
     facts = backend.facts()
-    if name == "auto" and not facts.available and docker_compose(host) is not None:
-        podman = table.engine("podman", host)
-        backend, facts = (podman, own) if (own := podman.facts()).available else (backend, facts)
     if not facts.available:
         raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
     return backend if facts.address is None else backend.bound_to(facts.address), facts
 
 
 def _engine(name: str, host: Host) -> ContainerEngine:
-    if name not in table.ENGINES:
-        raise UsageError(f"A Compose file runs on docker or podman, not on {name}", run="seatrial up --on docker")
+    if name != "docker":
+        raise UsageError(f"A Compose file runs on docker, not on {name}", run="seatrial up --on docker")
     return table.engine(name, host)
 
 

@@ -30,9 +30,6 @@ from seatrial.system.records import Folder, Process
 #: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
 
-#: There while systemd runs. Source: sd_booted(3).
-_TIMERS = Path("/run/systemd/system")
-
 #: Between Ctrl-C and ``compose stop`` for services without runs.
 _DOWN_TIMEOUT_S = 120.0
 
@@ -68,7 +65,6 @@ class Watch:
         self._end_task: Callable[..., None] = request_stop
         self._stopping = False
         self._services_announced = False
-        self._next_check_s: dict[str, float] = {}
 
     def to_the_end(self) -> Group:
         """Follow until every member has ended; Ctrl-C stops them all, a second one kills them."""
@@ -93,8 +89,6 @@ class Watch:
             self._stop()
         starting = self.is_starting()
         found = containers(self._backend, self._project)
-        if starting and not (self._backend.dialect.compose or _TIMERS.is_dir()):
-            self._check_health([each.unchecked for each in found.values() if each.unchecked])
         self._group = self._store.read(self._group.id) or self._group
         self._stopping |= bool(self._group.details.get("stopping"))  # seatrial runs stop --all, of another process
         waiting = []
@@ -109,18 +103,6 @@ class Watch:
         if waiting:
             self._without_compose(waiting, found)
         self._announce_services()
-
-    def _check_health(self, identifiers: list[str]) -> None:
-        """Run the checks that Podman leaves to systemd: what waits for a healthy service would wait for ever."""
-        now_s = time.monotonic()
-        for each in identifiers:
-            if now_s < self._next_check_s.get(each, 0.0):
-                continue
-            if each in self._next_check_s:
-                _in_thread(self._backend.client.ask, "healthcheck", "run", each)
-            inspected = self._backend.client.inspect("container", each) or {}
-            check = (inspected.get("Config") or {}).get("Healthcheck") or {}
-            self._next_check_s[each] = now_s + max(check.get("Interval") or 0, 10**9) / 1e9
 
     def _is_cut_off(self, member: Member, container: Container) -> bool:
         """Return True if the container ended with its engine and is to be started again."""

@@ -394,13 +394,7 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
     serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
     added = f"image.requirements adds {', '.join(further)}"
-    if job.serve is not None and job.serve.kind == "code":
-        further = (*further, *serving)
-        needs = project_needs(job.project, script, (job.project / job.serve.file).parent, also=further)
-        listed = {canonical_name(line) for line in needs.requirements.lines}
-        further = tuple(line for line in further if canonical_name(line) not in listed)
-        added = f"the server adds {', '.join(further)}"
-    elif (factory := factory_of(job.target, job.project)) is not None and (facts := factory_facts(job)) is not None:
+    if (factory := factory_of(job.target, job.project)) is not None and (facts := factory_facts(job)) is not None:
         own = recipe_requirements(job.target)
         needs = project_needs(job.project, facts, (job.project / factory).parent, also=(*own, *further))
         listed = {canonical_name(line) for line in needs.requirements.lines}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError
-from seatrial.job.tables import Notify, host_of, program_of
+from seatrial.job.tables import Notify, program_of
 from seatrial.job.value import Value
 from seatrial.system.host import LOGINS
 from seatrial.system.project_files import read_bytes
@@ -127,8 +127,6 @@ def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
 def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
     if command := watch.get("command"):
         yield Ask(words=f"runs a command for each watchdog finding: {plain(command)}")
-    if url := watch.get("webhook"):
-        yield Ask(words=f"posts each watchdog finding to {plain(host_of(url))}", apart=digest_text(url))
 
 
 def notify_asks(notify: Notify) -> Iterator[Ask]:

@@ -369,9 +369,6 @@ Variables = Annotated[
 ]
 Condition = Annotated[str, Matched(PATTERN, 'a condition such as ">= 0.985"')]
 Pattern = Annotated[str, Typed(read_pattern, text(r"psnr of (\S+) dB"))]
-Webhook = Annotated[
-    str, Typed(matching(r"https?://[^\s/]+\S*", "an http or https URL"), {**TEXT, "pattern": "^https?://"})
-]
 Image = Annotated[str, _checked(matching(IMAGE, "an image's name, such as ghcr.io/me/train:1")), Schema(TEXT)]
 Network = Annotated[str, _checked(matching(engine_grammar.NETWORK, "a network, such as host")), Schema(TEXT)]
 Device = Annotated[str, _checked(matching(engine_grammar.DEVICE, "a device, such as /dev/fuse")), Schema(TEXT)]

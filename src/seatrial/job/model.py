@@ -156,7 +156,6 @@ class WatchOptions(KeyTable):
         )
     )
     command: keys.Word | None = Field(default=None, description="Shell command run in the container for each finding.")
-    webhook: keys.Webhook | None = Field(default=None, description="URL that each finding is posted to.")
 
 
 class Requests(KeyTable):
@@ -282,11 +281,9 @@ class Job(Requests):
 
     @property
     def source(self) -> Target:
-        """Return the target whose source is read: the user's file of a served class, or of a workload's script."""
+        """Return the target whose source is read: that of a workload's script, or its own."""
         if self.own is not None and self.own.script:
             return Target(kind="script", value=self.own.script)
-        if self.serve is not None and self.serve.kind == "code":
-            return Target(kind="script", value=self.serve.file)
         return self.target
 
 

@@ -126,11 +126,10 @@ class ScriptFacts(Readings):
 
 
 def source_facts(job: Job) -> ScriptFacts:
-    """Return the facts of a job's source; of a served class also of what the server calls. Raises TargetError."""
-    calls = () if job.serve is None else job.serve.calls
+    """Return the facts of a job's source. Raises TargetError."""
     ready = job.image.ready is not None
     path = _own_path(job)
-    return script_facts(job.source, job.project, calls=calls, any_python=ready, path=path, folder=job.folder)
+    return script_facts(job.source, job.project, any_python=ready, path=path, folder=job.folder)
 
 
 def runnable_facts(job: Job) -> ScriptFacts:

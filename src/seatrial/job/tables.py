@@ -6,14 +6,12 @@ import shlex
 import shutil
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import Field, StrictBool, ValidationInfo, create_model, model_validator
+from pydantic import Field, StrictBool, create_model
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.common.tunables import TUNABLES, Tunable, in_words
 from seatrial.errors import UsageError
-from seatrial.job.flags import KEYS
 from seatrial.job.keys import Duration, KeyTable, Line, Listed, Typed, one_or_more, text
 from seatrial.system.text import shown
 
@@ -23,15 +21,12 @@ CONTAINER_PORT = 8000
 #: The variable with the token that requests must carry, if one is required; handed over as a secret.
 TOKEN = "SEATRIAL_SERVE_TOKEN"
 
-#: Methods of a class of the user's. Source: serve/runners/user_class.py; a test compares.
-CALLED = ("load", "predict", "example")
-
 
 class Weights(KeyTable):
     """A file that the model is loaded from.
 
     Attributes:
-        path: below the models folder, or the project for a class of the user's.
+        path: below the models folder.
         sha256: in hex, read on the host before the server started.
     """
 
@@ -44,8 +39,8 @@ class Serving(KeyTable):
     """A model that is served.
 
     Attributes:
-        kind: ``recipe``, ``file`` (.pt2, ONNX, safetensors) or ``code`` (a class of the user's).
-        model: the recipe's name; the file, below the models folder; ``file.py:Class``, below the project.
+        kind: ``recipe``, or ``file`` (.pt2, ONNX, safetensors).
+        model: the recipe's name; the file, below the models folder.
         name: in addresses: /v2/models/NAME.
         address, port: of this machine.
         options: further ones of ``python -m seatrial.serve``, as it takes them.
@@ -53,7 +48,7 @@ class Serving(KeyTable):
         typed: what follows ``seatrial serve`` to start it again.
     """
 
-    kind: Literal["recipe", "file", "code"]
+    kind: Literal["recipe", "file"]
     model: str
     name: str
     address: str = "127.0.0.1"
@@ -62,17 +57,6 @@ class Serving(KeyTable):
     weights: tuple[Weights, ...] = ()
     of_run: str | None = None
     typed: str = ""
-
-    @property
-    def file(self) -> str:
-        """Return the file of a class of the user's."""
-        return self.model.rpartition(":")[0]
-
-    @property
-    def calls(self) -> tuple[str, ...]:
-        """Return a class of the user's, which is made, and its methods that the server calls; () without a class."""
-        name = self.model.rpartition(":")[2]
-        return (name, *(f"{name}.{method}" for method in CALLED)) if self.kind == "code" else ()
 
     @property
     def suffix(self) -> str:
@@ -198,28 +182,15 @@ class Notify(KeyTable):
     def words(self) -> str:
         return ", ".join(self.command)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _stored_by_an_older_version(cls, table: Any, info: ValidationInfo) -> Any:
-        """Drop the retired keys of a stored plan; in seatrial.toml they are refused."""
-        if info.context is None and isinstance(table, dict):
-            return {key: value for key, value in table.items() if key not in ("desktop", "webhook")}
-        return table
-
 
 def from_flags(words: Collection[str]) -> dict[str, Any]:
     """Return ``--notify`` as a table of the file. Raises UsageError for a word that is not a command."""
     for word in words:
         if not isinstance(word, str):  # from Python
             raise UsageError(f"notify: {word!r} is not text", run='notify=["notify-send done"]')
-        retired = "desktop" if word == "desktop" else "webhook" if word.startswith(("http://", "https://")) else ""
-        if retired:
-            raise UsageError(
-                f"--notify {host_of(word) if retired == 'webhook' else word} was removed: {KEYS[f'notify.{retired}']}"
-            )
         if not word.strip() or (len(word.split()) == 1 and not shutil.which(word)):
             raise UsageError(
-                f"--notify {word!r}: command not found on this machine",
+                f"--notify {program_of(word)!r}: command not found on this machine",
                 run="seatrial run … --notify 'notify-send done'",
             )
     return {"command": list(words)} if words else {}
@@ -234,12 +205,3 @@ def program_of(command: str) -> str:
     if not words or "=" in words[0]:
         return "a command"
     return words[0] + (" …" if words[1:] else "")
-
-
-def host_of(url: str) -> str:
-    """Return ``https://chat.example.org/…``: the rest allows anyone to post there."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # a bracket that no IPv6 address closes
-        return "a URL"
-    return f"{parts.scheme}://{parts.hostname}/…"

@@ -8,7 +8,7 @@ from typing import Any
 from seatrial.backends.base import Traits
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS
-from seatrial.job.in_container import CONTAINER_MODELS, CONTAINER_PROJECT
+from seatrial.job.in_container import CONTAINER_MODELS
 from seatrial.job.keys import typed_keys
 from seatrial.job.model import Job
 from seatrial.job.plan import Gpu
@@ -137,9 +137,5 @@ def _spec(serving: Serving, job: Job, traits: Traits) -> str:
     """Return the model as the server finds it from its working directory."""
     if serving.kind == "recipe":
         return serving.model
-    if serving.kind == "file":
-        assert job.models is not None, "a file is served from the folder that it lies in"
-        return f"{CONTAINER_MODELS if traits.isolates else job.models.source}/{serving.model}"
-    if job.workdir is None:
-        return serving.model
-    return f"{CONTAINER_PROJECT if traits.isolates else job.project}/{serving.model}"
+    assert job.models is not None, "a file is served from the folder that it lies in"
+    return f"{CONTAINER_MODELS if traits.isolates else job.models.source}/{serving.model}"

@@ -25,7 +25,7 @@ from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
 from seatrial.planning.options import env_flag_changes, gpu_memory_limit, refuse_options, server_changes
-from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
+from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Parts, Places, Site
 from seatrial.planning.streams import choose_streams
 
@@ -196,7 +196,7 @@ def _agent(
         restarts=restarts(job, keeps_checkpoints=parts.keeps_checkpoints) if under_torchrun else 0,
         python_path=_python_path(script, parts.places),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
-        secrets=targets_secrets(job),
+        secrets=job.secrets,
         secrets_dir=parts.secrets_dir,
         gpu_mode=gpus.mode,
         gpus=gpus.gpus,
@@ -209,7 +209,6 @@ def _agent(
         timeout_s=job.timeout_s,
         hang_after_s=job.watch.hang_after_s,
         alert_command=job.watch.command,
-        alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
         interactive=interactive,
         unkept=() if interactive else parts.unkept,
         filled=_filled(site, parts),

@@ -17,7 +17,6 @@ from seatrial.images.build.build import context_of
 from seatrial.images.dockerfile.render import VENV_PYTHON
 from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_PROJECT
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount, Plan
-from seatrial.planning.secrets import targets_secrets
 from seatrial.system import nofollow
 from seatrial.system.files import in_the_way
 from seatrial.system.text import as_typed
@@ -50,7 +49,7 @@ def as_docker(plan: Plan) -> str:
         ("--tmpfs", _tmpfs(plan, container)),
         ("--mount", [mount_option(each) for each in _mounts(plan, container)]),
         ("--env", [f"{name}={value}" for name, value in _env(plan, container).items()]),
-        ("--env", targets_secrets(plan.job)),
+        ("--env", plan.job.secrets),
         ("--shm-size", [str(container.shm_bytes)]),
         ("--cpus", [f"{container.cpus:g}"] if container.cpus else []),
         ("--memory", [str(container.memory_bytes)] if container.memory_bytes else []),
@@ -95,7 +94,7 @@ def _service(plan: Plan, recipe: str | None) -> dict[str, Any]:
         "group_add": list(container.groups),
         "working_dir": container.workdir,
         "environment": {name: value.replace("$", "$$") for name, value in _env(plan, container).items()}
-        | dict.fromkeys(targets_secrets(plan.job)),
+        | dict.fromkeys(plan.job.secrets),
         "volumes": [
             {
                 "type": "bind",
@@ -252,7 +251,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
             **{f"SEATRIAL_{key.upper()}_DIR": f"/{key}" for key in ("data", "models") if _below(plan, key)},
             **{name: value for name, value in job.env.items() if name not in job.secrets},
         },
-        "secrets": {name: {"description": "A variable that seatrial.toml passes on."} for name in targets_secrets(job)},
+        "secrets": {name: {"description": "A variable that seatrial.toml passes on."} for name in job.secrets},
         "initializeCommand": ["mkdir", "-p", str(models)] if (models := _below(plan, "models")) else [],
         "hostRequirements": _requirements(plan),
         "remoteUser": _USER,

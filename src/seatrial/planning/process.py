@@ -121,8 +121,7 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
 def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
     """Import names or names of packages, without their extras."""
     if job.serve is not None:
-        names = serving_requirements(job.serve, gpus=gpus)
-        return (*(name.partition("[")[0] for name in names), *(script.imports if job.serve.kind == "code" else ()))
+        return tuple(name.partition("[")[0] for name in serving_requirements(job.serve, gpus=gpus))
     if job.target.kind != "recipe":
         return script.imports
     factory = factory_facts(job)

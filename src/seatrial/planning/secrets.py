@@ -14,11 +14,7 @@ from pathlib import Path
 from seatrial.errors import DiskError, UsageError
 from seatrial.job.asks import hidden
 from seatrial.job.model import Job
-from seatrial.job.tables import host_of
 from seatrial.system.host import Host
-
-#: The secret under whose name the webhook of ``[watch]`` travels: its URL allows anyone to post there.
-WEBHOOK_SECRET = "SEATRIAL_WEBHOOK"
 
 #: A shorter value stands in many words by chance.
 _TELLING_LENGTH = 8
@@ -47,27 +43,12 @@ def check_secrets(job: Job, host: Host) -> None:
                 )
 
 
-def hide_webhook(job: Job, host: Host) -> tuple[Job, Host]:
-    """Put the webhook among the job's secrets, with only its host to be seen, and its URL into the environment."""
-    url = job.watch.webhook
-    if url is None:
-        return job, host
-    watch = job.watch.changed(webhook=host_of(url))
-    hidden = job.changed(watch=watch, secrets=(*job.secrets, WEBHOOK_SECRET))
-    return hidden, host.with_secrets({WEBHOOK_SECRET: url})
-
-
 def hide_notify(job: Job) -> Job:
     """Return the job as its plan has it: the commands for the end without their arguments."""
     if not job.notify.requested:
         return job
     asks = tuple(hidden(ask) for ask in job.asks)
     return job.changed(notify=job.notify.hidden, asks=asks)
-
-
-def targets_secrets(job: Job) -> tuple[str, ...]:
-    """Return the secrets that the target gets, of a job whose webhook is hidden."""
-    return tuple(name for name in job.secrets if name != WEBHOOK_SECRET)
 
 
 def without_secrets(env: Mapping[str, str], job: Job) -> dict[str, str]:

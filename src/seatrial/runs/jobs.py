@@ -160,19 +160,18 @@ def serving_job(
         address=address,
         port=port,
         options=tuple(options),
-        weights=tuple(_weights(file, found.folder or job.project) for file in found.files),
+        weights=tuple(_weights(file, found.folder) for file in found.files),
         of_run=found.of_run,
         typed=typed,
     )
     reset: dict[str, Any] = {
         field: Job.model_fields[field].default for field, key in _OF_TRAINING.items() if key not in given
     }
-    models = None if found.folder is None else DataMount(source=found.folder, read_only=True)
     return job.changed(
         **reset,
         target=Target(kind="recipe", value="serve"),
         serve=serving,
-        models=models or (job.models and job.models.changed(read_only=True)),
+        models=DataMount(source=found.folder, read_only=True),
         secrets=(*job.secrets, *([TOKEN] if token and TOKEN not in job.secrets else [])),
         criteria=job.criteria.only("max_image_bytes"),
         watch=job.watch.changed(hang_after_s=None),

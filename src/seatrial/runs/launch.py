@@ -268,7 +268,7 @@ def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None
 
 
 def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
-    job, host = secrets.hide_webhook(secrets.hide_notify(job), host)
+    job = secrets.hide_notify(job)
     hidden = tuple(name for name in proxies_with_login(host) if name not in job.secrets)
     job = job.changed(secrets=(*job.secrets, *hidden))
     script = runnable_facts(job)  # first: a script that does not parse needs no engine

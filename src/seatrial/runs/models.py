@@ -1,4 +1,4 @@
-"""The trained model that a reference names: a recipe's, a file, a class or a run's; and whether it can be opened."""
+"""The trained model that a reference names: a recipe's, a file, or a run's; and whether it can be opened."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ _MOST_FILES = 200_000
 
 #: File times are of a coarse clock, and a run's receipt is written a moment after its target has ended.
 _SLACK_S = 2.0
-
-_CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 
 #: Models of Keras. Source: keras.saving.
 _KERAS = (".keras", ".h5", ".hdf5")
@@ -91,17 +89,16 @@ class TrainedModel:
     """A model to export or to serve.
 
     Attributes:
-        kind: ``code`` is a class of the user's, which can be served alone.
-        model: the recipe's name; the file, below ``folder``; ``file.py:Class``, below the project.
+        model: the recipe's name; the file, below ``folder``.
         name: of the exported file, and in the server's addresses.
-        folder: what is mounted at /models; None for a class, which loads what it likes.
+        folder: what is mounted at /models.
         files: that the model is loaded from. of_run: the run that made it. warnings: what the user should know.
     """
 
-    kind: Literal["recipe", "file", "code"]
+    kind: Literal["recipe", "file"]
     model: str
     name: str
-    folder: Path | None = None
+    folder: Path
     files: tuple[Path, ...] = ()
     of_run: str | None = None
     warnings: tuple[str, ...] = ()
@@ -109,7 +106,7 @@ class TrainedModel:
     @property
     def is_weights_alone(self) -> bool:
         """Return whether its name is a state dict's and its network is unknown: no examples of a recipe lie by it."""
-        if self.kind != "file" or self.folder is None:
+        if self.kind != "file":
             return False
         path = self.folder / self.model
         return (
@@ -163,11 +160,9 @@ def _check_suffix(path: Path, verb: Verb) -> None:
             cause=_FACTORY,
             run=f"seatrial export {as_typed(path)} --to pt2 --model net:make_model",
         )
-    code = suffix == ".py" and verb is SERVE
     raise UsageError(
         f"{from_here(path)} is not a model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
-        cause="a class of your own is served as file.py:Class" if code else None,
-        run=f"seatrial serve {as_typed(path)}:Model" if code else verb.example,
+        run=verb.example,
     )
 
 
@@ -267,15 +262,19 @@ def _is_pickle(path: Path) -> bool:
 # -- which model a reference names
 
 
-def find_model(word: str, project: Path, models: Path, store: RunStore, verb: Verb) -> TrainedModel:
-    """Find a file, a recipe with a trained model in ``models``, or a run; to serve, also ``file.py:Class``.
+def find_model(word: str, models: Path, store: RunStore, verb: Verb) -> TrainedModel:
+    """Find a file, a recipe with a trained model in ``models``, or a run.
 
     Raises:
         DataError: the recipe was not trained, or the file does not exist.
         UsageError: it is none of these, or a run that failed, made no model, or several.
     """
-    if verb is SERVE and (match := _CLASS.fullmatch(word)) is not None:
-        return _code(match["file"], match["name"], project)
+    if verb is SERVE and (script := re.fullmatch(r"(.+\.py)(:\w+)?", word)) is not None:
+        raise UsageError(
+            f"{word} is a script, not a model's file",
+            cause="a server of your own is a script like any other",
+            run=f"seatrial run {as_typed(Path(script[1]))} --publish 8000:8000",
+        )
     path = Path(word)
     if path.name.lower().endswith(FILES) or path.is_file():
         return of_file(path, verb)
@@ -323,20 +322,6 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
         return replace(found, of_run=run.id, warnings=_written_since(run, receipt, found, verb))
     folders = [folder, project] if plan.job.models else [project]
     return replace(of_file(_saved_by(run, receipt, folders, verb), verb), of_run=run.id)
-
-
-def _code(file: str, name: str, project: Path) -> TrainedModel:
-    path = project / file
-    if not path.is_file():
-        raise UsageError(f"{file} not found in {from_here(project)}", run=f"ls {as_typed(project)}")
-    if not path.resolve().is_relative_to(project.resolve()):
-        raise UsageError(
-            f"{file} is outside the project {from_here(project)}",
-            cause="only the project folder is in the container",
-            run=f"cd {as_typed(path.resolve().parent)} && seatrial serve {path.name}:{name}",
-        )
-    inside = path.resolve().relative_to(project.resolve())
-    return TrainedModel("code", f"{inside}:{name}", name, files=(path,))
 
 
 def _nothing(word: str, models: Path, verb: Verb, error: SeatrialError) -> SeatrialError:

@@ -20,7 +20,7 @@ from seatrial.train.errors import TrainError
 def main(open_model: Open = open_on_device) -> int:
     """Serve; return the exit code."""
     options = parse(sys.argv[1:], os.environ.pop(TOKEN_VARIABLE, None), os.environ.get(HOSTS_VARIABLE, ""))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # shows the output of a user's class at once
+    if isinstance(sys.stdout, io.TextIOWrapper):  # shows what a model's code prints at once
         sys.stdout.reconfigure(line_buffering=True)
     try:
         return Supervisor(options, process_start_s(), open_model).run()

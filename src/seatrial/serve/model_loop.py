@@ -187,7 +187,7 @@ class ModelLoop:
                 self._send_answers(keys, answers)
             except DeviceLostError:
                 raise
-            except Exception as error:  # noqa: BLE001 — the user's code, or a library's: the server goes on
+            except Exception as error:  # noqa: BLE001 — the model's code, or a library's: the server goes on
                 if len(rows) > 1 and time.monotonic() < end_s:
                     half = len(rows) // 2
                     parts += [(keys[half:], rows[half:]), (keys[:half], rows[:half])]

@@ -40,7 +40,7 @@ class Options:
 def parse(argv: Sequence[str], token: str | None, hosts: str = "") -> Options:
     """Read the command line; exit with 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="seatrial.serve", description="Serve a model over HTTP.")
-    parser.add_argument("--model", required=True, help="a recipe's name, a model file, or file.py:Class")
+    parser.add_argument("--model", required=True, help="a recipe's name, or a model file")
     parser.add_argument("--name", help="in addresses: /v2/models/NAME; default: of the model")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
@@ -70,6 +70,6 @@ def default_fronts(cores: int) -> int:
 
 
 def _name(model: str) -> str:
-    """Return net for ``models/net.onnx``, Model for ``serve.py:Model``."""
-    last = model.rpartition(":")[2].rpartition("/")[2]
+    """Return net for ``models/net.onnx``."""
+    last = model.rpartition("/")[2]
     return last.rpartition(".")[0] or last

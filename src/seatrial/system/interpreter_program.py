@@ -5,7 +5,6 @@ It prints the programs and libraries that it copied, as JSON. Linux with glibc o
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
@@ -35,9 +34,6 @@ LIBRARIES = (
     *("libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libnss_dns.so.2", "libpthread.so.0", "libresolv.so.2"),
     "librt.so.1",
 )
-
-#: Authorities that this machine trusts, for webhooks. Source: Go's crypto/x509, root_linux.go.
-CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
 #: Places in the image where the loader and the C library look for code and settings → names of the same length in the
 #: kernel's own file system, where none of them can be.
@@ -80,13 +76,6 @@ def main(archive: str, to: str) -> None:
             write(folder / "lib" / ("ld.so" if is_loader else name), data, 0o755)
             sources.append(path)
     (folder / "lib" / "ld.so").stat()
-    with contextlib.suppress(ImportError):
-        import ssl  # a Python may be without
-
-        paths = ssl.get_default_verify_paths()
-        found = [path for path in (paths.cafile, *CERTIFICATES) if path and Path(path).is_file()]
-        for path in found[:1]:
-            write(folder / "cert.pem", Path(path).read_bytes())
     sys.stdout.write(json.dumps(sources))
 
 

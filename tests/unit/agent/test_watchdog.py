@@ -157,7 +157,7 @@ def noted(path):
 def test_a_command_gets_the_finding(tmp_path):
     words = '"$SEATRIAL_FINDING_ID" "$SEATRIAL_RUN_ID" "$SEATRIAL_FINDING"'
     command = f'cd {tmp_path} && printf "%s\\n" {words} > part && mv part done'
-    AlertSender("r1", command, None, Journal(str(tmp_path))).send(FINDING)
+    AlertSender("r1", command, Journal(str(tmp_path))).send(FINDING)
     end = time.monotonic() + 120
     while not (tmp_path / "done").exists() and time.monotonic() < end:
         time.sleep(0.02)
@@ -166,13 +166,12 @@ def test_a_command_gets_the_finding(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "webhook", "note"),
+    ("command", "note"),
     [
-        ("echo no such tool >&2; exit 3", None, "the alert's command failed: no such tool"),
-        ("kill -9 $$", None, "the alert's command failed: it died of signal 9"),
-        (None, "http://127.0.0.1:9/x", "the alert's webhook failed"),
+        ("echo no such tool >&2; exit 3", "the alert's command failed: no such tool"),
+        ("kill -9 $$", "the alert's command failed: it died of signal 9"),
     ],
 )
-def test_an_alert_that_fails_is_noted(tmp_path, command, webhook, note):
-    AlertSender("r1", command, webhook, Journal(str(tmp_path))).send(FINDING)
+def test_an_alert_that_fails_is_noted(tmp_path, command, note):
+    AlertSender("r1", command, Journal(str(tmp_path))).send(FINDING)
     assert note in noted(tmp_path / "events.jsonl")[0]

@@ -96,15 +96,6 @@ def test_what_a_flag_replaces_is_not_requested(project: Path, tmp_path: Path) ->
     ]
 
 
-def test_a_webhooks_path_counts_and_stands_nowhere(project: Path) -> None:
-    def loaded(path: str) -> Any:
-        (project / "seatrial.toml").write_text(f'[watch]\nwebhook = "https://chat.example.org/{path}"')
-        return load_job(project, {"target": "train.py"}).asks
-
-    assert loaded("mine") == loaded("mine") != loaded("theirs")
-    assert "mine" not in str(loaded("mine"))
-
-
 def test_a_command_is_confirmed_whole_and_is_in_no_plan(project: Path) -> None:
     (project / "seatrial.toml").write_text("[notify]\ncommand = \"TOKEN=T0KEN tell 'me'\"")
     job = load_job(project, {"target": "train.py"})
@@ -120,7 +111,7 @@ def test_a_command_is_confirmed_whole_and_is_in_no_plan(project: Path) -> None:
 JUDGED = {
     ConfigFile: "on data models mounts env_files secrets network devices with_names image watch notify kubernetes",
     ImageOptions: "ca_bundle find_links build_network",
-    WatchOptions: "command webhook",
+    WatchOptions: "command",
     ClusterOptions: "context namespace data models registry service_account image_pull_secrets priority_class "
     "runtime_class tolerations",
 }

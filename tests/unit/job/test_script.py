@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import sys
 from contextlib import nullcontext
@@ -17,7 +16,6 @@ from seatrial.job.model import Job, Target
 from seatrial.job.reading.keras_names import with_keras_backend
 from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES
 from seatrial.job.script import ScriptFacts, runnable_facts, script_facts, source_digest, source_facts
-from seatrial.job.tables import CALLED, Serving
 from tables import cases, constant
 
 
@@ -401,30 +399,15 @@ def make_model():
 
 
 def test_what_a_module_is_imported_for_is_called(tmp_path: Path) -> None:
-    (tmp_path / "serve.py").write_text(SERVED)
+    (tmp_path / "net.py").write_text(SERVED)
     (tmp_path / "nets.py").write_text("def make():\n    import own\n")
     (tmp_path / "own.py").write_text("import transformers\n")
-    target = Target(kind="script", value="serve.py")
+    target = Target(kind="script", value="net.py")
     assert script_facts(target, tmp_path).imports == ()
     made = script_facts(target, tmp_path, calls=("Model", "Model.load", "Model.predict", "Model.example"))
     assert made.imports == ("PIL", "sklearn", "timm", "transformers") and "own.py" in made.files
     assert "lightning" not in made.imports + made.optional_imports
     assert script_facts(target, tmp_path, calls=("make_model",)).imports == ("einops",)
-
-
-# ---------------------------------------------- methods that a server calls
-
-
-USER_CLASS = Path(__file__).parents[3] / "src/seatrial/serve/runners/user_class.py"
-
-
-def test_the_methods_that_the_server_looks_for() -> None:
-    calls = [node for node in ast.walk(ast.parse(USER_CLASS.read_text())) if isinstance(node, ast.Call)]
-    names = [ast.unparse(each.args[1]) for each in calls if ast.unparse(each.func) == "getattr" and len(each.args) > 1]
-    assert {"'load'", "'example'", "'predict'"} <= {*names} and {f"'{name}'" for name in CALLED} <= {*names}
-    served = Serving(kind="code", model="serve.py:Model", name="Model")
-    assert served.calls == ("Model", "Model.load", "Model.predict", "Model.example")
-    assert Serving(kind="file", model="net.pt2", name="net").calls == ()
 
 
 # ----------------------------------------------------- the standard library

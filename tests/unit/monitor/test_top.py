@@ -19,7 +19,7 @@ from fakes import FakeGpu, FakeNvml, a_program
 from seatrial.errors import DiskError, UsageError
 from seatrial.monitor import reading as reading_module
 from seatrial.monitor.reading import COLUMNS, ContainerNames, MachineReader, Named, ReadingLog, open_sink
-from seatrial.monitor.top import SORTS, History, TopOptions, render
+from seatrial.monitor.top import render
 from seatrial.probe.processes import Owner
 from seatrial.system.host import Host
 
@@ -39,9 +39,9 @@ def a_container(**changes):
     return {**row, **changes}
 
 
-def shown(reading, options=None, history=None, runs=(), width=80, height=24):
-    console = Console(width=width, height=height, file=io.StringIO(), highlight=False)
-    console.print(render(reading, runs, history, options or TopOptions(), width, height))
+def shown(reading, runs=(), width=80):
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(render(reading, runs, width))
     return console.file.getvalue()
 
 
@@ -80,33 +80,21 @@ def test_mig_slices_are_shown_instead_of_their_gpu():
 
 
 @pytest.mark.parametrize("gpus", [1, 8])
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
-def test_it_fits(gpus, width, height):
+@pytest.mark.parametrize("width", [80, 200])
+def test_it_fits(gpus, width):
     reading = a_reader([FakeGpu(uuid=f"GPU-{n}", minor=n) for n in range(gpus)]).read()
     reading["containers"] = [a_container(name=f"web-{n}") for n in range(40)]
-    history = History()
     for gpu in reading["gpus"]:
         gpu.update(tensor_activity_pct=31.5, dram_activity_pct=12.0)
-    for _ in range(300):
-        history.add(reading)
-    lines = shown(reading, history=history, runs=[RUN], width=width, height=height).splitlines()
-    assert len(lines) <= height and max(map(len, lines)) <= width
-    assert any("base" in line and "launch-bound" in line for line in lines) and lines[-1].startswith("q quit")
-    assert any("more; / filters" in line for line in lines)
-    assert len([line for line in lines if line.endswith(" T  32% D  12%")]) == gpus  # nothing is cut off
+    lines = shown(reading, runs=[RUN], width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert any("base" in line and "launch-bound" in line for line in lines)
+    assert len([line for line in lines if line.endswith("tensor 32%  DRAM 12%")]) == gpus  # nothing is cut off
 
 
 def test_run_that_only_prints_its_position_shows_it():
     reading = a_reader(init_error=9).read()
     assert "epoch 9/60" in shown(reading, runs=[{**RUN, "progress": "epoch 9/60", "numbers": {}}])
-
-
-def test_sorting_and_filtering():
-    reading = a_reader(init_error=9).read()
-    reading["containers"] = [a_container(name="b", cpu_cores=2.0), a_container(name="a", memory_bytes=10**10)]
-    first = {sort: shown(reading, TopOptions(sort=sort)).split("SHARE")[1].split()[0] for sort in SORTS}
-    assert first["cpu"] == "b" and first["memory"] == "a" and first["name"] == "a"
-    assert "web-x" not in shown({**reading, "containers": [a_container(name="web-x")]}, TopOptions(filter="train"))
 
 
 def test_names_are_neither_markup_nor_escape_sequences():
@@ -186,19 +174,13 @@ def on_a_terminal(tmp_path, *steps, seconds=240):
     return output.decode("utf-8", "replace"), os.waitstatus_to_exitcode(status)
 
 
-@pytest.mark.parametrize("how", ["q", "ctrl-c", "sigterm"])
+@pytest.mark.parametrize("how", ["ctrl-c", "sigterm"])
 def test_it_quits_cleanly_on_a_terminal(tmp_path, how):
-    act = {"q": b"q", "ctrl-c": b"\x03", "sigterm": lambda pid: os.kill(pid, signal.SIGTERM)}[how]
-    output, code = on_a_terminal(tmp_path, (b"q quit", act))
+    act = {"ctrl-c": b"\x03", "sigterm": lambda pid: os.kill(pid, signal.SIGTERM)}[how]
+    output, code = on_a_terminal(tmp_path, (b"containers", act))
     assert code == 0 and "seatrial top" in output
     assert output.rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in output  # the screen and the cursor are back
     assert "Traceback" not in output
-
-
-def test_keys_sort_and_filter(tmp_path):
-    keys = (b"q quit", b"s"), (b"sort (cpu)", b"/"), (b"filter: ", b"w"), (b"filter: w", b"\r"), (b"q quit", b"q")
-    output, code = on_a_terminal(tmp_path, *keys)
-    assert code == 0 and "sort (cpu)" in output and "filter: w" in output
 
 
 def test_without_a_terminal_it_prints_one_screen_or_json_and_writes_its_log(tmp_path):

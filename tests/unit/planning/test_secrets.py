@@ -8,8 +8,8 @@ import pytest
 from cluster_plans import a_cluster_plan
 from fakes import load_job
 from seatrial.errors import UsageError
-from seatrial.job.model import Job, Target, WatchOptions
-from seatrial.planning.secrets import WEBHOOK_SECRET, check_secrets, hide_webhook, remove_secrets, targets_secrets
+from seatrial.job.model import Job, Target
+from seatrial.planning.secrets import check_secrets, remove_secrets
 from seatrial.system.host import Host
 
 CLUSTER = {"uid": 1234, "context": "test", "namespace": "default"}
@@ -36,27 +36,13 @@ def test_a_secret_is_set_and_stands_nowhere_else(wanted, environ, refused):
         check_secrets(wanted, Host(environ))
 
 
-def test_a_webhook_travels_as_a_secret_that_the_target_does_not_get():
-    url = "https://user:word@hooks.example.org:8443/services/token?key=1"
-    hidden, environ = hide_webhook(job().model_copy(update={"watch": WatchOptions(webhook=url)}), Host(SECRET))
-    assert hidden.watch.webhook == "https://hooks.example.org/…" and url not in hidden.model_dump_json()
-    assert hidden.secrets == ("HF_TOKEN", WEBHOOK_SECRET) and targets_secrets(hidden) == ("HF_TOKEN",)
-    assert environ.env == SECRET and environ.secrets == {WEBHOOK_SECRET: url}
-    assert hide_webhook(job(), host := Host(SECRET)) == (job(), host)
-
-
-def test_the_watchdog_goes_with_a_pod_and_its_webhook_as_a_secret(tmp_path, monkeypatch):
-    url = "https://hooks.example.org/services/token"
+def test_the_watchdog_goes_with_a_pod(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
-    (tmp_path / "seatrial.toml").write_text(f'[watch]\nhang_after = "7m"\ncommand = "true"\nwebhook = "{url}"\n')
+    (tmp_path / "seatrial.toml").write_text('[watch]\nhang_after = "7m"\ncommand = "true"\n')
     loaded = load_job(tmp_path, {"target": "train.py", "on": "k8s", "kubernetes": CLUSTER}, cwd=tmp_path)
-    hidden, environ = hide_webhook(loaded, Host({}))
-    monkeypatch.setattr("cluster_plans.load_job", lambda *_, **__: hidden)
+    monkeypatch.setattr("cluster_plans.load_job", lambda *_, **__: loaded)
     plan = a_cluster_plan(tmp_path)
     assert (plan.agent.hang_after_s, plan.agent.alert_command) == (420.0, "true")
-    assert plan.agent.alert_webhook == WEBHOOK_SECRET and plan.agent.secrets == ()
-    assert plan.cluster.secrets == (WEBHOOK_SECRET,) and environ.secret(WEBHOOK_SECRET) == url
-    assert plan.agent.secrets_dir is not None and url not in plan.model_dump_json()
 
 
 def test_a_run_ends_where_no_folder_for_secrets_is_this_users(tmp_path, monkeypatch):

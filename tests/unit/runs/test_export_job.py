@@ -31,7 +31,7 @@ def store(project: Project) -> RunStore:
 
 
 def find(project: Project, word: str) -> TrainedModel:
-    return find_model(word, project.folder, project.folder / "models", store(project), EXPORT)
+    return find_model(word, project.folder / "models", store(project), EXPORT)
 
 
 def job(project: Path, **fields: object) -> Job:

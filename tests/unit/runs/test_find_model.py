@@ -31,7 +31,6 @@ def project(tmp_path: Path) -> Path:
     (made / "net.onnx").write_bytes(b"graph")
     (made / "net.onnx.data").write_bytes(b"weights next to it")
     (made / "train.py").write_text("import torch\n")
-    (made / "my serve.py").write_text("import numpy\nclass Model: ...\n")
     return made
 
 
@@ -41,7 +40,7 @@ def store(project: Path, tmp_path: Path) -> RunStore:
 
 
 def found(word: str, project: Path, store: RunStore):
-    return find_model(word, project, project / "models", store, SERVE)
+    return find_model(word, project / "models", store, SERVE)
 
 
 def job(project: Path, word: str, store: RunStore, **options: Any) -> Job:
@@ -55,8 +54,6 @@ def test_each_kind_of_word(project: Path, store: RunStore) -> None:
     assert job(project, "spam", store).serve.weights[0].path == "spam/model.safetensors"
     file = found(str(project / "net.onnx"), project, store)
     assert (file.kind, file.model, file.name, len(file.files)) == ("file", "net.onnx", "net", 2)
-    code = found("my serve.py:Model", project, store)
-    assert (code.kind, code.model, code.name) == ("code", "my serve.py:Model", "Model")
 
 
 @cases("word", "sentence", "run")

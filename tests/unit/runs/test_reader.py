@@ -16,8 +16,8 @@ ROOMS = ("runs", "receipt", "monitor", "compose", "cli", "backends", "search", "
 OTHERS = frozenset((
     "backends/base.py: this_machine", "backends/kubernetes/manifests.py: cluster_manifests",
     "backends/local.py: ensure_venv", "cli/completion.py: _information", "cli/completion.py: answer",
-    "cli/monitor.py: _print_config", "cli/terminal.py: prepare", "compose/client.py: _wake",
-    "compose/client.py: docker_compose", "doctor/explain.py: explain_file", "monitor/app.py: _static",
+    "cli/monitor.py: _print_config", "cli/terminal.py: prepare",
+    "doctor/explain.py: explain_file", "monitor/app.py: _static",
     "monitor/prometheus.py: families", "monitor/reading.py: __init__",
     "receipt/render/pages.py: style_sheet", "runs/leases.py: _holder",
     "runs/jobs.py: _weights", "runs/models.py: _is_pickle",

@@ -185,26 +185,6 @@ def test_an_onnx_file(tmp_path):
         open_model(str(path), torch.device("cuda"))
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("import nothing_of_this_name", "cannot be imported"),
-        ("raise SystemExit(0)", "cannot be imported"),
-        ("class Other:\n  def predict(self, batch): ...", "Other"),
-        ("class Model: ...", "no method predict"),
-        ("class Model:\n  def __init__(self, x): ...\n  def predict(self, b): ...", "cannot be made"),
-        ("class Model:\n  def load(self): 1 / 0\n  def predict(self, b): ...", "failed to load"),
-        ("class Model:\n  max_batch = 'a'\n  def predict(self, b): ...", "max_batch"),
-        ("class Model:\n  def predict(self, b): return 5\n  def example(self): return 1", "own example"),
-        ("def broken(:", "cannot be imported"),
-    ],
-)
-def test_classes_that_cannot_be_served(tmp_path, source, reason):
-    (tmp_path / "serve.py").write_text(source)
-    with pytest.raises(TrainError, match=reason):
-        open_model(f"{tmp_path}/serve.py:Model", CPU).warm_up()
-
-
 def test_a_file_that_its_card_was_not_written_for(tmp_path):
     export(tmp_path / "m.pt2")
     card = {

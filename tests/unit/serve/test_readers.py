@@ -14,7 +14,7 @@ from PIL import Image
 from seatrial.serve.errors import BadInputError, MediaTypeError, ServeError
 from seatrial.serve.http.protocol import read
 from seatrial.serve.readers.images import ImageReader, placed
-from seatrial.serve.readers.others import TensorReader, TextReader, UserReader, open_tokenizer
+from seatrial.serve.readers.others import TensorReader, TextReader, open_tokenizer
 from seatrial.serve.served_model import Description
 from seatrial.train.saving.model_card import TensorSpec
 
@@ -31,7 +31,6 @@ NAMED = TensorReader(described("tensors", ("images", (2, 2))))
 SCALAR = TensorReader(described("tensors", ("x", ())))
 ANY = TensorReader(described("tensors", ("x", (-1, 2))))
 TWO = TensorReader(described("tensors", ("input", (2,)), ("mask", (2,))))
-USER = UserReader(described("tensors", ("input", (-1,))))
 
 
 def send(reader, body):
@@ -90,8 +89,6 @@ XY = {"input": [1, 2], "mask": [1, 1]}
         (ANY, [zeros(7, 2), zeros(1, 2), zeros(2, 2)], THREE),
         *((TWO, body, ONE) for body in (XY, {"inputs": XY}, {"row": XY})),
         (TWO, {"inputs": [XY] * 3}, THREE),
-        *((USER, body, ONE) for body in ([], ["a"], [1, 2, 3], "a", None, {"a": 1}, {"input": [1, 2]})),
-        (USER, {"inputs": [1, "a", []]}, THREE),
     ],
 )  # fmt: skip
 def test_rank_of_the_input_decides_if_it_is_one(reader, body, found):

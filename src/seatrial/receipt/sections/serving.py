@@ -81,7 +81,7 @@ class ServingRecord(Record):
     """The work of a server. Its own count, but for the weights, the energy and the address.
 
     Attributes:
-        model: its name in addresses. source: a recipe, a file, or a class of the user's.
+        model: its name in addresses. source: a recipe or a file.
         of_run: the run that made it. reported: the server reported its count; otherwise all counts are zero.
         errors: HTTP status → answers. seconds: since it was ready.
         energy_j: of all GPUs over those seconds, from the agent's samples.

@@ -1,11 +1,10 @@
-"""Read requests for models of tensors, of texts, and of a user's class. numpy and tokenizers, no torch.
+"""Read requests for models of tensors and of texts. numpy and tokenizers, no torch.
 
 Shapes: a row of a text is int32 [L], its L real tokens: nothing is padded here.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +21,6 @@ MOST_INPUTS = 256
 _DEEPEST = 33
 #: Characters of a text that are tokenised: many times as many as the tokens that the model reads.
 MOST_CHARACTERS = 20_000
-#: First byte of a row of a user's class: JSON, or a file, follows.
-_JSON, _FILE = b"j", b"f"
 
 
 def inputs_of(body: Any, noun: str, several: Callable[[Any, bool], bool]) -> tuple[list[Any], bool]:
@@ -230,35 +227,3 @@ def open_tokenizer(text: str, longest: int) -> Any:
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
     return tokenizer
-
-
-@dataclass
-class UserReader:
-    """Inputs of a user's class: JSON values and files as they came. A row is one input in bytes, an answer JSON."""
-
-    description: Description
-
-    def rows(self, body: Any) -> tuple[list[Row], bool]:
-        """Read ``{"input": one}`` or ``{"inputs": [several]}``; any other body is one input itself.
-
-        The name alone decides: only the class knows the form of an input.
-        """
-        given, several = [body], False
-        if isinstance(body, dict) and ("input" in body or "inputs" in body):
-            given, several = inputs_of(body, "input", lambda _, plural: plural)
-        return [(np.frombuffer(_JSON + json.dumps(each).encode(), np.uint8),) for each in given], several
-
-    def row_of_file(self, data: bytes, media_type: str) -> Row:
-        """Return the file's bytes."""
-        return (np.frombuffer(_FILE + data, np.uint8),)
-
-    def answer(self, answer: Answer) -> dict[str, Any]:
-        """Return the class's own answer; in ``{"output": …}`` if that is not an object."""
-        found = json.loads(answer[0].tobytes())
-        return found if isinstance(found, dict) else {"output": found}
-
-
-def input_of(row: Row) -> Any:
-    """Return the JSON value, or the file's bytes, of a row of a user's class."""
-    data = row[0].tobytes()
-    return json.loads(data[1:]) if data[:1] == _JSON else data[1:]

@@ -1,4 +1,4 @@
-"""Open the model that ``--model`` names: a recipe's, a file, or a class of the user's."""
+"""Open the model that ``--model`` names: a recipe's, or a file."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def open_model(
     max_batch: int | None = None,
     name: str | None = None,
 ) -> ServedModel:
-    """Open a recipe, a file, or ``file.py:Class``.
+    """Open a recipe or a file.
 
     Args:
         folder: of recipes' models; None for $SEATRIAL_MODELS_DIR.
         max_batch: rows of a batch at most; else what suits the kind of model.
-        name: in addresses; else the recipe's, the file's or the class's.
+        name: in addresses; else the recipe's or the file's.
 
     Raises:
         TrainError: the model does not exist, cannot be read, or is refused.
@@ -42,10 +42,6 @@ def open_model(
     from seatrial.train.options import default_folder
 
     models, place = folder or default_folder("models"), 0 if device.type == "cuda" else 1
-    if ".py:" in spec and spec not in TRAINED:
-        from seatrial.serve.runners.user_class import UserModel
-
-        return UserModel(spec, device, folder=models, max_batch=max_batch, name=name)
     if spec in TRAINED:
         from seatrial.models.recipe_models import WEIGHTS
 
@@ -60,8 +56,8 @@ def open_model(
 def _open_file(path: Path, device: torch.device, max_batch: int, name: str | None) -> ServedModel:
     if not path.is_file():
         raise ServeError(
-            f"{path} is neither a recipe ({', '.join(TRAINED)}) nor a file of a model nor a class",
-            "seatrial serve digits, seatrial serve model.onnx, or seatrial serve serve.py:Model",
+            f"{path} is neither a recipe ({', '.join(TRAINED)}) nor a file of a model",
+            "seatrial serve digits, or seatrial serve model.onnx",
         )
     from seatrial.models.open import refuse_pickle
     from seatrial.models.recipe_models import WEIGHTS
