@@ -274,10 +274,11 @@ def not_installed(
     guesses = {} if needs.source == "the imports" else packages.guessed
     for name, ask in {**packages.elsewhere, **guesses}.items():
         if not is_listed(needs.requirements, name, ask):
-            why, remedy = f"{needs.source} does not list it", f"if {ask} is its package (a guess), add it"
+            why, remedy = f"{needs.source} does not list it", "its package is not known: name it"
             if name in packages.elsewhere:
                 why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
-            remedy += f' in seatrial.toml: [image] requirements = ["{ask}"]'
+            shown = ask if name in packages.elsewhere else "PACKAGE"
+            remedy += f' in seatrial.toml: [image] requirements = ["{shown}"]'
             place = script.where.get(name, "the target")
             yield f"{place} imports {name}, which is not installed: {why}; {remedy}", (name, ask)
     for name in packages.unknown:

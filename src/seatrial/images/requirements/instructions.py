@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -16,10 +16,11 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.lint.commands import commands_of, installs_of
 from seatrial.images.lint.instructions import Instruction, read_instructions
-from seatrial.images.requirements.imports import ImportedPackages, provides
+from seatrial.images.requirements.imports import ImportedPackages, guessed_package, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
     Extension,
+    Guess,
     Requirements,
     canonical_name,
     checked_requirement,
@@ -201,6 +202,26 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
                 notes.append(f"{page} names {ask}")
     rest = packages.without([name for name in found if name not in packages.known])
     return replace(rest, known={**rest.known, **found}), tuple(notes)
+
+
+def guesses(
+    packages: ImportedPackages, script: ScriptFacts, project: Path, absent: Mapping[str, tuple[str, str]]
+) -> Iterator[tuple[str, Guess]]:
+    """Yield (canonical name, guess) of each package that stands for a module of the same name; ``absent``: of Needs."""
+    sentences = {module: sentence for sentence, (module, _) in absent.items()}
+    for name, package in packages.guessed.items():
+        place = script.where.get(name, "the target")
+        file = project / place.rpartition(":")[0]
+        text = read_text(file, inside=project, limit_bytes=_MAX_BYTES) if is_there(file) and is_file(file) else ""
+        alias = re.search(rf"^\s*import {name} as (\w+)", text, re.MULTILINE)
+        uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)
+        inner = (each.split(".")[1:] for each in script.modules if each.startswith(f"{name}."))
+        names = dict.fromkeys(part for parts in inner for part in parts)
+        named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}(?:\.git)?\b", re.IGNORECASE)
+        pages = ((page, named.search(read)) for page, read in _read(project, (*_DOCKERFILES, *_PAGES)))
+        origin = next((f"{page} names {found[0]}" for page, found in pages if found), "")
+        sentence = sentences.get(name) or guessed_package(script, (name, package))
+        yield canonicalize_name(package), Guess(name, package, place, sentence, tuple(names), tuple(uses), origin)
 
 
 _MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")

@@ -29,6 +29,7 @@ from seatrial.images.requirements.instructions import (
     compiled_by_setups,
     further_environments,
     further_lists,
+    guesses,
     installed_alone,
     read_pixi,
     with_shown,
@@ -141,6 +142,7 @@ def project_needs(
         unused=_unused(script),
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
+        guessed=dict(guesses(packages, script, project, missing_packages)),
         project=project,
         extensions=extensions,
     )
@@ -163,7 +165,6 @@ def _of_imports(project: Path, script: ScriptFacts, packages: ImportedPackages, 
         "the imports",
         "; ".join((reason, *shown)),
         warnings=(f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings,
-        guessed=tuple(map(canonicalize_name, packages.guessed.values())),
     )
 
 
