@@ -42,7 +42,7 @@ _PAGES = tuple(
     for ending in ("md", "rst", "txt")
 )
 _MAX_BYTES = 300_000
-_SHOWN = re.compile(r"(?:^|[`$>(]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)")
+_SHOWN = re.compile(r"(?:^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)")
 #: Frameworks' builds follow the machine; a page is from the day when it was written.
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib")
 
@@ -134,7 +134,8 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
     for name in (each for each in further_lists(project, project) if each != "requirements.txt"):
         with suppress(ConfigError):  # the file does not list requirements
             yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
-    for name, text in _read(project, (*_DOCKERFILES, *_PAGES)):
+    further = (path.name for kind in ("*.sh", "*.ipynb") for path in islice(project.glob(kind), _MOST_LISTS))
+    for name, text in _read(project, (*_DOCKERFILES, *_PAGES, *further)):
         steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)
         commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
         for each in installs_of(tuple(commands)):
@@ -162,7 +163,8 @@ def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _of_page(text: str) -> Iterator[Instruction]:
     for number, line in enumerate(text.splitlines(), 1):
-        if found := _SHOWN.search(line):
+        cell = re.fullmatch(r'\s*"([!%].*?)(?:\\n)?",?', line)  # of a notebook
+        if found := _SHOWN.search(cell[1].replace('\\"', '"') if cell else line):
             command = re.sub(r"^mim ", "pip ", found[1].partition(" #")[0])
             yield Instruction("RUN", command, number, 0)
 

@@ -84,6 +84,7 @@ def project_needs(
     *,
     file: Path | None = None,
     folder: Path | None = None,
+    package: Path | None = None,
 ) -> Needs:
     """Read the first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
@@ -96,7 +97,7 @@ def project_needs(
         script_dir: the script's folder; its modules belong to the project.
         also: requirements that are installed in addition to the project's.
         file: the script, which may list what it needs (``# /// script``).
-        folder: the working directory; the project by default.
+        folder: the working directory; the project by default. package: the folder of the module that is started.
 
     Raises ConfigError naming ``file:line``.
     """
@@ -115,7 +116,7 @@ def project_needs(
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages, shown = with_shown(packages.without(ours), project)
     needs = _inline(file, project) if file else None
-    needs = needs or _nearest_list(project, script_dir, folder or project, packages)
+    needs = needs or _nearest_list(project, package or script_dir, folder or project, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
