@@ -257,7 +257,7 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project
 
 
 def _refuse_another_name(target: Target, folder: Path) -> None:
-    """Refuse ``-m X.main`` in the folder that is X under another name: main.py imports from ``.``, or X is a package."""
+    """Refuse ``-m X.main`` in the folder that is X under another name: its main.py imports from ``.``."""
     top, _, inner = target.value.partition(".") if target.kind == "module" else ("", "", "")
     file = find_module(inner, [folder]) if inner and not is_folder(folder / top) else None
     if file is None or not re.search(rb"(?m)^\s*from \.", read_bytes(file, inside=folder)):

@@ -193,6 +193,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
         listed = canonical_name(line)
         for name, package in wanted.items():
             of_it = name.lower() in line.lower() if listed is None else provides(listed, name, package)
+            of_it &= line.lower() != packages.guessed.get(name, "").lower()  # its releases are looked into
             if of_it and name not in found and packages.known.get(name) != line:
                 found[name] = line
                 notes.append(f"{place} {line}")
@@ -207,11 +208,18 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
 
 
 def guesses(
-    packages: ImportedPackages, script: ScriptFacts, project: Path, absent: Mapping[str, tuple[str, str]]
+    packages: ImportedPackages,
+    script: ScriptFacts,
+    project: Path,
+    absent: Mapping[str, tuple[str, str]],
+    *,
+    listed: bool,
 ) -> Iterator[tuple[str, Guess]]:
-    """Yield (canonical name, guess) of each package that stands for a module of the same name; ``absent``: of Needs."""
+    """Yield (canonical name, guess) of each package of a module's name that no list has; ``absent``: of Needs."""
     sentences = {module: sentence for sentence, (module, _) in absent.items()}
     for name, package in packages.guessed.items():
+        if name not in sentences and listed:
+            continue
         place = script.where.get(name, "the target")
         file = project / place.rpartition(":")[0]
         text = read_text(file, inside=project, limit_bytes=_MAX_BYTES) if is_there(file) and is_file(file) else ""
@@ -219,9 +227,9 @@ def guesses(
         uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)
         inner = (each.split(".")[1:] for each in script.modules if each.startswith(f"{name}."))
         names = dict.fromkeys(part for parts in inner for part in parts)
-        named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}(?:\.git)?\b", re.IGNORECASE)
-        pages = ((page, named.search(read)) for page, read in _read(project, (*_DOCKERFILES, *_PAGES)))
-        origin = next((f"{page} names {found[0]}" for page, found in pages if found), "")
+        named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}\b[\w-]*", re.IGNORECASE)
+        pages = ((page, named.search(read)) for page, read in _read(project, _PAGES))
+        origin = next((f"; {page} names {found[0]}" for page, found in pages if found), "")
         sentence = sentences.get(name) or guessed_package(script, (name, package))
         yield canonicalize_name(package), Guess(name, package, place, sentence, tuple(names), tuple(uses), origin)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -357,14 +358,10 @@ class Extension:
     imports: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Guess:
-    """A package of which nothing but an imported module's name is known.
+class Guess(NamedTuple):
+    """Hold a module, imported at ``place``, whose package may have its name; what is imported or used of it shows.
 
-    Attributes:
-        module: as it is imported, at ``place``. package: of the same name.
-        names: what the code imports from it. uses: attributes of it in that file.
-        sentence: the warning while no release was looked into. origin: where the module may be, or "".
+    ``sentence``: the warning while no release was looked into.
     """
 
     module: str

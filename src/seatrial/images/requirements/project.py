@@ -143,7 +143,7 @@ def project_needs(
         unused=_unused(script),
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
-        guessed=dict(guesses(packages, script, project, missing_packages)),
+        guessed=dict(guesses(packages, script, project, missing_packages, listed=needs.source != "the imports")),
         project=project,
         extensions=extensions,
     )

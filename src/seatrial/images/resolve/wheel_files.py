@@ -43,9 +43,8 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
         what = f"{guess.place} imports {guess.module}"
         if release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
-            origin = f"; {guess.origin}" if guess.origin else ""
             wanted = f"add {guess.module}.py, or name its package in seatrial.toml: [image] requirements"
-            note = f"{what}: neither the project nor a package of that name has {has}{origin}: {wanted}"
+            note = f"{what}: neither the project nor a package of that name has {has}{guess.origin}: {wanted}"
             needs = needs.judged(name, warning=note)
         elif release and not release.startswith("?"):
             needs = needs.judged(name, release, why=f"{what}, which {release} has")
