@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.lint.commands import commands_of, installs_of
 from seatrial.images.lint.instructions import Instruction, read_instructions
-from seatrial.images.requirements.imports import ImportedPackages, guessed_package, provides
+from seatrial.images.requirements.imports import ImportedPackages, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
     Extension,
@@ -208,30 +208,20 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
 
 
 def guesses(
-    packages: ImportedPackages,
-    script: ScriptFacts,
-    project: Path,
-    absent: Mapping[str, tuple[str, str]],
-    *,
-    listed: bool,
+    packages: ImportedPackages, script: ScriptFacts, project: Path, sentences: Mapping[str, str]
 ) -> Iterator[tuple[str, Guess]]:
-    """Yield (canonical name, guess) of each package of a module's name that no list has; ``absent``: of Needs."""
-    sentences = {module: sentence for sentence, (module, _) in absent.items()}
-    for name, package in packages.guessed.items():
-        if name not in sentences and listed:
-            continue
+    """Yield (canonical name, guess) of each package of a module's name; ``sentences``: module → the plan's warning."""
+    for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
         place = script.where.get(name, "the target")
-        file = project / place.rpartition(":")[0]
-        text = read_text(file, inside=project, limit_bytes=_MAX_BYTES) if is_there(file) and is_file(file) else ""
+        text = next((text for _, text in _read(project, [place.rpartition(":")[0]])), "")
         alias = re.search(rf"^\s*import {name} as (\w+)", text, re.MULTILINE)
         uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)
-        inner = (each.split(".")[1:] for each in script.modules if each.startswith(f"{name}."))
-        names = dict.fromkeys(part for parts in inner for part in parts)
+        names = [part for each in script.modules if each.startswith(f"{name}.") for part in each.split(".")[1:]]
         named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}\b[\w-]*", re.IGNORECASE)
         pages = ((page, named.search(read)) for page, read in _read(project, _PAGES))
         origin = next((f"; {page} names {found[0]}" for page, found in pages if found), "")
-        sentence = sentences.get(name) or guessed_package(script, (name, package))
-        yield canonicalize_name(package), Guess(name, package, place, sentence, tuple(names), tuple(uses), origin)
+        guess = Guess(name, package, place, sentences[name], tuple(names), tuple(uses), origin)
+        yield canonicalize_name(package), guess
 
 
 _MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")

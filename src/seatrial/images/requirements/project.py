@@ -51,7 +51,7 @@ from seatrial.images.requirements.pip_format import (
     text_of,
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
-from seatrial.job.reading.modules import FRAMEWORKS, folder_of, is_package
+from seatrial.job.reading.modules import FRAMEWORKS, folder_of, is_folder, is_package
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
@@ -109,7 +109,9 @@ def project_needs(
     packages = packages_of_imports(script.imports, roots).without(built)
     found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
     own = {name: place for name, place in found.items() if not is_package(project / place)}
-    itself = project.name if project.name in packages.strangers and is_package(project) else None
+    inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{project.name}.")}
+    is_itself = is_package(project) or any(is_folder(project / each) for each in inner)
+    itself = project.name if project.name in packages.strangers and is_itself else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     absent = empty_submodules(project)
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
@@ -128,6 +130,9 @@ def project_needs(
         needs = _with_imported(needs, packages, script, also, shown)
     with_also = needs.changed(needs.requirements.plus(*also))
     missing_packages = dict(not_installed(with_also, packages, script))
+    sentences = {module: sentence for sentence, (module, _) in missing_packages.items()}
+    if needs.source == "the imports":
+        sentences |= {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
     warnings = (
         *(*needs.warnings, *elsewhere_in_the_project(script, own, absent, project, needs.requirements)),
         *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking, absent)),
@@ -143,7 +148,7 @@ def project_needs(
         unused=_unused(script),
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
-        guessed=dict(guesses(packages, script, project, missing_packages, listed=needs.source != "the imports")),
+        guessed=dict(guesses(packages, script, project, sentences)),
         project=project,
         extensions=extensions,
     )

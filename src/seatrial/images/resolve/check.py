@@ -173,8 +173,7 @@ class _PackageChoice:
             if isinstance(answer, Lock):
                 break
             if (wrong := wrong_guess(answer, self.needs)) is not None:
-                why = "the package index lacks it" if answer.no_package else "the package of this name does not fit"
-                note = f"{wrong} is not installed: an import has this name, but {why}"
+                note = f"{wrong} is not installed: an import has this name, but the package of this name does not fit"
                 changed = self.needs.judged(wrong, warning=note)
             elif (left_out := self._left_out(answer)) is not None:
                 changed = left_out
