@@ -89,9 +89,7 @@ def project_needs(
     """Read the first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
     What the script itself lists comes first, then the lists of the folder that it is started in, then a
-    requirements.txt nearer to the script than the project's own.
-
-    What the script cannot do without and no file lists is added where its package is known.
+    requirements.txt nearer to the script than the project's own. What no file lists is added if its package is known.
 
     Args:
         script_dir: the script's folder; its modules belong to the project.
@@ -109,9 +107,7 @@ def project_needs(
     packages = packages_of_imports(script.imports, roots).without(built)
     found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
     own = {name: place for name, place in found.items() if not is_package(project / place)}
-    inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{project.name}.")}
-    is_itself = is_package(project) or any(is_folder(project / each) for each in inner)
-    itself = project.name if project.name in packages.strangers and is_itself else None
+    itself = project.name if project.name in packages.strangers and _is_package(project, script) else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     absent = empty_submodules(project)
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
@@ -130,9 +126,6 @@ def project_needs(
         needs = _with_imported(needs, packages, script, also, shown)
     with_also = needs.changed(needs.requirements.plus(*also))
     missing_packages = dict(not_installed(with_also, packages, script))
-    sentences = {module: sentence for sentence, (module, _) in missing_packages.items()}
-    if needs.source == "the imports":
-        sentences |= {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
     warnings = (
         *(*needs.warnings, *elsewhere_in_the_project(script, own, absent, project, needs.requirements)),
         *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking, absent)),
@@ -148,11 +141,24 @@ def project_needs(
         unused=_unused(script),
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
-        guessed=dict(guesses(packages, script, project, sentences)),
+        guessed=dict(guesses(packages, script, project, _sentences(with_also, packages, script))),
         project=project,
         extensions=extensions,
     )
     return _locked(_with_asserted(needs, script), project)
+
+
+def _is_package(project: Path, script: ScriptFacts) -> bool:
+    """Return whether the project's folder is a package, or holds what the code imports under the folder's name."""
+    inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{project.name}.")}
+    return is_package(project) or any(is_folder(project / each) for each in inner)
+
+
+def _sentences(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> dict[str, str]:
+    """Return module → the warning of its guessed package."""
+    if needs.source == "the imports":
+        return {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
+    return {module: sentence for sentence, (module, _) in not_installed(needs, packages, script)}
 
 
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
