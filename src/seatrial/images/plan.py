@@ -46,6 +46,7 @@ from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
+from seatrial.job.reading.modules import find_module
 from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
@@ -405,8 +406,12 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
     else:
         file = job.project / job.target.value if job.target.kind == "script" else None
+        places = [job.folder, job.project, job.project / "src"] if job.target.kind == "module" else []
+        module = find_module(job.target.value, places, main=True)
         around = file.parent if file else job.folder
-        needs = project_needs(job.project, script, around, also=further, file=file, folder=job.folder)
+        needs = project_needs(
+            *(job.project, script, around, further), file=file, folder=job.folder, package=module and module.parent
+        )
     if not further:
         return needs
     named = {canonical_name(line) for line in further}

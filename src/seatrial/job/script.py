@@ -179,6 +179,7 @@ def script_facts(
     first = [folder or project, *named]
     start = _source(target, project, first)
     if start is None:
+        _refuse_another_name(target, folder or project)
         return _elsewhere(target, path, any_python=any_python)
     around = [folder / "src"] if folder else []
     roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
@@ -251,6 +252,19 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project
         cause=by_id("relative-import").cause,
         run=f"seatrial run -m {module}",
         instead=(target.value, ["-m", module]),
+    )
+
+
+def _refuse_another_name(target: Target, folder: Path) -> None:
+    """Refuse ``-m X.main`` in the folder that is X under another name: its main.py imports from ``.``."""
+    top, _, inner = target.value.partition(".") if target.kind == "module" else ("", "", "")
+    file = find_module(inner, [folder]) if inner and not is_folder(folder / top) else None
+    if file is None or not re.search(rb"(?m)^\s*from \.", read_bytes(file, inside=folder)):
+        return
+    raise TargetError(
+        f"-m {target.value}: no {top} is here, and {inner} of this folder, {folder.name}, imports from its own package",
+        cause="Python finds a package by its folder's name, from the folder above",
+        run=f"mv ../{folder.name} ../{top} && cd ../{top} && seatrial run -C .. -m {target.value}",
     )
 
 

@@ -203,8 +203,6 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
-    if "datasets.Audio" in script.modules and not _has_an_upper_bound(found, "datasets") and "torchcodec" not in have:
-        lines.append("torchcodec")  # the only decoder of datasets 4 and later
     lost = next((name for name in _LAST_NUMPY if name in script.modules), None)
     bounds = [each.specifier for each in found.of("numpy", constraints=False)]
     if lost and not _has_an_upper_bound(found, "numpy") and all(_LAST_NUMPY[lost][1] in each for each in bounds):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -25,6 +26,7 @@ _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_]{0,98}[A-Za-z0-9])?")
 
 #: Import name → how the packages begin that provide it, where there are several builds of one.
 _BUILDS = {"cv2": "opencv-", "faiss": "faiss-", "onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}
+_BUILDS |= {"paddle": "paddlepaddle"}
 
 #: Letters that two names must share for one package to count as the other's module.
 _SHORTEST_SHARED = 5
@@ -120,7 +122,8 @@ def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
     tensorboard for ``torch.utils.tensorboard``, ray[tune] for ``ray.tune.schedulers``.
     """
     implied = _names().implied
-    return tuple(sorted({implied[each] for module in modules for each in _around(module) if each in implied}))
+    found = (implied[each] for module in modules for each in _around(module) if each in implied)
+    return tuple(sorted({package for each in found for package in each.split()}))
 
 
 def _around(module: str) -> Iterator[str]:
@@ -150,7 +153,8 @@ def provides(listed: str, name: str, package: str) -> bool:
         return False
     if listed.startswith("types-"):  # annotations alone
         return False
-    if listed.startswith(f"{wanted}-") or listed.endswith(f"-{wanted}"):  # torchmanager-diffusion
+    begins = accumulate(listed.split("-"))  # line-bot-sdk: line, linebot, linebotsdk
+    if wanted.replace("-", "") in begins or listed.endswith(f"-{wanted}"):  # torchmanager-diffusion
         return True
     return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome
 
@@ -274,10 +278,11 @@ def not_installed(
     guesses = {} if needs.source == "the imports" else packages.guessed
     for name, ask in {**packages.elsewhere, **guesses}.items():
         if not is_listed(needs.requirements, name, ask):
-            why, remedy = f"{needs.source} does not list it", f"if {ask} is its package (a guess), add it"
+            why, remedy = f"{needs.source} does not list it", "its package is not known: name it"
             if name in packages.elsewhere:
                 why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
-            remedy += f' in seatrial.toml: [image] requirements = ["{ask}"]'
+            shown = ask if name in packages.elsewhere else "PACKAGE"
+            remedy += f' in seatrial.toml: [image] requirements = ["{shown}"]'
             place = script.where.get(name, "the target")
             yield f"{place} imports {name}, which is not installed: {why}; {remedy}", (name, ask)
     for name in packages.unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -20,6 +20,7 @@ from seatrial.images.requirements.imports import ImportedPackages, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
     Extension,
+    Guess,
     Requirements,
     canonical_name,
     checked_requirement,
@@ -41,7 +42,7 @@ _PAGES = tuple(
     for ending in ("md", "rst", "txt")
 )
 _MAX_BYTES = 300_000
-_SHOWN = re.compile(r"(?:^|[`$>(]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)")
+_SHOWN = re.compile(r"(?:^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)")
 #: Frameworks' builds follow the machine; a page is from the day when it was written.
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib")
 
@@ -133,7 +134,8 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
     for name in (each for each in further_lists(project, project) if each != "requirements.txt"):
         with suppress(ConfigError):  # the file does not list requirements
             yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
-    for name, text in _read(project, (*_DOCKERFILES, *_PAGES)):
+    further = (path.name for kind in ("*.sh", "*.ipynb") for path in islice(project.glob(kind), _MOST_LISTS))
+    for name, text in _read(project, (*_DOCKERFILES, *_PAGES, *further)):
         steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)
         commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
         for each in installs_of(tuple(commands)):
@@ -161,7 +163,8 @@ def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _of_page(text: str) -> Iterator[Instruction]:
     for number, line in enumerate(text.splitlines(), 1):
-        if found := _SHOWN.search(line):
+        cell = re.fullmatch(r'\s*"([!%].*?)(?:\\n)?",?', line)  # of a notebook
+        if found := _SHOWN.search(cell[1].replace('\\"', '"') if cell else line):
             command = re.sub(r"^mim ", "pip ", found[1].partition(" #")[0])
             yield Instruction("RUN", command, number, 0)
 
@@ -190,6 +193,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
         listed = canonical_name(line)
         for name, package in wanted.items():
             of_it = name.lower() in line.lower() if listed is None else provides(listed, name, package)
+            of_it &= line.lower() != packages.guessed.get(name, "").lower()  # its releases are looked into
             if of_it and name not in found and packages.known.get(name) != line:
                 found[name] = line
                 notes.append(f"{place} {line}")
@@ -201,6 +205,23 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
                 notes.append(f"{page} names {ask}")
     rest = packages.without([name for name in found if name not in packages.known])
     return replace(rest, known={**rest.known, **found}), tuple(notes)
+
+
+def guesses(
+    packages: ImportedPackages, script: ScriptFacts, project: Path, sentences: Mapping[str, str]
+) -> Iterator[tuple[str, Guess]]:
+    """Yield (canonical name, guess) of each package of a module's name; ``sentences``: module → the plan's warning."""
+    for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
+        place = script.where.get(name, "the target")
+        text = next((text for _, text in _read(project, [place.rpartition(":")[0]])), "")
+        alias = re.search(rf"^\s*import {name} as (\w+)", text, re.MULTILINE)
+        uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)
+        names = [part for each in script.modules if each.startswith(f"{name}.") for part in each.split(".")[1:]]
+        named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}\b[\w-]*", re.IGNORECASE)
+        pages = ((page, named.search(read)) for page, read in _read(project, _PAGES))
+        origin = next((f"; {page} names {found[0]}" for page, found in pages if found), "")
+        guess = Guess(name, package, place, sentences[name], tuple(names), tuple(uses), origin)
+        yield canonicalize_name(package), guess
 
 
 _MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")

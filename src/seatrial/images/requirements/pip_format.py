@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -357,6 +358,21 @@ class Extension:
     imports: tuple[str, ...] = ()
 
 
+class Guess(NamedTuple):
+    """Hold a module, imported at ``place``, whose package may have its name; what is imported or used of it shows.
+
+    ``sentence``: the warning while no release was looked into.
+    """
+
+    module: str
+    package: str
+    place: str
+    sentence: str
+    names: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    origin: str = ""
+
+
 @dataclass(frozen=True)
 class Needs:
     """The project's own requirements, before a framework is resolved.
@@ -367,7 +383,7 @@ class Needs:
             the code does not import, because it uses another framework.
         warnings: what is imported and will not be installed, or is installed on a guess.
         absent: warning → (module, its package) of those that a dependency may bring after all.
-        guessed: canonical names of packages that nothing but an import's name stands for.
+        guessed: canonical name → package that nothing but an import's name stands for, listed or not.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself. nvcc: what runs nvcc in the run itself, or None.
         compiled: a requirement that pip compiles with nvcc, or None.
@@ -383,7 +399,7 @@ class Needs:
     unused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     absent: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    guessed: tuple[str, ...] = ()
+    guessed: Mapping[str, Guess] = field(default_factory=dict)
     project: Path | None = None
     extensions: tuple[Extension, ...] = ()
     nvcc: str | None = None
@@ -411,12 +427,12 @@ class Needs:
         """Return the needs with other lines, and the reason for them or a warning."""
         return self.changed(replace(self.requirements, lines=tuple(lines)), why=why, warning=warning)
 
-    def without_guess(self, name: str, why: str) -> Needs:
-        """Return the needs without a package that was a guess, and a warning of why."""
-        kept = tuple(each for each in self.warnings if not each.lower().startswith(f"{name} is a guess"))
-        needs = replace(self, guessed=tuple(each for each in self.guessed if each != name), warnings=kept)
-        lines = (line for line in self.requirements.lines if canonical_name(line) != name)
-        return needs.with_lines(lines, warning=f"{name} is not installed: an import has this name, but {why}")
+    def judged(self, name: str, *lines: str, why: str = "", warning: str = "") -> Needs:
+        """Return the needs with these lines in place of a guess, and the reason or a warning."""
+        left = {each: guess for each, guess in self.guessed.items() if each != name}
+        kept = tuple(each for each in self.warnings if each != self.guessed[name].sentence)
+        others = (line for line in self.requirements.lines if canonical_name(line) != name)
+        return replace(self, guessed=left, warnings=kept).with_lines((*others, *lines), why=why, warning=warning)
 
     @property
     def choice(self) -> Choice:

@@ -29,6 +29,7 @@ from seatrial.images.requirements.instructions import (
     compiled_by_setups,
     further_environments,
     further_lists,
+    guesses,
     installed_alone,
     read_pixi,
     with_shown,
@@ -50,7 +51,7 @@ from seatrial.images.requirements.pip_format import (
     text_of,
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
-from seatrial.job.reading.modules import FRAMEWORKS, folder_of, is_package
+from seatrial.job.reading.modules import FRAMEWORKS, folder_of, is_folder, is_package
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
@@ -83,19 +84,18 @@ def project_needs(
     *,
     file: Path | None = None,
     folder: Path | None = None,
+    package: Path | None = None,
 ) -> Needs:
     """Read the first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
     What the script itself lists comes first, then the lists of the folder that it is started in, then a
-    requirements.txt nearer to the script than the project's own.
-
-    What the script cannot do without and no file lists is added where its package is known.
+    requirements.txt nearer to the script than the project's own. What no file lists is added if its package is known.
 
     Args:
         script_dir: the script's folder; its modules belong to the project.
         also: requirements that are installed in addition to the project's.
         file: the script, which may list what it needs (``# /// script``).
-        folder: the working directory; the project by default.
+        folder: the working directory; the project by default. package: the folder of the module that is started.
 
     Raises ConfigError naming ``file:line``.
     """
@@ -107,14 +107,14 @@ def project_needs(
     packages = packages_of_imports(script.imports, roots).without(built)
     found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
     own = {name: place for name, place in found.items() if not is_package(project / place)}
-    itself = project.name if project.name in packages.strangers and is_package(project) else None
+    itself = project.name if project.name in packages.strangers and _is_package(project, script) else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     absent = empty_submodules(project)
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages, shown = with_shown(packages.without(ours), project)
     needs = _inline(file, project) if file else None
-    needs = needs or _nearest_list(project, script_dir, folder or project, packages)
+    needs = needs or _nearest_list(project, package or script_dir, folder or project, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
@@ -141,10 +141,24 @@ def project_needs(
         unused=_unused(script),
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
+        guessed=dict(guesses(packages, script, project, _sentences(with_also, packages, script))),
         project=project,
         extensions=extensions,
     )
     return _locked(_with_asserted(needs, script), project)
+
+
+def _is_package(project: Path, script: ScriptFacts) -> bool:
+    """Return whether the project's folder is a package, or holds what the code imports under the folder's name."""
+    inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{project.name}.")}
+    return is_package(project) or any(is_folder(project / each) for each in inner)
+
+
+def _sentences(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> dict[str, str]:
+    """Return module → the warning of its guessed package."""
+    if needs.source == "the imports":
+        return {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
+    return {module: sentence for sentence, (module, _) in not_installed(needs, packages, script)}
 
 
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
@@ -163,7 +177,6 @@ def _of_imports(project: Path, script: ScriptFacts, packages: ImportedPackages, 
         "the imports",
         "; ".join((reason, *shown)),
         warnings=(f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings,
-        guessed=tuple(map(canonicalize_name, packages.guessed.values())),
     )
 
 

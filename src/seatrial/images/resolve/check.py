@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -26,7 +27,7 @@ from seatrial.images.resolve.explain import bounded, contradiction, requiring, u
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
-from seatrial.images.resolve.wheel_files import refuse_unstartable, wrong_package
+from seatrial.images.resolve.wheel_files import judged, refuse_unstartable
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -94,8 +95,14 @@ def resolve_packages(
     if resolver is None:
         return base, resolved, Checked(builds=() if own_base else builds_of(None, None, None, resolved)), needs
     choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
+    if needs.guessed and (request := choice.request(resolved)) and (known := judged(resolver, request, needs)) != needs:
+        return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
     base, resolved, checked, needs = choice.made(base, resolved)
     request = choice.request(resolved)
+    if needs.guessed and request and checked.lock:
+        with suppress(ConfigError, GpuContractError):  # it does not fit: its warning stays
+            if (known := judged(resolver, request, needs, checked.names)) != needs:
+                return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
     if not own_base:
         checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))
     if needs.as_of and request and checked.lock:
@@ -164,12 +171,10 @@ class _PackageChoice:
             if request is None or answer is None or isinstance(answer, Unreachable):
                 break
             if isinstance(answer, Lock):
-                if (wrong := wrong_package(self.resolver, request, answer, self.needs)) is None:
-                    break
-                changed = self.needs.without_guess(wrong, "the package of this name is another's")
-            elif (wrong := wrong_guess(answer, self.needs)) is not None:
-                why = "the package index lacks it" if answer.no_package else "the package of this name is another's"
-                changed = self.needs.without_guess(wrong, why)
+                break
+            if (wrong := wrong_guess(answer, self.needs)) is not None:
+                note = f"{wrong} is not installed: an import has this name, but the package of this name does not fit"
+                changed = self.needs.judged(wrong, warning=note)
             elif (left_out := self._left_out(answer)) is not None:
                 changed = left_out
             elif (release := self._demanded(request)) is not None:

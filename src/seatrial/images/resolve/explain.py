@@ -28,7 +28,8 @@ def requiring(cause: str) -> set[str]:
 
 def wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
     """Return the guess that the answer is about, or None."""
-    return next((name for name in needs.guessed if name in {answer.no_package, *answer.named}), None)
+    listed = map(canonical_name, needs.requirements.lines)
+    return next((name for name in listed if name in needs.guessed and name in {answer.no_package, *answer.named}), None)
 
 
 def bounded(found: Requirements) -> dict[str, str]:

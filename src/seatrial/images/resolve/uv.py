@@ -176,11 +176,15 @@ class UvResolver:
             make_folder(file.parent)
             write_atomically(file, json.dumps({"at": time.time(), "found": found}).encode(), 0o600)
 
-    def files(self, request: ResolveRequest, package: LockedPackage) -> frozenset[str]:
-        """Return a cached list, or let uv unpack the wheel; no code of the wheel runs."""
+    def files(self, request: ResolveRequest, package: LockedPackage, words: Iterable[str] = ()) -> frozenset[str]:
+        """Return a cached list, or let uv unpack the wheel; no code of the wheel runs.
+
+        Args: words: each that a file or its path has is in the list, as ``:word``.
+        """
         if not package.sha256 or not 0 < (package.size_bytes or 0) < _MOST_LISTED_BYTES:
             return frozenset()
-        memory = f"wheels/{package.sha256[0][:32]}"
+        digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:8] if words else ""
+        memory = f"wheels/{package.sha256[0][:32]}{digest}"
         if (known := self._remembered(memory, frozenset[str])) is not None:
             return known
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
@@ -188,9 +192,14 @@ class UvResolver:
             argv = ["install", f"{package.name}=={package.version}", "--target", "wheel", "--no-deps"]
             argv += ["--only-binary", ":all:", "--link-mode", "symlink"]
             with suppress(SeatrialError, OSError):
-                if self._uv_pip(argv, request, folder).exit_code == 0:
+                if self._uv_pip(argv, replace(request, as_of="", dates=()), folder).exit_code == 0:
                     wheel = folder / "wheel"
                     found = sorted(str(each.relative_to(wheel)) for each in wheel.rglob("*"))
+                    read = (each.read_bytes() for each in wheel.rglob("*") if words and each.is_file())
+                    text = b"\n".join((*map(str.encode, found), *read))
+                    found += [
+                        f":{word}" for word in words if re.search(rb"(?<!\w)%s(?!\w)" % re.escape(word.encode()), text)
+                    ]
                     self._remember(memory, found)
                     return frozenset(found)
         return frozenset()

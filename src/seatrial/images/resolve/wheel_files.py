@@ -1,30 +1,88 @@
-"""Compare a wheel's files with the modules that the project imports or starts."""
+"""Compare the files of releases with the modules that the project imports or starts."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.pip_format import Needs
-from seatrial.images.resolve.answers import Lock, ResolveRequest
+from seatrial.images.requirements.imports import provides
+from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
+from seatrial.images.resolve.answers import Lock, ResolveRequest, Unsatisfiable
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
 from seatrial.system.project_files import is_there
 
+#: Guesses looked up at once; most releases that are looked into for one.
+_AT_ONCE, _MOST_RELEASES = 4, 4
 
-def wrong_package(resolver: UvResolver, request: ResolveRequest, lock: Lock, needs: Needs) -> str | None:
-    """Return a guessed package whose wheel lacks the imported module; None if all have it."""
-    modules = {canonicalize_name(each): each for each in needs.imports}
-    for package in (each for each in lock.packages if each.name in needs.guessed and each.name in modules):
-        files = resolver.files(request, package)
-        if files and not any(
-            re.match(rf"{modules[canonicalize_name(package.name)]}(?:[/.]|$)", each) for each in files
-        ):
-            return package.name
-    return None
+#: Brings names that stand in another package.
+_STAR = "import *"
+
+
+def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installed: Collection[str] = ()) -> Needs:
+    """Look for the modules of guesses in releases of the index: add or pin the package, or tell what is missing.
+
+    A guess of which nothing is known stays.
+
+    Args:
+        installed: canonical names of a lock, for the guesses that are in no list; without it the listed are judged.
+    """
+    listed = set(map(canonical_name, needs.requirements.lines))
+    asked = {name: each for name, each in needs.guessed.items() if (name in listed) != bool(installed)}
+    asked = {name: each for name, each in asked.items() if not any(provides(p, each.module, name) for p in installed)}
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        releases = list(threads.map(lambda guess: _release(resolver, request, guess), asked.values()))
+    for (name, guess), release in zip(asked.items(), releases, strict=True):
+        what = f"{guess.place} imports {guess.module}"
+        if release == "":
+            has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
+            wanted = f"add {guess.module}.py, or name its package in seatrial.toml: [image] requirements"
+            note = f"{what}: neither the project nor a package of that name has {has}{guess.origin}: {wanted}"
+            needs = needs.judged(name, warning=note)
+        elif release and not release.startswith("?"):
+            needs = needs.judged(name, release, why=f"{what}, which {release} has")
+        elif release and name not in listed:
+            wanted = f'if it is the one, add it in seatrial.toml: [image] requirements = ["{guess.package}"]'
+            note = f"{what}, which is not installed: {needs.source} does not list it; {release[1:]} has such a module"
+            needs = needs.judged(name, warning=f"{note}: {wanted}")
+    return needs
+
+
+def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str | None:
+    """Return the line for the newest release that has a module and the names used; "" for none, None for unknown.
+
+    ``?pyexr 0.5.0``: the module is there, and no name is known that would show whose it is. Of older releases the
+    newest before the major version and before minor ones are looked into.
+    """
+    bound, words = "", tuple(dict.fromkeys(guess.names or guess.uses))
+    for _ in range(_MOST_RELEASES):
+        line = guess.package + bound
+        answer = resolver.resolve(replace(request, lines=(line,), constraints=(), dependencies=False, preferred=()))
+        if isinstance(answer, Unsatisfiable):
+            return "" if bound or answer.no_package else None
+        package = next(iter(answer.packages), None) if isinstance(answer, Lock) else None
+        if package is None:
+            source = resolver.source(line, request) if isinstance(answer, Lock) else None
+            has = re.compile(rf"(?:src/|lib/|python/)?{guess.module}(?:/|\.py$)")
+            return line if source and any(map(has.match, source.names)) else None
+        files = resolver.files(request, package, (*words, _STAR))
+        if not any(each.endswith((".py", ".so")) for each in files):  # not read, or it only requires others
+            return None
+        if any(re.match(rf"{guess.module}(?:[/.]|$)", each) for each in files):
+            if bound or (words and {f":{word}" for word in words} <= files):
+                return f"{guess.package}=={package.version}" if bound else guess.package
+            if not guess.names or f":{_STAR}" in files or any(each.endswith(".so") for each in files):
+                return f"?{guess.package} {package.version}"
+        major, minor, *_ = *Version(package.version).release, 0
+        bound = f"<{major}" if major and not bound else f"<{major}.{minor}"
+    return ""
 
 
 def refuse_unstartable(resolver: UvResolver, request: ResolveRequest, lock: Lock, job: Job) -> None:

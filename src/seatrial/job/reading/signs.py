@@ -80,11 +80,12 @@ _TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
 #: A loss' number, by its usual names: ``loss_G``, ``train_loss``, not ``losses`` or ``loss_weights``.
 _LOSS = re.compile(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$")
 
-#: Functions that load a package without an import. Sources: "Install" of docs.xarray.dev and pandas.pydata.org.
-_LOADING = {
-    **dict.fromkeys(("xarray.open_dataset", "xarray.open_mfdataset"), "xarray.open_dataset"),
-    **{name: name for name in ("pandas.read_excel", "pandas.read_parquet", "pandas.read_hdf")},
-}
+#: Functions, and methods of data frames, that load a package without an import. Sources: "Install" of docs.xarray.dev
+#: and pandas.pydata.org; evaluate's and datasets' metrics load those of the first argument.
+_LOADING = re.compile(
+    r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger"
+)
+_OF_FRAMES = {"to_excel", "to_parquet", "to_feather", "to_orc", "to_hdf", "to_markdown", "to_latex", "to_xml"}
 
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
@@ -142,8 +143,14 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
-        if loading := _LOADING.get(_full(called := dotted(node.func), names)):
-            yield f"{NAMED}{loading}", called
+        full = _full(called := dotted(node.func), names)
+        if _LOADING.fullmatch(full):
+            words = [literal(node.args[0]) or "" if node.args else "", ""]
+            yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())
+        if (last := last_name(node.func)) in _OF_FRAMES:
+            yield f"{NAMED}pandas.{last}", called
+        if engine := literal(keywords(node).get("engine")):
+            yield f"{NAMED}{'xarray' if full.startswith('xarray.') else 'pandas'}.engine.{engine}", called
     elif isinstance(node, ast.Attribute):
         name = dotted(node)
         library, _, inner = name.partition(".")

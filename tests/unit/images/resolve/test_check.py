@@ -328,7 +328,10 @@ def test_a_contradiction_names_both_lines_and_whose_they_are(plan: Any) -> None:
 
 @pytest.mark.parametrize(
     ("needs", "reason"),
-    [(None, "the package index lacks it"), ("torch<2.2", "the package of this name is another's")],
+    [
+        (None, "train.py:2 imports ourthing: neither the project nor a package"),
+        ("torch<2.2", "ourthing is not installed"),
+    ],
     ids=["missing", "contradicts"],
 )
 def test_a_guess_that_does_not_fit_is_not_installed(plan: Any, needs: str | None, reason: str) -> None:
@@ -337,7 +340,8 @@ def test_a_guess_that_does_not_fit_is_not_installed(plan: Any, needs: str | None
         plan.index.has("ourthing", "ourthing-1.0-py3-none-any.whl")
         plan.index.needs["ourthing-1.0"] = (needs,)
     made = plan("", ScriptFacts(imports=("torch", "ourthing"), framework="torch", where={"ourthing": "train.py:2"}))
-    assert made.warnings == (f"ourthing is not installed: an import has this name, but {reason}",)
+    [warning] = made.warnings
+    assert warning.startswith(reason)
     assert made.stack["torch"] == "2.13.0"
     assert "ourthing" not in plan.chosen("packages")[0]
 
@@ -346,7 +350,7 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
     plan.index.needs["plain-1.0"] = ("plain-runtime",)
     plan.index.has("plain-runtime", "plain_runtime-1.0-py3-none-any.whl")
     [missing] = plan("plain\n", ScriptFacts(imports=("plain_runtime", "strange"))).warnings
-    assert "imports strange, which is not installed" in missing
+    assert "imports strange: neither the project nor a package of that name has it" in missing
 
 
 def test_a_pin_of_a_lock_file_that_the_index_lost_is_left_open(plan: Any) -> None:
@@ -469,14 +473,23 @@ def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(pl
     assert refusal.value.run == f"{first}\n    {second}"
 
 
-def test_a_guess_whose_wheel_has_another_module_is_not_installed(plan: Any, index: Index) -> None:
+@pytest.mark.parametrize("listed", ["", "plain\n"])
+def test_a_guess_is_what_a_release_holds(plan: Any, index: Index, listed: str) -> None:
     index.holds("fizzcrf", "fizzcrf-1.0-py3-none-any.whl", {"FizzCRF/__init__.py": ""})
-    index.holds("buzzcrf", "buzzcrf-1.0-py3-none-any.whl", {"buzzcrf.py": ""})
-    script = ScriptFacts(imports=("fizzcrf", "buzzcrf"), where={"fizzcrf": "train.py:1", "buzzcrf": "train.py:2"})
+    index.holds("buzzcrf", "buzzcrf-1.0-py3-none-any.whl", {"buzzcrf.py": "class Buzz: ..."})
+    index.holds("renamed", "renamed-2.0-py3-none-any.whl", {"Renamed.py": ""})
+    index.holds("renamed", "renamed-1.4-py3-none-any.whl", {"renamed.py": ""})
+    index.holds("video", "video-1.0-py3-none-any.whl", {"video.py": "class Other: ..."})
+    names = ("buzzcrf", "fizzcrf", "renamed", "video")
+    where = dict.fromkeys(names, "train.py:1")
+    modules = {"buzzcrf.Buzz": "train.py:1", "video.Recorder": "train.py:1"}
+    script = ScriptFacts(imports=names, where=where, modules=modules)
     for _ in ("fetched", "remembered"):
-        made = plan("", script)
-        assert plan.chosen("packages") == ["buzzcrf"]
-        assert "fizzcrf is not installed" in "\n".join(made.warnings)
+        made = plan(listed, script)
+        assert plan.chosen("packages") == [", ".join(filter(None, (listed.strip(), "buzzcrf", "renamed==1.4")))]
+        fizz, video = sorted(made.warnings)
+        assert fizz.startswith("train.py:1 imports fizzcrf: neither the project nor a package of that name has it")
+        assert "has video.Recorder: add video.py" in video
     assert index.requested.count("/f/fizzcrf-1.0-py3-none-any.whl") == 1
 
 
