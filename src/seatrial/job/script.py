@@ -133,8 +133,12 @@ def source_facts(job: Job) -> ScriptFacts:
 
 
 def runnable_facts(job: Job) -> ScriptFacts:
-    """Return the source's facts. Raises TargetError: as source_facts; starting the script would run nothing."""
+    """Return the source's facts. Raises TargetError: as source_facts; every run would do nothing or fail."""
     facts = source_facts(job)
+    if facts.failing:
+        place, name = re.split(r":\d+ uses |, which", facts.failing[0])[:2]
+        cause = "every run comes to this line and ends there with a NameError"
+        raise TargetError("; ".join(facts.failing[:3]), cause=cause, run=f"define {name} in {place}, or import it")
     if facts.idle and job.source.kind == "script":
         message = f"{job.source.value} defines functions and classes and calls none of them: it would do nothing"
         raise TargetError(message, run=f"seatrial run SCRIPT   # one that imports {Path(job.source.value).stem}")

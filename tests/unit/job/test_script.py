@@ -33,7 +33,13 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
         *((each, True) for each in ("", "LR = 0.1", "'a text'", "class Net: pass")),
         *(
             (each, False)
-            for each in ("train()", "if True: train()", "x = train()", "for x in train(): pass", "@app\ndef f(): pass")
+            for each in (
+                "train()",
+                "if True: train()",
+                "x = train()",
+                "for x in train(): pass",
+                "@print\ndef f(): pass",
+            )
         ),
     ],
 )

@@ -8,12 +8,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options
+from seatrial.errors import ConfigError
+from seatrial.job.reading.constants import ANY, Constants, ParsedCall, is_outside, typed_options
 from seatrial.job.reading.flow import statements
+from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted, keywords, literal
-from seatrial.system.project_files import read_sources
+from seatrial.system.project_files import parse_yaml, read_sources, read_text
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
 
@@ -79,6 +82,11 @@ _SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "def
 _OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
+
+
+#: A choice of Hydra's command line, ``model=large``, and the most files that are composed, and their bytes.
+_CHOICE = re.compile(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
+_MOST_COMPOSED, _MOST_BYTES = 100, 100_000
 
 
 @dataclass(frozen=True)
@@ -161,14 +169,6 @@ class Files:
     def note_import(self, unit: Unit, imported: Unit) -> None:
         """Note that ``unit`` imports a module in every run."""
         self._always.setdefault(unit, []).append(imported)
-
-    def note_store(self, name: str) -> None:
-        """Note that an attribute is set: ``args.output = …``."""
-        self._constants.stored.add(name)
-
-    def text(self, node: ast.expr, unit: Unit) -> Text | None:
-        """Return the text of an expression in a part of the project, as far as constants and options show it."""
-        return self._constants.text(node, unit)
 
     def read_settings(self, folder: Path) -> None:
         """Note the settings of the configuration files that the script opens in the working directory."""
@@ -314,3 +314,36 @@ def _called(node: ast.Call) -> tuple[str, str]:
 
 def _opens_to_write(mode: ast.expr | None) -> bool:
     return not _WRITES.isdisjoint(literal(mode) or "")
+
+
+def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:
+    """Return (file, its text) of each file that is composed; [] without the primary file.
+
+    Format: hydra.cc/docs/advanced/defaults_list.
+
+    Args: name: of the primary file. words: the command line.
+    """
+    chosen: dict[str, Any] = {match[1]: match[2] for word in words if (match := _CHOICE.fullmatch(word))}
+    first = [f"{group}/{option}" for group, option in chosen.items() if is_folder(folder / group)]
+    pending, found = [*first, name.removesuffix(".yaml")], dict[Path, str]()
+    while pending and len(found) < _MOST_COMPOSED:
+        path = pending.pop(0)
+        file = folder / f"{path}.yaml"
+        if file in found or not is_file(file):
+            continue
+        try:
+            found[file] = read_text(file, inside=project, limit_bytes=_MOST_BYTES)
+            table = parse_yaml(found[file], file.name)
+        except ConfigError:
+            continue
+        defaults = table.get("defaults") if isinstance(table, dict) else None
+        for item in defaults if isinstance(defaults, list) else ():
+            for key, value in item.items() if isinstance(item, dict) else [("", item)]:
+                *how, group = str(key).partition("@")[0].split() or [""]
+                group = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), group))[1:]
+                if "override" in how:
+                    chosen.setdefault(group, value)
+                options = chosen.get(group, value) if key else value
+                options = options if isinstance(options, list) else [options]
+                pending += (posixpath.join(group, str(each)).lstrip("/") for each in options)
+    return list(found.items()) if folder / f"{name.removesuffix('.yaml')}.yaml" in found else []

@@ -49,7 +49,6 @@ _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 _MOST_STATEMENTS, _LONGEST_PATH = 200, 200
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_Block: TypeAlias = list[ast.stmt]
 #: Decides if an import names a module that is there in any case: a standard one, or one of the project.
 Provided: TypeAlias = Callable[[ast.Import | ast.ImportFrom], bool]
 
@@ -108,13 +107,9 @@ class Flow:
         if self.functions.setdefault(name, function) is not function:
             self.doubled.add(name)
 
-    def top(self) -> Iterator[RunNode]:
-        """Yield what importing the module runs; of a script also what stands under ``if __name__ == "__main__"``."""
-        return self._walk(self._tree.body)
-
-    def inside(self, function: str) -> Iterator[RunNode]:
-        """Yield what calling a function runs."""
-        return self._walk(self.functions[function].body)
+    def walk(self, function: str) -> Iterator[RunNode]:
+        """Yield what calling a function runs; with "" what importing the module does, of a script its main part too."""
+        return self._walk(self.body(function))
 
     def body(self, function: str) -> Sequence[ast.stmt]:
         """Return the statements of a function, or with "" of the module's top."""
@@ -163,7 +158,7 @@ class Flow:
         simple = (node for node in self._tree.body[:_MOST_STATEMENTS] if isinstance(node, ast.Assign | ast.Expr))
         return [text for node in simple for text in texts_of(node.value) if len(text) < _LONGEST_PATH]
 
-    def _walk(self, block: _Block) -> Iterator[RunNode]:
+    def _walk(self, block: Sequence[ast.stmt]) -> Iterator[RunNode]:
         pending = _block(block, _ALWAYS)
         pending.reverse()
         while pending:  # no recursion: a chain of a thousand `elif` is one node inside the other
@@ -279,7 +274,7 @@ def _each(nodes: Sequence[ast.expr], runs: _Runs) -> list[RunNode]:
     return [RunNode(node, *runs) for node in nodes]
 
 
-def _block(block: _Block, runs: _Runs) -> list[RunNode]:
+def _block(block: Sequence[ast.stmt], runs: _Runs) -> list[RunNode]:
     """List a block's statements; after one that may return none is certain, after one that may exit none ``always``."""
     found = []
     for node in block:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
-from collections.abc import Callable
+import symtable
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -12,6 +16,7 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow
 from seatrial.job.reading.modules import is_file
+from seatrial.job.reading.signs import last_name
 from seatrial.system.newer_syntax import in_old_syntax
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
@@ -25,6 +30,16 @@ Import: TypeAlias = ast.Import | ast.ImportFrom
 
 #: A module's top (""), or one of its functions.
 Unit: TypeAlias = tuple[Path, str]
+
+#: Most characters searched for undefined names, 40 ms of CPU: the script first, then modules as they are imported.
+_MOST_CHARACTERS = 60_000
+#: Builtins, other interpreters' and releases' too, and scopes that Flow reads with the code around them.
+_ELSEWHERE = {*dir(builtins), "get_ipython", "display", "snakemake", "profile", "_", "reveal_type", "WindowsError"}
+_ELSEWHERE |= {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"}
+_INNER = {"lambda", "listcomp", "setcomp", "dictcomp", "genexpr"}
+#: Words of a module that may define names at run time.
+_DYNAMIC = re.compile(rb"\b(?:globals|exec|execfile|builtins|__builtins?__)\b|\b(?:locals|vars)\(\)|sys\.modules")
+_CATCHING = {"NameError", "Exception", "BaseException"}
 
 
 @dataclass
@@ -169,3 +184,69 @@ def notebook_error(message: str, file: Path, delete: str) -> TargetError:
         cause="a notebook exported to a script keeps its % and ! lines",
         run=f"sed -i '{delete}' {as_typed(file)}    # and list in requirements.txt what they install",
     )
+
+
+def undefined_names(
+    modules: ParsedModules, visited: Collection[Unit], always: Collection[Unit], stored: Collection[str]
+) -> Iterator[tuple[str, bool]]:
+    """Yield (``train.py:54 uses MODEL_PATH, …``, whether every run comes to it).
+
+    Args: visited, always: units that may run, and that do in every run. stored: attributes that are set on modules.
+    """
+    left = 0 if modules.any_python else _MOST_CHARACTERS
+    for module in modules.known():
+        left -= len(module.source)
+        stars = [modules.at(path) for path, inner in module.bound.values() if inner == "*"]
+        elsewhere = len(re.findall(rb"import\s+\*", module.source)) > len(stars) or None in stars
+        if left < 0 or elsewhere or _DYNAMIC.search(module.source):
+            continue
+        loose, bound = _loose_names(module.source)
+        known, found = bound | _ELSEWHERE | {*stored}, dict[str, tuple[bool, int]]()
+        guarded = _guarded(module) if any(names - known for names in loose.values()) else set()
+        for unit in (each for each in visited if each[0] == module.path):
+            names = loose.get(module.flow.functions[unit[1]].lineno if unit[1] else 0, set()) - known
+            for node, _, _, runs in module.flow.walk(unit[1]) if names else ():
+                if isinstance(node, ast.Name) and node.id in names and id(node) not in guarded:
+                    place = runs and unit in always, -node.lineno
+                    found[node.id] = max(place, found.get(node.id, place))
+        for name, (sure, line) in found.items():
+            if all(star and star.lacks(name) for star in stars):
+                yield f"{module.shown}:{-line} uses {name}, which nothing defines", sure
+
+
+def _guarded(module: Module) -> set[int]:
+    """Return the ids of nodes that may use a name that is not there: ``try … except NameError``, annotations."""
+    parts: list[ast.AST] = []
+    for node in (inner for each in module.flow.body("") for inner in ast.walk(each)):
+        if isinstance(node, ast.AnnAssign):
+            parts.append(node.annotation)
+        elif isinstance(node, ast.Try):
+            kinds = [inner for each in node.handlers for inner in ast.walk(each.type or ast.Name("Exception"))]
+            parts += () if _CATCHING.isdisjoint(map(last_name, kinds)) else node.body
+    return {id(inner) for each in parts for inner in ast.walk(each)}
+
+
+def _loose_names(source: bytes) -> tuple[dict[int, set[str]], set[str]]:
+    """Return (line of a function, 0 for the top → names in it that must be the module's, names of the module)."""
+    loose, bound, hidden = dict[int, set[str]](), set[str](), list[tuple[int, str]]()
+    pending: list[tuple[symtable.SymbolTable, int]] = []
+    with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        warnings.simplefilter("ignore")
+        pending.append((symtable.symtable(source.decode("utf-8-sig", "replace"), "module", "exec"), 0))
+    while pending:
+        table, line = pending.pop()
+        own = isinstance(table, symtable.Function) and table.get_name() not in _INNER
+        line = table.get_lineno() if own else line
+        for symbol in table.get_symbols() if str(table.get_type()) in ("module", "function", "class") else ():
+            name = symbol.get_name()
+            is_set = symbol.is_assigned() or symbol.is_imported()
+            if is_set and (table.get_type() == "module" or symbol.is_declared_global()):
+                bound.add(name)
+            elif symbol.is_global() and not name.startswith("__"):
+                loose.setdefault(line, set()).add(name)
+            elif not own:  # of a class, a comprehension or a lambda
+                hidden.append((line, name))
+        pending += [(each, line) for each in table.get_children()]
+    for line, name in hidden:
+        loose.get(line, set()).discard(name)
+    return loose, bound

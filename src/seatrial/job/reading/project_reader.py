@@ -13,12 +13,12 @@ from typing import Any
 
 from seatrial.job.reading.argparse_words import ParserWords
 from seatrial.job.reading.devices import Devices, Reason
-from seatrial.job.reading.files import Files, Read, Write
+from seatrial.job.reading.files import Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
-from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
+from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit, undefined_names
 from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
@@ -41,7 +41,7 @@ from seatrial.job.reading.signs import (
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS = 5_000
-_MOST_PATHS = 100
+_MOST_PATHS, _MOST_SHOWN = 100, 3
 
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
@@ -70,7 +70,8 @@ class Readings:
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
-        misfits: warnings about command-line words that the script's parser rejects.
+        misfits: warnings about words that the script's parser rejects, and code that fails if it runs.
+        failing: likewise for what every run comes to: ``train.py:54 uses PATH, which nothing defines``.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
         idle: the script defines functions and classes, and calls none.
     """
@@ -87,6 +88,7 @@ class Readings:
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
     idle: bool = False
 
@@ -146,6 +148,7 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
+        self.set_there: set[str] = set()  # names that are set on modules
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.hydra: list[tuple[Path, ast.Call]] = []
@@ -170,6 +173,8 @@ class ProjectReader:
                 del modules[name]
         writes = self.files.found((self.start, ""))
         self.files.read_settings(self.roots.folder)
+        wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
+        may_fail = [f"{each}: a run that comes to it ends there" for each, sure in wrong if not sure]
         imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
         own = [root for root in self.found_under if root in usual and root != self.start.parent]
@@ -180,7 +185,8 @@ class ProjectReader:
             reads=self.files.reads(),
             devices=self.devices.found(self.visited, imported),
             files=self.modules.files(),
-            misfits=tuple(self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
+            misfits=(*self.parsers.misfits([*self.reading.needed, *self.reading.optional]), *may_fail[:_MOST_SHOWN]),
+            failing=tuple(each for each, sure in wrong if sure),
             least_python=self.least_python,
             relative=self.relative,
             idle=not self.calls and module is not None and only_defines(module.flow.body("")),
@@ -188,7 +194,7 @@ class ProjectReader:
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
-        texts = [self.files.text(call.args[0], unit) for unit, call in self.imported_by_text]
+        texts = [self.files.constants.text(call.args[0], unit) for unit, call in self.imported_by_text]
         self.imported_by_text.clear()
         for text in filter(None, texts):
             if not re.fullmatch(r"[A-Za-z_][\w.*]*", text.text):
@@ -209,8 +215,6 @@ class ProjectReader:
 
     def _compose(self) -> bool:
         """Queue what Hydra's configuration of this run names: ``_target_: src.models.Net``."""
-        from seatrial.job.reading.hydra import composed  # few scripts need it
-
         calls, self.hydra = self.hydra, []
         for path, call in calls:
             given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
@@ -255,7 +259,7 @@ class ProjectReader:
         for method in (each for each in module.flow.functions if not name and each.rpartition(".")[2] in LIGHTNING_1):
             place = f"{module.shown}:{module.flow.functions[method].lineno} {method}"
             self.reading.signs.setdefault("lightning-1", place)
-        for seen in module.flow.inside(name) if name else module.flow.top():
+        for seen in module.flow.walk(name):
             self._note(module, name, seen, certain)
 
     def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
@@ -267,7 +271,9 @@ class ProjectReader:
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
             if isinstance(node.ctx, ast.Store):
-                self.files.note_store(node.attr)
+                self.files.constants.stored.add(node.attr)
+                if module.bound.get(last_name(node.value), ("", ""))[1] is None:
+                    self.set_there.add(node.attr)
         elif isinstance(node, ast.Assign):
             if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 module.types[node.targets[0].id] = dotted(node.value.func)
@@ -357,7 +363,7 @@ class ProjectReader:
                 self._note_missing(module, node, parts, roots)
             if found[-1] is not None:
                 for local, inner in bound.items():
-                    module.bound[local] = (found[-1][0], inner)
+                    module.bound[local if inner != "*" else f"* {name}"] = (found[-1][0], inner)
             for lost in lacking if needed else ():
                 self._note_missing(module, node, [*parts, lost] if name != "__init__" else [lost], roots)
             modules = self.reading.needed if needed else self.reading.optional
