@@ -107,9 +107,13 @@ class ParsedModules:
         """Return the file's path in the project; only its name if it lies elsewhere."""
         return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else path.name
 
-    def refuse_python_2(self, path: Path) -> None:
-        """Refuse a file of Python 2, imported in any case, which no image of ours runs. Raises TargetError."""
-        if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
+    def refuse_old(self, path: Path) -> None:
+        """Refuse a file of Python 2 or before 3.7, imported in any case, which no image of ours runs.
+
+        Raises TargetError.
+        """
+        error = self.broken.get(path)
+        if error is not None and (error.python_2 or error.is_async) and not self.any_python:
             raise unreadable(error, path)
 
     def _parse(self, path: Path, *, required: bool) -> tuple[ast.Module, bytes] | None:
@@ -156,10 +160,20 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
         )
     if error.magic:
         return notebook_error(f"{error.magic} works only in a notebook", path, "/^[[:space:]]*[%!]/d")
-    cause = "it is only parsed, for its imports and GPU use; it is never run here"
-    if error.grammar:
-        cause = "it is not valid Python 3.8 to 3.14"
-    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {as_typed(path)}")
+    typed = as_typed(path)
+    cause, run = "it is not valid Python 3.8 to 3.14", f"${{EDITOR:-vi}} +{error.line} {typed}"
+    if error.is_async and re.search(r"[(,]\s*async\s*=", str(error)):
+        cause = "async is a keyword since Python 3.7, and non_blocking in PyTorch since 0.4; the releases before have"
+        cause += " no code for GPUs since 2018"
+        run = rf"sed -i 's/\([(,] *\)async *=/\1non_blocking=/g' {typed}"
+    elif error.is_async:
+        cause, run = "async is a keyword since Python 3.7, and cannot be a name", f"{run}   # rename async"
+    elif error.tab_width:
+        cause = f"with a tab every {error.tab_width} columns it is valid Python"
+        run = f"expand -i -t {error.tab_width} {typed} > {typed}.new && mv {typed}.new {typed}"
+    elif not error.grammar:
+        cause = "it is only parsed, for its imports and GPU use; it is never run here"
+    return TargetError(str(error), cause=cause, run=run)
 
 
 def notebook_error(message: str, file: Path, delete: str) -> TargetError:

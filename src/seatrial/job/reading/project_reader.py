@@ -245,7 +245,7 @@ class ProjectReader:
         path, name = unit
         module = self.modules.at(path)
         if certain:
-            self.modules.refuse_python_2(path)
+            self.modules.refuse_old(path)
             both = self.least_python, self.modules.syntax.get(path)
             self.least_python = max(filter(None, both), default=None)
         known = unit in self.visited or len(self.visited) >= _MOST_UNITS
