@@ -7,6 +7,7 @@ import re
 import string
 import warnings
 from contextlib import suppress
+from functools import partial
 
 from seatrial.system.newer_syntax import in_old_syntax
 
@@ -67,6 +68,12 @@ def marks(source: bytes) -> int:
     return len(source.translate(None, _IN_WORDS))
 
 
+def _expanded(line: bytes, width: int) -> bytes:
+    """Return a line with spaces in place of the tabs that indent it."""
+    rest = line.lstrip(b" \t")
+    return line[: len(line) - len(rest)].expandtabs(width) + rest
+
+
 def _is_python_2(line: str, message: str) -> bool:
     """Return whether a line is one of Python 2."""
     return len(line) <= _MOST_CHARACTERS and bool(message.startswith(_OCTAL) or _PYTHON_2.search(line))
@@ -110,7 +117,7 @@ def _with_reason(error: SyntaxError, source: bytes, name: str) -> UnreadableSour
     found.is_async = _ASYNC.search(text[:_MOST_CHARACTERS]) is not None
     for width in _TAB_WIDTHS if isinstance(error, TabError) else ():
         with suppress(SyntaxError):
-            _parsed(re.sub(rb"(?m)^[ \t]+", lambda match: match[0].expandtabs(width), source), name)
+            _parsed(b"\n".join(map(partial(_expanded, width=width), source.splitlines())), name)
             found.tab_width = width
             break
     return found

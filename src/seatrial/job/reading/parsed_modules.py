@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from seatrial.errors import TargetError
-from seatrial.job.reading.flow import Flow
-from seatrial.job.reading.modules import is_file
+from seatrial.job.reading.flow import Flow, only_defines
+from seatrial.job.reading.modules import folders_of, is_file
 from seatrial.system.newer_syntax import in_old_syntax
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
@@ -20,6 +23,9 @@ from seatrial.system.text import as_typed
 #: Most files read: reading is for hints, and a plan waits for it.
 _MAX_FILES = 500
 _MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
+
+#: ``from net import make``, ``import net``; most files that an error lists.
+_IMPORTED, _MOST_USERS = re.compile(r"(?m)^\s*(?:from|import) +([\w.]+)(?: +import +(.*))?"), 3
 
 Import: TypeAlias = ast.Import | ast.ImportFrom
 
@@ -183,3 +189,27 @@ def notebook_error(message: str, file: Path, delete: str) -> TargetError:
         cause="a notebook exported to a script keeps its % and ! lines",
         run=f"sed -i '{delete}' {as_typed(file)}    # and list in requirements.txt what they install",
     )
+
+
+def idle_error(target: str, project: Path) -> TargetError:
+    """Return the error for a script or module that only defines, with the project's files that import and use it."""
+    parts = [each for each in re.split(r"[/.]", target.removeprefix("-m ").removesuffix(".py")) if each != "__init__"]
+    names = {".".join(parts[at:]) for at in range(len(parts))}
+    files = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py")))
+    found = dict[str, bool]()
+    for path in islice(files, _MAX_FILES):
+        text = read_bytes(path, inside=project).decode(errors="replace") if path.stat().st_size < MAX_BYTES else ""
+        lines = [match.groups() for match in _IMPORTED.finditer(text)]
+        imported = {f"{module}.{name}".strip(".") for module, some in lines for name in re.split(r"\W+", some or "")}
+        if not names.isdisjoint({*imported, *(module.strip(".") for module, _ in lines)}):
+            shown, starts = path.relative_to(project), False
+            with suppress(UnreadableSourceError):
+                starts = not only_defines(parse_source(text.encode(), path.name).body)
+            as_module = ".".join(shown.with_suffix("").parts) if re.search(r"(?m)^from +\.", text) else ""
+            if starts and shown.name != "__init__.py":
+                found[f"-m {as_module}" if as_module else shlex.quote(str(shown))] = "__main__" in text
+    mains = [words for words in found if found[words]] or [*found]
+    users = sorted(mains, key=lambda words: ("train" not in words, words.count("/"), words))[:_MOST_USERS]
+    cause = None if users else "no script of the project imports it"
+    message = f"{target} defines names and starts nothing: it would do nothing"
+    return TargetError(message, cause=cause, run="\n".join(f"seatrial run {words}" for words in users) or None)

@@ -72,7 +72,7 @@ class Readings:
             script's own.
         misfits: warnings about command-line words that the script's parser rejects.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
-        idle: the script defines functions and classes, and calls none.
+        idle: the script, and all of the project that it imports, only defines.
     """
 
     missing: dict[str, str] = field(default_factory=dict)
@@ -183,8 +183,15 @@ class ProjectReader:
             misfits=tuple(self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
             least_python=self.least_python,
             relative=self.relative,
-            idle=not self.calls and module is not None and only_defines(module.flow.body("")),
+            idle=not self.calls and module is not None and self._is_idle(module),
         )
+
+    def _is_idle(self, script: Module) -> bool:
+        """Return whether the script and what it imports only define; constants alone do if they import nothing here."""
+        body = script.flow.body("")
+        tops = [other.flow.body("") for path, name in self.visited if not name and (other := self.modules.at(path))]
+        defines = any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in body) or len(tops) == 1
+        return defines and only_defines(body) and all(only_defines(each, imported=True) for each in tops)
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
