@@ -18,7 +18,7 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from seatrial.job.reading.modules import is_file
-from seatrial.job.shell_grammar import Statement, statements
+from seatrial.job.shell_grammar import Statement, joined, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import (
     GPUS,
@@ -70,11 +70,12 @@ class _Left(Exception):
 
 @dataclass
 class ShellReading:
-    """Hold a script's Python commands with their folders, its other commands, and the first unread line."""
+    """Hold a script's Python commands with their folders, its other commands, the first unread line, and a cut one."""
 
     started: list[tuple[str, PythonCommand]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     unread: str | None = None
+    cut: str | None = None
 
 
 def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> ShellReading:
@@ -84,6 +85,8 @@ def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> Sh
         name: path of the script, relative to the working directory ``here``.
     """
     shell = _Shell(name, [*arguments], here)
+    text, line = joined(text)
+    shell.reading.cut = f"{name}:{line}" if line else None
     try:
         shell.run(statements(text, name))
     except _Left:

@@ -139,7 +139,13 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
 
 
 class Devices(Evaluation):
-    """Collects the expressions that choose devices, with their values on a machine with GPUs."""
+    """Collects the expressions that choose devices, with their values on a machine with GPUs.
+
+    Attributes:
+        is_fixed: the options' values stand in the code, and no typed word changes them.
+    """
+
+    is_fixed = False
 
     def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
         """Return what keeps the script from its GPUs, strongest first.
@@ -285,7 +291,7 @@ class Devices(Evaluation):
         """Return the words that give an option a value with which ``is_chosen`` is true; None if no value does."""
         option, given = self.constants.options[name], self.arguments
         flag, rest = max(option.flags, key=len), given
-        if not flag.startswith("-"):
+        if not flag.startswith("-") or self.is_fixed:
             return None
         takes_none = "action" in keywords(option.node) or "is_flag" in keywords(option.node)
         tried: list[list[str]] = (

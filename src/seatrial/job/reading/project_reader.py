@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from seatrial.job.reading.argparse_words import ParserWords
+from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.files import Files, Read, Write
 from seatrial.job.reading.flow import RunNode, only_defines
@@ -149,6 +149,7 @@ class ProjectReader:
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.hydra: list[tuple[Path, ast.Call]] = []
+        self.parsed: dict[tuple[str, ...] | None, str] = {}  # words that parse_args reads, None for the typed
         self.words_typed = arguments
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
@@ -168,6 +169,7 @@ class ProjectReader:
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
+        ignored = [*self._take_own_words()]
         writes = self.files.found((self.start, ""))
         self.files.read_settings(self.roots.folder)
         imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
@@ -180,11 +182,21 @@ class ProjectReader:
             reads=self.files.reads(),
             devices=self.devices.found(self.visited, imported),
             files=self.modules.files(),
-            misfits=tuple(self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
+            misfits=(*ignored, *self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
             least_python=self.least_python,
             relative=self.relative,
             idle=not self.calls and module is not None and self._is_idle(module),
         )
+
+    def _take_own_words(self) -> Iterator[str]:
+        """Read options from the list that ``parse_args([…])`` has in the code, if no other call reads them."""
+        [own, *others] = self.parsed or [None]
+        if own is None or others:
+            return
+        self.files.constants.arguments = self.devices.arguments = [*own]
+        self.devices.is_fixed = True
+        if typed := next((each for each in self.words_typed if each.startswith("-")), None):
+            yield f"{self.parsed[own]} parses a list of its own, not the command line: {typed} has no effect"
 
     def _is_idle(self, script: Module) -> bool:
         """Return whether the script and what it imports only define; constants alone do if they import nothing here."""
@@ -326,6 +338,8 @@ class ProjectReader:
                 taken={each.arg for function in functions if function for each in function.args.args},
             )
             self.files.note((module.path, unit), node, run, always=seen.always)
+            if node.args or node.keywords or not run:
+                self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
             if certain and seen.certain:
                 self.certain += called_by(module, unit, node, self.modules.at)
 
