@@ -92,15 +92,15 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
         line += text.count("\n", start, at)
 
 
-def joined(text: str) -> tuple[str, int | None]:
-    """Return a script whose cut commands are joined again, and the line of the first cut; None without one."""
-    cuts = list[int]()
+def joined(text: str, name: str) -> tuple[str, str | None]:
+    """Return a script whose cut commands are joined again, and ``name:line`` of the first cut; None without one."""
+    cuts = list[str]()
 
     def join(match: re.Match[str]) -> str:
         at = match.start()
         if text[text.rfind("\n", 0, at - 1) + 1 : at].lstrip()[:1] == "#":
             return match[0]
-        cuts.append(text.count("\n", 0, at) + 1)
+        cuts.append(f"{name}:{text.count(chr(10), 0, at) + 1}")
         return "\\\n" * match[0].count("\n") if match[0][0] != "\\" else "\\" * bool(match[1])
 
     return _CUT.sub(join, text), next(iter(cuts), None)

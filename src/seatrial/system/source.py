@@ -6,8 +6,6 @@ import ast
 import re
 import string
 import warnings
-from contextlib import suppress
-from functools import partial
 
 from seatrial.system.newer_syntax import in_old_syntax
 
@@ -27,10 +25,6 @@ _PYTHON_2 = re.compile(
     r"""|(?:^|[:;])\s*raise\s+[\w.]+\s*,|[\w)\]]\s*<>\s*[\w("']|`[\w.]+`"""
     r"""|(?<![\w."'])\d+[lL]\b|\b[uU][rR]["']|\b(?:def\s+\w+\s*\(|lambda\s*)[^)=:]*\(\s*\w+\s*,"""
 )
-#: ``cuda(async=True)``, ``from async import x``, ``async = 3``; not ``async def``, ``async with``, ``async for``.
-_ASYNC = re.compile(r"(?<![\w.\"'])async\s*(?:[=).,:]|import\b)|\b(?:from|import)\s+async\b|\.async\b")
-#: Columns of a tab, Python 2's rule first.
-_TAB_WIDTHS = (8, 4, 2)
 _MOST_SHOWN = 60
 #: IPython's lines for the notebook and for the shell. Source: ipython.readthedocs.io, "Built-in magic commands".
 _MAGIC = re.compile(r"\s*(%%?[A-Za-z]|!\s*[\w./])")
@@ -52,31 +46,25 @@ class UnreadableSourceError(Exception):
         grammar: it is not Python, or not of this version.
         magic: a notebook's own line, ``%matplotlib inline`` or ``!pip install x``, as ``file.py:line`` and it show.
         python_2: it is Python 2, as ``file.py:line`` and what stands there show.
-        line: of the error, or 1. is_async: ``async``, a keyword since Python 3.7, is a name there.
-        tab_width: of the tabs with which the source parses, if it mixes tabs and spaces; else 0.
+        line: of the error, or 1.
     """
 
-    def __init__(self, message: str, *, grammar: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        grammar: bool = False,
+        python_2: str | None = None,
+        magic: str | None = None,
+        line: int = 1,
+    ) -> None:
         super().__init__(message)
-        self.grammar, self.line, self.tab_width, self.is_async = grammar, 1, 0, False
-        self.python_2: str | None = None
-        self.magic: str | None = None
+        self.grammar, self.python_2, self.magic, self.line = grammar, python_2, magic, line
 
 
 def marks(source: bytes) -> int:
     """Count the bytes outside of words and spaces, a measure of how much there is to parse."""
     return len(source.translate(None, _IN_WORDS))
-
-
-def _expanded(line: bytes, width: int) -> bytes:
-    """Return a line with spaces in place of the tabs that indent it."""
-    rest = line.lstrip(b" \t")
-    return line[: len(line) - len(rest)].expandtabs(width) + rest
-
-
-def _is_python_2(line: str, message: str) -> bool:
-    """Return whether a line is one of Python 2."""
-    return len(line) <= _MOST_CHARACTERS and bool(message.startswith(_OCTAL) or _PYTHON_2.search(line))
 
 
 def _short(line: str) -> str:
@@ -92,7 +80,15 @@ def parse_source(source: bytes, name: str) -> ast.Module:
     try:
         tree = _parsed(source, name)
     except SyntaxError as error:
-        raise _with_reason(error, source, name) from None
+        place, text = f"{name}:{error.lineno or 1}", error.text or ""
+        old = len(text) <= _MOST_CHARACTERS and (error.msg.startswith(_OCTAL) or _PYTHON_2.search(text))
+        raise UnreadableSourceError(
+            f"{place}: {error.msg}: {_short(text)}".removesuffix(": "),
+            grammar=True,
+            python_2=f"{place} {_short(text)}" if old else None,
+            magic=f"{place}: {_short(text)}" if _MAGIC.match(text) else None,
+            line=error.lineno or 1,
+        ) from None
     except ValueError:  # null bytes, before Python 3.12
         raise UnreadableSourceError(f"{name}:1: not Python source", grammar=True) from None
     except (RecursionError, MemoryError):  # MemoryError: the parser's own stack, not the machine's memory
@@ -100,27 +96,8 @@ def parse_source(source: bytes, name: str) -> ast.Module:
     if _EXCEPT.search(source) and (number := _old_except(tree)):
         place, message = f"{name}:{number}", "multiple exception types must be parenthesized"
         shown = _short(source.splitlines()[number - 1].decode("utf-8", "replace"))
-        refused = UnreadableSourceError(f"{place}: {message}", grammar=True)
-        refused.python_2 = f"{place} {shown}"
-        raise refused
+        raise UnreadableSourceError(f"{place}: {message}", grammar=True, python_2=f"{place} {shown}")
     return tree
-
-
-def _with_reason(error: SyntaxError, source: bytes, name: str) -> UnreadableSourceError:
-    """Return the error for source that does not parse, with what explains it."""
-    place, text = f"{name}:{error.lineno or 1}", error.text or ""
-    shown = f": {_short(text)}" if text.strip() else ""
-    found = UnreadableSourceError(f"{place}: {error.msg}{shown}", grammar=True)
-    found.line = error.lineno or 1
-    found.python_2 = f"{place} {_short(text)}" if _is_python_2(text, error.msg) else None
-    found.magic = f"{place}: {_short(text)}" if _MAGIC.match(text) else None
-    found.is_async = _ASYNC.search(text[:_MOST_CHARACTERS]) is not None
-    for width in _TAB_WIDTHS if isinstance(error, TabError) else ():
-        with suppress(SyntaxError):
-            _parsed(b"\n".join(map(partial(_expanded, width=width), source.splitlines())), name)
-            found.tab_width = width
-            break
-    return found
 
 
 def _parsed(source: bytes, name: str) -> ast.Module:

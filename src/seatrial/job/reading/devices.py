@@ -125,7 +125,7 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
         kind, _, value = reason.device.partition(":")
         owner, count = ("machine", machine) if kind == "visible" and machine is not None else ("run", gpus)
         numbers = value.replace(" ", "").split(",")
-        there = list(takewhile(lambda each: each.isdecimal() and int(each) < count, numbers))
+        there = list(takewhile(lambda each, most=count: each.isdecimal() and int(each) < most, numbers))
         have = f"the {owner} has {count} GPU{'s' * (count > 1)}, numbered from 0"
         if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
             yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
@@ -139,12 +139,9 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
 
 
 class Devices(Evaluation):
-    """Collects the expressions that choose devices, with their values on a machine with GPUs.
+    """Collects the expressions that choose devices, with their values on a machine with GPUs."""
 
-    Attributes:
-        is_fixed: the options' values stand in the code, and no typed word changes them.
-    """
-
+    #: The options' values stand in the code, and no typed word changes them.
     is_fixed = False
 
     def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:

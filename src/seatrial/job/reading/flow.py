@@ -46,9 +46,8 @@ _HOLDING = (
 
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 
-#: Statements that bind a name or do nothing; those of them that show what a file is for.
+#: Statements that bind a name or do nothing.
 _BINDING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass)
-_DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 #: Statements at a module's top that are searched for folders of sys.path, and the longest such path.
 _MOST_STATEMENTS, _LONGEST_PATH = 200, 200
@@ -363,21 +362,18 @@ _PREPARES = re.compile(
 )
 
 
-def only_defines(body: Sequence[ast.stmt], *, imported: bool = False) -> bool:
-    """Return whether statements bind names and start nothing; ``imported``: calls whose result is kept count as such.
-
-    False for imports alone: what they name may train.
-    """
+def only_defines(body: Sequence[ast.stmt]) -> bool:
+    """Return whether statements bind names and start nothing. False for imports alone: what they name may train."""
     names = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    if main := next((node for node in names if isinstance(node, ast.If) and _is_main_check(node.test)), None):
-        names = [*(node for node in names if node is not main), *([] if imported else main.body)]
+    mains = [node for node in names if isinstance(node, ast.If) and _is_main_check(node.test)]
+    names = [*(each for node in mains for each in node.body), *(node for node in names if node not in mains)]
     calls: list[ast.AST] = []
     for node in names:
         if isinstance(node, FunctionNode | ast.ClassDef):
-            calls += [] if imported else node.decorator_list
-        elif isinstance(node, ast.For | ast.While | ast.With) or not (imported or isinstance(node, _BINDING)):
+            calls += node.decorator_list
+        elif not isinstance(node, _BINDING):
             return False
-        elif not imported or isinstance(node, ast.Expr):
+        else:
             calls += [part for part in ast.walk(node) if isinstance(part, ast.Call | ast.Await)]
     prepares = all(_PREPARES.fullmatch(dotted(getattr(each, "func", each))) for each in calls)
-    return prepares and (imported or any(isinstance(node, _DEFINING) for node in names))
+    return prepares and any(not isinstance(node, ast.Expr | ast.Pass) for node in names)

@@ -6,17 +6,16 @@ import ast
 import re
 import shlex
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from seatrial.errors import TargetError
-from seatrial.job.reading.flow import Flow, only_defines
+from seatrial.job.reading.flow import Flow
 from seatrial.job.reading.modules import folders_of, is_file
 from seatrial.system.newer_syntax import in_old_syntax
-from seatrial.system.project_files import read_bytes
+from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed
 
@@ -24,6 +23,8 @@ from seatrial.system.text import as_typed
 _MAX_FILES = 500
 _MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
 
+#: A check of ``__main__``, a loop or a call at a module's top, but none that only prepares.
+STARTS = re.compile(r"""(?m)^(?:if __name__ *==|(?:for|while|with) |(?!print|warnings|sys|os|logging|torch)[\w.]+\()""")
 #: ``from net import make``, ``import net``; most files that an error lists.
 _IMPORTED, _MOST_USERS = re.compile(r"(?m)^\s*(?:from|import) +([\w.]+)(?: +import +(.*))?"), 3
 
@@ -119,7 +120,7 @@ class ParsedModules:
         Raises TargetError.
         """
         error = self.broken.get(path)
-        if error is not None and (error.python_2 or error.is_async) and not self.any_python:
+        if error is not None and (error.python_2 or _ASYNC.search(str(error))) and not self.any_python:
             raise unreadable(error, path)
 
     def _parse(self, path: Path, *, required: bool) -> tuple[ast.Module, bytes] | None:
@@ -156,6 +157,12 @@ _HINTS = re.compile(
 )
 
 
+#: ``cuda(async=True)``, ``from async import x``, ``async = 3``; not ``async def``, ``async with``, ``async for``.
+_ASYNC = re.compile(
+    r"([(,]\s*)async\s*=|(?<![\w.\"'])async\s*(?:[=).,:]|import\b)|\b(?:from|import)\s+async\b|\.async\b"
+)
+
+
 def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
     """Return the error to raise for the file at ``path``."""
     if error.python_2:
@@ -168,15 +175,13 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
         return notebook_error(f"{error.magic} works only in a notebook", path, "/^[[:space:]]*[%!]/d")
     typed = as_typed(path)
     cause, run = "it is not valid Python 3.8 to 3.14", f"${{EDITOR:-vi}} +{error.line} {typed}"
-    if error.is_async and re.search(r"[(,]\s*async\s*=", str(error)):
+    if word := _ASYNC.search(str(error)):
         cause = "async is a keyword since Python 3.7, and non_blocking in PyTorch since 0.4; the releases before have"
         cause += " no code for GPUs since 2018"
-        run = rf"sed -i 's/\([(,] *\)async *=/\1non_blocking=/g' {typed}"
-    elif error.is_async:
-        cause, run = "async is a keyword since Python 3.7, and cannot be a name", f"{run}   # rename async"
-    elif error.tab_width:
-        cause = f"with a tab every {error.tab_width} columns it is valid Python"
-        run = f"expand -i -t {error.tab_width} {typed} > {typed}.new && mv {typed}.new {typed}"
+        run = rf"sed -i 's/\([(,] *\)async *=/\1non_blocking=/g' {typed}" if word[1] else f"{run}   # rename async"
+    elif "tabs" in str(error):
+        cause = "Python 2 counted a tab as up to 8 columns, Python 3 takes no mixture"
+        run = f"expand -i {typed} > {typed}.new && mv {typed}.new {typed}"
     elif not error.grammar:
         cause = "it is only parsed, for its imports and GPU use; it is never run here"
     return TargetError(str(error), cause=cause, run=run)
@@ -196,20 +201,16 @@ def idle_error(target: str, project: Path) -> TargetError:
     parts = [each for each in re.split(r"[/.]", target.removeprefix("-m ").removesuffix(".py")) if each != "__init__"]
     names = {".".join(parts[at:]) for at in range(len(parts))}
     files = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py")))
-    found = dict[str, bool]()
-    for path in islice(files, _MAX_FILES):
-        text = read_bytes(path, inside=project).decode(errors="replace") if path.stat().st_size < MAX_BYTES else ""
+    found = list[tuple[bool, bool, str]]()
+    pairs = ((path, text) for path in islice(files, _MAX_FILES) for text in read_sources([path], project, MAX_BYTES))
+    for file, text in pairs:
         lines = [match.groups() for match in _IMPORTED.finditer(text)]
         imported = {f"{module}.{name}".strip(".") for module, some in lines for name in re.split(r"\W+", some or "")}
-        if not names.isdisjoint({*imported, *(module.strip(".") for module, _ in lines)}):
-            shown, starts = path.relative_to(project), False
-            with suppress(UnreadableSourceError):
-                starts = not only_defines(parse_source(text.encode(), path.name).body)
-            as_module = ".".join(shown.with_suffix("").parts) if re.search(r"(?m)^from +\.", text) else ""
-            if starts and shown.name != "__init__.py":
-                found[f"-m {as_module}" if as_module else shlex.quote(str(shown))] = "__main__" in text
-    mains = [words for words in found if found[words]] or [*found]
-    users = sorted(mains, key=lambda words: ("train" not in words, words.count("/"), words))[:_MOST_USERS]
-    cause = None if users else "no script of the project imports it"
+        if not names.isdisjoint({*imported, *(module.strip(".") for module, _ in lines)}) and STARTS.search(text):
+            shown = str(file.relative_to(project))
+            found.append(("__main__" not in text, "train" not in shown, shown))
+    users = [f"seatrial run {shlex.quote(each[2])}" for each in sorted(found) if each[0] == min(found)[0]][:_MOST_USERS]
     message = f"{target} defines names and starts nothing: it would do nothing"
-    return TargetError(message, cause=cause, run="\n".join(f"seatrial run {words}" for words in users) or None)
+    return TargetError(
+        message, cause=None if users else "no script of the project uses it", run="\n".join(users) or None
+    )

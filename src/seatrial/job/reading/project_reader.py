@@ -18,7 +18,7 @@ from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
-from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
+from seatrial.job.reading.parsed_modules import STARTS, Import, Module, ParsedModules, Unit
 from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
@@ -199,11 +199,14 @@ class ProjectReader:
             yield f"{self.parsed[own]} parses a list of its own, not the command line: {typed} has no effect"
 
     def _is_idle(self, script: Module) -> bool:
-        """Return whether the script and what it imports only define; constants alone do if they import nothing here."""
+        """Return whether the script only defines, and so does what it imports; constants alone do without imports."""
         body = script.flow.body("")
-        tops = [other.flow.body("") for path, name in self.visited if not name and (other := self.modules.at(path))]
-        defines = any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in body) or len(tops) == 1
-        return defines and only_defines(body) and all(only_defines(each, imported=True) for each in tops)
+        others = [each for each in self.modules.known() if each is not script]
+        defines = not others or any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in body)
+        starts = (
+            STARTS.search(each.source.decode("utf-8", "replace").partition("\nif __name__")[0]) for each in others
+        )
+        return defines and only_defines(body) and not any(starts)
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
