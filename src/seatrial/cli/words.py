@@ -86,7 +86,8 @@ def _ours_behind(words: Sequence[str], known: Mapping[str, bool]) -> list[list[s
 
     starts = (at for at, each in enumerate(words) if each.endswith((".py", *SHELL_SUFFIXES)) or words[at - 1] == "-m")
     at = next(starts, len(words))
-    given = [(name, each) for name, each in typed_parts(words[at + 1 :], known) if name.startswith("--")]
+    parts = typed_parts(words[at + 1 :], known)  # a launcher may set the three as well
+    given = [each for each in parts if each[0][:2] == "--" and each[0] not in ("--gpus", "--env", "--launcher")]
     files = [Path(words[at]), *map(Path, itertools.islice(scripts(Path()), _MOST_READ))] if given else []
     texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
     return [each for name, each in given if not any(re.search(rf"(?<![\w-]){name}", text) for text in texts)]

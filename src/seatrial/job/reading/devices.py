@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 
 from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.flow import statements
@@ -125,7 +125,8 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
         kind, _, value = reason.device.partition(":")
         owner, count = ("machine", machine) if kind == "visible" and machine is not None else ("run", gpus)
         numbers = value.replace(" ", "").split(",")
-        there = list(takewhile(lambda each, most=count: each.isdecimal() and int(each) < most, numbers))
+        valid = [each.isdecimal() and int(each) < count for each in numbers]
+        there = numbers[: [*valid, False].index(False)]
         have = f"the {owner} has {count} GPU{'s' * (count > 1)}, numbered from 0"
         if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
             yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
