@@ -46,20 +46,16 @@ class UnreadableSourceError(Exception):
         grammar: it is not Python, or not of this version.
         magic: a notebook's own line, ``%matplotlib inline`` or ``!pip install x``, as ``file.py:line`` and it show.
         python_2: it is Python 2, as ``file.py:line`` and what stands there show.
-        line: of the error, or 1.
+        line, text: where it is, and what stands there.
     """
 
+    line, text = 1, ""
+
     def __init__(
-        self,
-        message: str,
-        *,
-        grammar: bool = False,
-        python_2: str | None = None,
-        magic: str | None = None,
-        line: int = 1,
+        self, message: str, *, grammar: bool = False, python_2: str | None = None, magic: str | None = None
     ) -> None:
         super().__init__(message)
-        self.grammar, self.python_2, self.magic, self.line = grammar, python_2, magic, line
+        self.grammar, self.python_2, self.magic = grammar, python_2, magic
 
 
 def marks(source: bytes) -> int:
@@ -82,13 +78,14 @@ def parse_source(source: bytes, name: str) -> ast.Module:
     except SyntaxError as error:
         place, text = f"{name}:{error.lineno or 1}", error.text or ""
         old = len(text) <= _MOST_CHARACTERS and (error.msg.startswith(_OCTAL) or _PYTHON_2.search(text))
-        raise UnreadableSourceError(
+        found = UnreadableSourceError(
             f"{place}: {error.msg}: {_short(text)}".removesuffix(": "),
             grammar=True,
             python_2=f"{place} {_short(text)}" if old else None,
             magic=f"{place}: {_short(text)}" if _MAGIC.match(text) else None,
-            line=error.lineno or 1,
-        ) from None
+        )
+        found.line, found.text = error.lineno or 1, text[:_MOST_CHARACTERS]
+        raise found from None
     except ValueError:  # null bytes, before Python 3.12
         raise UnreadableSourceError(f"{name}:1: not Python source", grammar=True) from None
     except (RecursionError, MemoryError):  # MemoryError: the parser's own stack, not the machine's memory

@@ -51,6 +51,7 @@ def test_a_script_that_only_defines_is_refused(tmp_path: Path, end: str, refused
     ("source", "words", "run"),
     [
         ("x.cuda(async=True)\n", "train.py:1: .* x.cuda", "non_blocking"),
+        (f"{'x' * 90}.cuda(1, async=True)\n", "x…", "non_blocking"),
         ("from async import x\n", "async is a keyword|from async", "rename"),
         ("if 1:\n\tx = 1\n        y = 2\n", "tabs", "expand -i"),
         ("x = (\ny = 2\n", "never closed: x = ", "EDITOR:-vi} .1 "),

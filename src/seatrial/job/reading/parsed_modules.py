@@ -120,7 +120,7 @@ class ParsedModules:
         Raises TargetError.
         """
         error = self.broken.get(path)
-        if error is not None and (error.python_2 or _ASYNC.search(str(error))) and not self.any_python:
+        if error is not None and (error.python_2 or _ASYNC.search(error.text)) and not self.any_python:
             raise unreadable(error, path)
 
     def _parse(self, path: Path, *, required: bool) -> tuple[ast.Module, bytes] | None:
@@ -175,7 +175,7 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
         return notebook_error(f"{error.magic} works only in a notebook", path, "/^[[:space:]]*[%!]/d")
     typed = as_typed(path)
     cause, run = "it is not valid Python 3.8 to 3.14", f"${{EDITOR:-vi}} +{error.line} {typed}"
-    if word := _ASYNC.search(str(error)):
+    if word := _ASYNC.search(error.text):
         cause = "async is a keyword since Python 3.7, and non_blocking in PyTorch since 0.4; the releases before have"
         cause += " no code for GPUs since 2018"
         run = rf"sed -i 's/\([(,] *\)async *=/\1non_blocking=/g' {typed}" if word[1] else f"{run}   # rename async"
