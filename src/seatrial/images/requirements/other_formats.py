@@ -264,7 +264,7 @@ class _Values:
 def read_pipfile(file: Path) -> Requirements | None:
     """Read a Pipfile's ``[packages]``; None without it. Raises ConfigError."""
     table = read_toml(file, inside=file.parent)
-    listed = poetry_requirements({"dependencies": table.get("packages")}, file)
+    listed = poetry_requirements({"dependencies": table.get("packages")}, file, "packages")
     wish = table.get("requires")
     version = str(wish.get("python_version", "")) if isinstance(wish, dict) else ""
     python = python_specifier(f"=={version}.*" if version else "", "Pipfile: requires.python_version")
