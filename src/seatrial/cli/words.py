@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -64,16 +65,32 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     from seatrial.job.target import in_our_words
 
     cut = argv.index("--") if "--" in argv else len(argv)
-    typed = [*argv[at:cut], *argv[cut + 1 :]]
+    ours = _ours_behind(argv[at:cut], known)
+    theirs = (each for _, each in typed_parts(argv[at:cut], known) if each not in ours)
+    typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
     if (command := in_our_words([*python, *typed], Path.cwd(), RECIPES)) is None:
         return argv
     parts = list(typed_parts(command, known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
     behind = [words for name, words in typed_parts(argv[at + 1 : cut], known) if name and words[0] not in command]
-    behind = [] if argv[at] in RUNNERS else behind  # a runner has options of its own
+    behind = ours if argv[at] in RUNNERS else behind  # a runner has options of its own
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
     return [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
+
+
+def _ours_behind(words: Sequence[str], known: Mapping[str, bool]) -> list[list[str]]:
+    """Return the options of seatrial behind a script of any kind whose names no file of the project has."""
+    from seatrial.job.startable import SHELL_SUFFIXES, scripts
+    from seatrial.system.project_files import read_sources
+
+    starts = (at for at, each in enumerate(words) if each.endswith((".py", *SHELL_SUFFIXES)) or words[at - 1] == "-m")
+    at = next(starts, len(words))
+    parts = typed_parts(words[at + 1 :], known)  # a launcher may set the three as well
+    given = [each for each in parts if each[0][:2] == "--" and each[0] not in ("--gpus", "--env", "--launcher")]
+    files = [Path(words[at]), *map(Path, itertools.islice(scripts(Path()), _MOST_READ))] if given else []
+    texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
+    return [each for name, each in given if not any(re.search(rf"(?<![\w-]){name}", text) for text in texts)]
 
 
 def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
@@ -175,6 +192,10 @@ def _declares(script: str, option: str, *, begun: bool = False) -> bool:
 
 def _check_words(argv: Sequence[str]) -> None:
     """Raise UsageError for the first word that is not UTF-8: it goes into plan.json and to a container."""
+    comment = next((at for at, word in enumerate(argv) if re.match(r"\s+#", word)), None)
+    if comment and "--" not in argv[:comment]:
+        run = f"seatrial {shlex.join(argv[:comment])}"
+        raise UsageError("A \\ ends a line only as its last character: a comment follows it here", run=run)
     for word in argv:
         if word.isascii() or not has_undecoded(word):
             continue

@@ -16,7 +16,7 @@ from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, is_folder, lost
-from seatrial.job.reading.parsed_modules import notebook_error
+from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
 from seatrial.job.reading.signs import NAMED
 from seatrial.job.startable import module_name
@@ -139,9 +139,8 @@ def runnable_facts(job: Job) -> ScriptFacts:
         place, name = re.split(r":\d+ uses |, which", facts.failing[0])[:2]
         cause = "every run comes to this line and ends there with a NameError"
         raise TargetError("; ".join(facts.failing[:3]), cause=cause, run=f"define {name} in {place}, or import it")
-    if facts.idle and job.source.kind == "script":
-        message = f"{job.source.value} defines functions and classes and calls none of them: it would do nothing"
-        raise TargetError(message, run=f"seatrial run SCRIPT   # one that imports {Path(job.source.value).stem}")
+    if facts.idle and job.source.kind in ("script", "module"):
+        raise idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
     return facts
 
 

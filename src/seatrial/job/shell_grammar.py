@@ -16,6 +16,8 @@ _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
 _OPERATOR = re.compile(r"(\d*(?:&>>?|<<<|[<>]&|<>|>>|>\||<(?!\()|>(?!\()))|(?:&&|\|\||\|&?)\s*|;;|[;&()\n]")
 _ARRAY = re.compile(r"\w+\+?=(?=\()")
 _HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n(?:.*\n)*?\t*\2(?=\n|\Z)")
+#: A ``\\`` with a space or a comment behind it, and comments between a command's lines: both end the command.
+_CUT = re.compile(r"(?<=\s)\\[ \t]+(?:#[^\n]*)?(?=\n([ \t]+[^\s#]|-)?)|(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")
 #: Words that begin a statement → those that end its parts.
 _ENDS = {
     "while": ("do", "done"),
@@ -88,6 +90,20 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
                 yield text[start:at], found
             is_file = False
         line += text.count("\n", start, at)
+
+
+def joined(text: str, name: str) -> tuple[str, str | None]:
+    """Return a script whose cut commands are joined again, and ``name:line`` of the first cut; None without one."""
+    cuts = list[str]()
+
+    def join(match: re.Match[str]) -> str:
+        at = match.start()
+        if text[text.rfind("\n", 0, at - 1) + 1 : at].lstrip()[:1] == "#":
+            return match[0]
+        cuts.append(f"{name}:{text.count(chr(10), 0, at) + 1}")
+        return "\\\n" * match[0].count("\n") if match[0][0] != "\\" else "\\" * bool(match[1])
+
+    return _CUT.sub(join, text), next(iter(cuts), None)
 
 
 def statements(text: str, name: str, place: str = "") -> list[Statement]:

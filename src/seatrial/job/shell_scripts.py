@@ -18,11 +18,12 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from seatrial.job.reading.modules import is_file
-from seatrial.job.shell_grammar import Statement, statements
+from seatrial.job.shell_grammar import Statement, joined, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import (
     GPUS,
     RUNNERS,
+    SHELL_SUFFIXES,
     SHELLS,
     SUBMITTERS,
     PythonCommand,
@@ -41,7 +42,7 @@ _MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|pip3?")
 _HARMLESS = re.compile(
     rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
-    "|chmod|tail|head|sed|awk|exec|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
+    "|chmod|tail|head|sed|awk|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
 )
 _FINDS = ("which", "command", "type", "hash")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
@@ -70,11 +71,12 @@ class _Left(Exception):
 
 @dataclass
 class ShellReading:
-    """Hold a script's Python commands with their folders, its other commands, and the first unread line."""
+    """Hold a script's Python commands with their folders, its other commands, the first unread line, and a cut one."""
 
     started: list[tuple[str, PythonCommand]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     unread: str | None = None
+    cut: str | None = None
 
 
 def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> ShellReading:
@@ -84,6 +86,7 @@ def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> Sh
         name: path of the script, relative to the working directory ``here``.
     """
     shell = _Shell(name, [*arguments], here)
+    text, shell.reading.cut = joined(text, name)
     try:
         shell.run(statements(text, name))
     except _Left:
@@ -222,6 +225,10 @@ class _Shell(Words):
 
     def _program(self, place: str, fields: list[str], own: list[str], *, is_fed: bool) -> bool | None:
         program, arguments = posixpath.basename(fields[0]), fields[1:]
+        if program == "exec":
+            return self._program(place, arguments, own, is_fed=is_fed) if arguments else True
+        if program.endswith(SHELL_SUFFIXES) and UNKNOWN not in fields[0] and is_file(self.here / self._path(fields[0])):
+            program, arguments = "bash", fields
         if is_fed and program in (*self.functions, *SHELLS, "eval", "make", *RUNNERS):
             raise UnreadCommand(place)
         if program in self.functions:
@@ -277,10 +284,8 @@ class _Shell(Words):
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]
         words = [*(each for each in variables if not _OF_MACHINE.fullmatch(each)), *fields]
         try:
-            paths = [
-                _TO_HERE.sub(lambda match: posixpath.relpath(match[1] or ".", self.folder), each) for each in words
-            ]
-            command = read_command(paths, self.here / self.folder)
+            paths = (_TO_HERE.sub(lambda path: posixpath.relpath(path[1] or ".", self.folder), each) for each in words)
+            command = read_command([*paths], self.here / self.folder)
         except UnreadCommand as unread:
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if _MARKS.search(why) else why) from None
@@ -290,13 +295,11 @@ class _Shell(Words):
 
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
         """Run a builtin that changes the shell's state, or another script."""
+        count = number(arguments[0] if arguments else "1") if program == "shift" else 0
+        if count is None or (program == "set" and "--" in arguments):
+            raise UnreadCommand(place)
         if program == "shift":
-            if (count := number(arguments[0] if arguments else "1")) is None:
-                raise UnreadCommand(place)
             self.arguments = self.arguments[count:]
-        elif program == "set":
-            if "--" in arguments:
-                raise UnreadCommand(place)
         elif program == "cd":
             paths = [each for each in arguments if each not in ("--", "-P", "-L")]
             path = self._path(paths[0]) if len(paths) == 1 and paths[0] != "-" and UNKNOWN not in paths[0] else "/"

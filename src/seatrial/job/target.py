@@ -168,7 +168,7 @@ _MOST_LISTED = 8
 
 def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> PythonCommand:
     """Return the only command of a script. Raises TargetError, with each command, for a script that does more."""
-    if not (reading.unread or reading.others) and [at for at, _ in reading.started] == ["."]:
+    if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
         return reading.started[0][1]
     found = [  # only scripts that exist before it runs
         each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
@@ -184,6 +184,10 @@ def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> Py
         )
     if not found:
         raise _no_python(name, path, next((each for each in (reading.unread, *reading.others) if each), None))
+    if reading.cut:
+        message = f"bash ends the command at {reading.cut}, and its next lines are lost"
+        rule = "nothing may follow a \\ that continues a line, and no comment may stand between the lines"
+        raise TargetError(message, cause=rule, run="\n".join(typed))
     count = len(reading.started)
     message = f"{name} starts Python {'once' if count == 1 else f'{count} times'}, and a run starts it once"
     if reading.unread:

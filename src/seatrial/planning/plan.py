@@ -107,7 +107,7 @@ def make_plan(
     selected = site.selection.choices if site.selection else ()
     chosen = (*_folder_choice(job), *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *tuned)
-    unused = () if interactive else _refuse_the_cpu(job, script, parts, traits)
+    unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
     missing = missing_inputs(job, script.reads) if parts.image is None or parts.image.build else ()
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(
@@ -139,15 +139,11 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
 
 
-def _refuse_the_cpu(job: Job, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:
-    """Return a warning about GPUs that the script leaves idle. Raises UsageError if that is certain, unless ``auto``.
-
-    Without a container GPUs keep this machine's numbers: a number beyond the count may be one of the run's.
-    """
+def _refuse_the_cpu(job: Job, site: Site, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:
+    """Return a warning about GPUs that the script leaves idle. Raises UsageError: it is certain, and not ``auto``."""
     gpus = parts.gpus.count if job.target.kind in ("script", "module") and job.serve is None else 0
-    for verdict in verdicts(script.devices, gpus) if gpus else ():
-        if traits.planner == "process" and verdict.by_number:
-            continue
+    machine = len(site.host.gpus) if traits.planner == "process" else None
+    for verdict in verdicts(script.devices, gpus, machine) if gpus else ():
         if verdict.refused and job.gpus.kind != "auto":
             run = f"{verdict.change}   # or on the CPU: seatrial run … --gpus none"
             raise UsageError(f"the run requests --gpus {job.gpus}, but {verdict.words}", run=run)

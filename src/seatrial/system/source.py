@@ -6,7 +6,6 @@ import ast
 import re
 import string
 import warnings
-from contextlib import suppress
 
 from seatrial.system.newer_syntax import in_old_syntax
 
@@ -47,27 +46,21 @@ class UnreadableSourceError(Exception):
         grammar: it is not Python, or not of this version.
         magic: a notebook's own line, ``%matplotlib inline`` or ``!pip install x``, as ``file.py:line`` and it show.
         python_2: it is Python 2, as ``file.py:line`` and what stands there show.
+        line, text: where it is, and what stands there.
     """
+
+    line, text = 1, ""
 
     def __init__(
         self, message: str, *, grammar: bool = False, python_2: str | None = None, magic: str | None = None
     ) -> None:
         super().__init__(message)
-        self.magic = magic
-        self.grammar = grammar
-        self.python_2 = python_2
+        self.grammar, self.python_2, self.magic = grammar, python_2, magic
 
 
 def marks(source: bytes) -> int:
     """Count the bytes outside of words and spaces, a measure of how much there is to parse."""
     return len(source.translate(None, _IN_WORDS))
-
-
-def _python_2(line: str, message: str) -> str | None:
-    """Return the line as a sentence shows it, if it is one of Python 2."""
-    if len(line) > _MOST_CHARACTERS or not (message.startswith(_OCTAL) or _PYTHON_2.search(line)):
-        return None
-    return _short(line)
 
 
 def _short(line: str) -> str:
@@ -83,15 +76,16 @@ def parse_source(source: bytes, name: str) -> ast.Module:
     try:
         tree = _parsed(source, name)
     except SyntaxError as error:
-        place = f"{name}:{error.lineno or 1}"
-        text = error.text or ""
-        python_2 = _python_2(text, error.msg)
-        raise UnreadableSourceError(
-            f"{place}: {error.msg}",
+        place, text = f"{name}:{error.lineno or 1}", error.text or ""
+        old = len(text) <= _MOST_CHARACTERS and (error.msg.startswith(_OCTAL) or _PYTHON_2.search(text))
+        found = UnreadableSourceError(
+            f"{place}: {error.msg}: {_short(text)}".removesuffix(": "),
             grammar=True,
-            python_2=f"{place} {python_2}" if python_2 else None,
+            python_2=f"{place} {_short(text)}" if old else None,
             magic=f"{place}: {_short(text)}" if _MAGIC.match(text) else None,
-        ) from None
+        )
+        found.line, found.text = error.lineno or 1, text[:_MOST_CHARACTERS]
+        raise found from None
     except ValueError:  # null bytes, before Python 3.12
         raise UnreadableSourceError(f"{name}:1: not Python source", grammar=True) from None
     except (RecursionError, MemoryError):  # MemoryError: the parser's own stack, not the machine's memory
@@ -113,9 +107,7 @@ def _parsed(source: bytes, name: str) -> ast.Module:
             older, newest = in_old_syntax(source.decode("utf-8-sig", "replace"))
             if newest is None:
                 raise
-            with suppress(SyntaxError):
-                return ast.parse(older, filename=name)
-            raise
+            return ast.parse(older, filename=name)
 
 
 def _old_except(tree: ast.Module) -> int | None:

@@ -41,7 +41,6 @@ def test_a_word_that_the_parser_does_not_take_is_named(tmp_path: Path, words: st
     "source",
     [
         HEAD + LR + "args, rest = parser.parse_known_args()\n",
-        HEAD + LR + "args = parser.parse_args([])\n",
         HEAD + LR + "import lightning\nlightning.Trainer.add_argparse_args(parser)\n" + PARSE,
         HEAD + LR + "import sys\nsys.argv[1:] = ['--lr', '1']\n" + PARSE,
         HEAD + LR + "parser.add_argument('rest', nargs=argparse.REMAINDER)\n" + PARSE,
@@ -137,3 +136,12 @@ def test_parser_of_another_name_is_judged(tmp_path: Path, line: str) -> None:
 def test_option_that_only_a_condition_adds_is_not_required(tmp_path: Path) -> None:
     source = SHORT + "if debug:\n    p.add_argument('--x', required=True)\np.parse_args()\n"
     assert misfits(tmp_path, source, "--lr 1") == ()
+
+
+@pytest.mark.parametrize(("words", "device"), [("[]", "cpu"), ("args=['--device', 'cuda:3']", "cuda:3")])
+def test_a_list_in_the_code_replaces_the_command_line(tmp_path: Path, words: str, device: str) -> None:
+    source = f"{HEAD}parser.add_argument('--device', default='cpu')\na = parser.parse_args({words})\n"
+    (tmp_path / "train.py").write_text(f"{source}import torch\ntorch.zeros(1).to(a.device)\n")
+    target = Target(kind="script", value="train.py", args=("--device", "cuda"))
+    facts = script_facts(target, tmp_path)
+    assert "--device has no effect" in facts.misfits[0] and facts.devices[0].device in (device, "")

@@ -49,12 +49,16 @@ def test_more_gpus_make_numbers_valid(tmp_path: Path) -> None:
     assert "sees 2" in found(tmp_path, source, gpus=4)[0]
 
 
-@pytest.mark.parametrize(("shown", "by_number"), [("5", True), ("", False), ("-1", False)])
-def test_a_verdict_depends_on_numbers_of_gpus(tmp_path: Path, shown: str, by_number: bool) -> None:
-    """Without a container GPUs keep the machine's numbers."""
-    target = target_of(tmp_path, f"os.environ['CUDA_VISIBLE_DEVICES'] = '{shown}'\nnet.to('cuda')\n")
-    [verdict] = verdicts(script_facts(target, tmp_path).devices, 1)
-    assert verdict.by_number == by_number
+@pytest.mark.parametrize(
+    ("shown", "machine", "words"),
+    [("5", 1, "hides every GPU: the machine has 1"), ("5", 8, ""), ("", 8, "hides"), ("0", 8, "")],
+)
+def test_without_a_container_a_variable_counts_the_gpus_of_the_machine(
+    tmp_path: Path, shown: str, machine: int, words: str
+) -> None:
+    target = target_of(tmp_path, f"os.environ['CUDA_VISIBLE_DEVICES'] = '{shown}'\nnet.to('cuda:2')\n")
+    given = [each.words for each in verdicts(script_facts(target, tmp_path).devices, 1, machine)]
+    assert words in given[0] if words else not given
 
 
 @cases("source", "words")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("end", "refused"),
     [
-        *((each, True) for each in ("", "LR = 0.1", "'a text'", "class Net: pass")),
+        *((each, True) for each in ("", "LR = 0.1", "'a text'", "class Net: pass", "if __name__ == '__main__': pass")),
         *(
             (each, False)
             for each in (
@@ -44,10 +45,35 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
     ],
 )
 def test_a_script_that_only_defines_is_refused(tmp_path: Path, end: str, refused: bool) -> None:
-    expected = pytest.raises(TargetError, match="calls none of them") if refused else nullcontext()
+    expected = pytest.raises(TargetError, match="starts nothing") if refused else nullcontext()
     (tmp_path / "train.py").write_text(f"import torch\ndef train(): torch.zeros(1).cuda()\n{end}\n")
     with expected:
         runnable_facts(Job(project=tmp_path, target=Target(kind="script", value="train.py")))
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "run"),
+    [
+        ("x.cuda(async=True)\n", "train.py:1: .* x.cuda", "non_blocking"),
+        (f"{'x' * 90}.cuda(1, async=True)\n", "x…", "non_blocking"),
+        ("from async import x\n", "async is a keyword|from async", "rename"),
+        ("if 1:\n\tx = 1\n        y = 2\n", "tabs", "expand -i"),
+        ("x = (\ny = 2\n", "never closed: x = ", "EDITOR:-vi} .1 "),
+    ],
+)
+def test_what_does_not_parse_is_shown_with_a_change(tmp_path: Path, source: str, words: str, run: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    with pytest.raises(TargetError, match=words) as caught:
+        script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert caught.value.run and re.search(run, caught.value.run)
+
+
+def test_an_idle_file_names_the_scripts_that_use_it(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("class Net: pass\n")
+    (tmp_path / "main.py").write_text("from net import Net\nif __name__ == '__main__':\n    Net()\n")
+    with pytest.raises(TargetError, match=r"net\.py") as caught:
+        runnable_facts(Job(project=tmp_path, target=Target(kind="script", value="net.py")))
+    assert caught.value.run == "seatrial run main.py"
 
 
 @pytest.mark.parametrize(

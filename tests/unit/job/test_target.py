@@ -399,3 +399,25 @@ def test_a_file_of_tasks_without_bounds_has_none(tmp_path: Path) -> None:
     (tmp_path / "package.json").write_text('{"scripts": ' * 900 + "{}" + "}" * 900)
     (tmp_path / "pixi.toml").write_text("[tasks\n")
     assert in_our_words(["pixi", "run", "train"], tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("--cfg a \\ # mine\n  --data b\n", 1),
+        ("\\\n --cfg a \\\n # --old 1 \\\n --data b\n", 3),
+        ("--cfg a \\ \n --data b\n", 1),
+    ],
+)
+def test_a_command_that_a_comment_cuts_is_joined(tmp_path: Path, text: str, line: int) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "x.sh").write_text(f"python train.py {text}")
+    with pytest.raises(TargetError, match=rf"at x\.sh:{line},") as caught:
+        in_our_words(["bash", "x.sh"], tmp_path)
+    assert caught.value.run == "seatrial run train.py -- --cfg a --data b"
+
+
+def test_exec_and_the_path_of_a_script_start_it(tmp_path: Path) -> None:
+    (tmp_path / "inner.sh").write_text('python train.py --lr "$1"  # \\ # not cut\n')
+    (tmp_path / "x.sh").write_text('exec ./inner.sh "$@"\n')
+    assert in_our_words(["bash", "x.sh", "3"], tmp_path) == ["train.py", "--", "--lr", "3"]

@@ -121,7 +121,7 @@ def read_pixi(file: Path) -> Requirements | None:
     conda, pip = ({k: v for each in parts for k, v in as_table(each, key).items()} for key in _OF_PIXI)
     versions = {name: each.get("version", "*") if isinstance(each, dict) else each for name, each in conda.items()}
     lines = filter(None, (as_pip_has_it(f"{name} {version}".rstrip(" *")) for name, version in versions.items()))
-    listed = poetry_requirements({"dependencies": pip}, file)
+    listed = poetry_requirements({"dependencies": pip}, file, "pypi-dependencies")
     bounds = _BOUND.findall(str(versions.get("python", "")))
     python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)
     own = {canonical_name(line): line for line in (*lines, *(listed[0] if listed else ()))}

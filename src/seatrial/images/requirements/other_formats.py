@@ -141,7 +141,7 @@ def read_setup(file: Path) -> Requirements | None:
             raise UnreadableSourceError(f"setup.py is too long to be read: {len(source) / 1e6:.3g} MB")
         tree = parse_source(source, file.name)
     except UnreadableSourceError as error:
-        raise ConfigError(str(error), run=f"python3 -m py_compile {file}") from error
+        raise ConfigError(str(error), run=f"${{EDITOR:-vi}} +{error.line} {file}") from error
     values = _Values(tree, file)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "setup":
@@ -264,7 +264,7 @@ class _Values:
 def read_pipfile(file: Path) -> Requirements | None:
     """Read a Pipfile's ``[packages]``; None without it. Raises ConfigError."""
     table = read_toml(file, inside=file.parent)
-    listed = poetry_requirements({"dependencies": table.get("packages")}, file)
+    listed = poetry_requirements({"dependencies": table.get("packages")}, file, "packages")
     wish = table.get("requires")
     version = str(wish.get("python_version", "")) if isinstance(wish, dict) else ""
     python = python_specifier(f"=={version}.*" if version else "", "Pipfile: requires.python_version")

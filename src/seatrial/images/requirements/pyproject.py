@@ -220,7 +220,9 @@ def _from_an_index(package: dict[str, Any], lock: str) -> bool:
     return "registry" in source if lock == "uv.lock" else not source and not {"path", "git", "url"} & package.keys()
 
 
-def poetry_requirements(table: dict[str, Any], file: Path) -> tuple[list[str], list[str]] | None:
+def poetry_requirements(
+    table: dict[str, Any], file: Path, key: str = "tool.poetry.dependencies"
+) -> tuple[list[str], list[str]] | None:
     """Return (dependencies, those of groups and optional ones); None if the table has no list of dependencies.
 
     A dependency on a folder (``path``) is left out: it belongs to the project, and is mounted.
@@ -232,7 +234,7 @@ def poetry_requirements(table: dict[str, Any], file: Path) -> tuple[list[str], l
     """
     if not isinstance(table.get("dependencies"), dict):
         return None
-    listed = list(_poetry_lines(table["dependencies"], "tool.poetry.dependencies", file))
+    listed = list(_poetry_lines(table["dependencies"], key, file))
     needed, optional = ([line for line, is_optional in listed if is_optional is kind] for kind in (False, True))
     return needed, optional + _poetry_groups(table, file)
 
@@ -413,4 +415,5 @@ def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:
 
 
 def _no_version(file: Path, key: str, value: object) -> ConfigError:
-    return ConfigError(f"{file.name}: {key}: {shown(value)} is not a version that Poetry knows", run="poetry check")
+    knows, run = (" that Poetry knows", "poetry check") if "poetry" in key else ("", f"${{EDITOR:-vi}} {file}")
+    return ConfigError(f"{file.name}: {key}: {shown(value)} is not a version{knows}", run=run)

@@ -115,3 +115,13 @@ class ParserWords:
             given |= any(each[1:2] != "-" and not short.isdisjoint(each) for each in typed) or flags[0] in RANK_OPTIONS
             if place and is_constant(keywords(node).get("required"), True) and not given:
                 yield f"{place} requires {flags[-1]}, which is not given"
+
+
+def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:
+    """Return the words that a call of ``parse_args`` reads, None for the command line; [] for another call."""
+    if last_name(node.func) not in ("parse_args", "parse_known_args"):
+        return []
+    given = node.args[0] if node.args else keywords(node).get("args")
+    words = [literal(each) for each in given.elts] if isinstance(given, ast.List) else [literal(given)]
+    empty = isinstance(given, ast.Constant) and given.value == ""
+    return [() if empty else tuple(map(str, words)) if isinstance(given, ast.List) and all(words) else None]

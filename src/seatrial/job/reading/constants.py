@@ -71,7 +71,7 @@ class Constants:
     """
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
-        self._module_at, self._arguments = module_at, arguments
+        self._module_at, self.arguments = module_at, arguments
         self.callers: dict[Unit, list[ParsedCall]] = {}
         self.always: set[Unit] = set()
         self.options: dict[str, ParserOption] = {}
@@ -242,7 +242,7 @@ class Constants:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.by_option = self.options[name]
         self._looks = self._looks if depth else 0
-        for flag, value in typed_options(self._arguments):
+        for flag, value in typed_options(self.arguments):
             if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
                 return Text(value, True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)

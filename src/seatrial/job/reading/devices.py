@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 
 from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.flow import statements
@@ -108,30 +108,32 @@ class _Sink:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentence about a run with GPUs, and what to change; ``refused`` if certain, ``by_number`` if numbers decide."""
+    """Sentence about a run with GPUs, and what to change; ``refused`` if certain."""
 
     words: str
     change: str
     refused: bool
-    by_number: bool = False
 
 
-def verdicts(reasons: Iterable[Reason], gpus: int) -> Iterator[Verdict]:
-    """Yield what a script's choice of a device means for a run with ``gpus`` GPUs, numbered from 0."""
+def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -> Iterator[Verdict]:
+    """Yield what a script's choice of a device means for a run with ``gpus`` GPUs, numbered from 0.
+
+    Args: machine: number of GPUs of the machine, which CUDA_VISIBLE_DEVICES counts without a container.
+    """
+    chooses = machine is not None and any(each.device.startswith("visible") for each in reasons)
     for reason in reasons:
         kind, _, value = reason.device.partition(":")
+        owner, count = ("machine", machine) if kind == "visible" and machine is not None else ("run", gpus)
         numbers = value.replace(" ", "").split(",")
-        there = list(takewhile(lambda each: each.isdecimal() and int(each) < gpus, numbers))
-        have = f"the run has {gpus} GPU{'s' * (gpus > 1)}, numbered from 0"
+        valid = [each.isdecimal() and int(each) < count for each in numbers]
+        there = numbers[: [*valid, False].index(False)]
+        have = f"the {owner} has {count} GPU{'s' * (count > 1)}, numbered from 0"
         if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
-            words = f"{reason.words}, which hides every GPU: {have}"
-            yield Verdict(words, reason.change, reason.certain, by_number=numbers[0].isdecimal())
+            yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
         elif kind == "visible" and len(set(there)) < gpus and there == numbers:
-            words = f"{reason.words}, so the script sees {len(set(there))}: {have}"
-            yield Verdict(words, reason.change, False, by_number=True)
-        elif kind == "cuda" and not there:
-            change = reason.change or f"--gpus {int(value) + 1}"
-            yield Verdict(f"{reason.words}, but {have}", change, False, by_number=True)
+            yield Verdict(f"{reason.words}, so the script sees {len(set(there))}: {have}", reason.change, False)
+        elif kind == "cuda" and not there and not chooses:
+            yield Verdict(f"{reason.words}, but {have}", reason.change or f"--gpus {int(value) + 1}", False)
         elif kind == "cpu":
             runs = "runs" if reason.certain else "may run"
             yield Verdict(f"the script {runs} on the CPU: {reason.words}", reason.change, reason.certain)
@@ -139,6 +141,9 @@ def verdicts(reasons: Iterable[Reason], gpus: int) -> Iterator[Verdict]:
 
 class Devices(Evaluation):
     """Collects the expressions that choose devices, with their values on a machine with GPUs."""
+
+    #: The options' values stand in the code, and no typed word changes them.
+    is_fixed = False
 
     def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
         """Return what keeps the script from its GPUs, strongest first.
@@ -176,7 +181,7 @@ class Devices(Evaluation):
         return tuple({each.words: each for each in sorted(found, key=lambda each: each.weight)}.values())
 
     def _hidden(self, sinks: list[_Sink]) -> Iterator[Reason]:
-        visible = [sink for sink in sinks if sink.kind.startswith("visible")]
+        visible = [sink for sink in sinks if sink.kind.startswith("visible") and not self._guarded(sink)]
         for sink in visible:
             [shown, *others] = sorted(sink.devices or {ANY})
             name, _, value = shown.partition("=")
@@ -186,6 +191,14 @@ class Devices(Evaluation):
                 yield Reason(0, f'{sink.place} sets {_VISIBLE} to "{value}"', change, f"visible:{value}", certain)
             elif value in ("cpu", "true", "1"):
                 yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"remove {sink.place}", "visible:", certain)
+
+    def _guarded(self, sink: _Sink) -> bool:
+        """Return whether an unknown condition around an expression decides which of its values is used."""
+        around = (each for node in self.body(sink.unit) for each in ast.walk(node) if isinstance(each, ast.If))
+        tests = [each.test for each in around if any(inner is sink.node for inner in ast.walk(each))]
+        own = _names(sink.node)  # none of a constant
+        shared = (each for each in tests if not own or not own.isdisjoint(_names(each)))
+        return any(len({bool(value) for value in self.values(each, sink.unit) or ()}) != 1 for each in shared)
 
     def _on_cpu(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
         moves = [sink for sink in sinks if not sink.kind.startswith("visible")]
@@ -276,7 +289,7 @@ class Devices(Evaluation):
         """Return the words that give an option a value with which ``is_chosen`` is true; None if no value does."""
         option, given = self.constants.options[name], self.arguments
         flag, rest = max(option.flags, key=len), given
-        if not flag.startswith("-"):
+        if not flag.startswith("-") or self.is_fixed:
             return None
         takes_none = "action" in keywords(option.node) or "is_flag" in keywords(option.node)
         tried: list[list[str]] = (
@@ -338,6 +351,10 @@ class Devices(Evaluation):
             return frozenset("cpu" if each else "cuda" for each in values)
         devices = {device for each in values if (device := _device(each)) is not None}
         return frozenset(devices) if len(devices) == len(values) else None
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)}
 
 
 def _reaches_gpu(sinks: Iterable[_Sink]) -> bool:

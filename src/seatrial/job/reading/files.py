@@ -131,7 +131,7 @@ class Files:
     """
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
-        self._module_at, self._arguments = module_at, arguments
+        self._module_at = module_at
         self.constants = self._constants = Constants(module_at, arguments)
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -173,7 +173,7 @@ class Files:
     def read_settings(self, folder: Path) -> None:
         """Note the settings of the configuration files that the script opens in the working directory."""
         opened = [self._constants.text(path, each.unit) for each in self._reading for path in _read_paths(each.node)]
-        names = dict.fromkeys([*self._arguments, *(each.text for each in opened if each is not None)])
+        names = dict.fromkeys([*self.constants.arguments, *(each.text for each in opened if each is not None)])
         found: dict[str, set[tuple[str, str]]] = {}
         for name in (each for each in names if each.endswith(CONFIGURATION)):
             lines = "".join(read_sources([folder / name], folder, _MOST_SETTINGS)).splitlines()
@@ -249,7 +249,7 @@ class Files:
                 shown = module.shown if module else option.unit[0].name
                 yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
         known = {flag for option in self._constants.options.values() for flag in option.flags}
-        for flag, value in typed_options(self._arguments):
+        for flag, value in typed_options(self.constants.arguments):
             if flag not in known and _OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
 

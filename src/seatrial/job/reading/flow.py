@@ -7,6 +7,7 @@ follows an early ``return`` may never be reached.
 from __future__ import annotations
 
 import ast
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -44,6 +45,9 @@ _HOLDING = (
 )
 
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
+
+#: Statements that bind a name or do nothing.
+_BINDING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass)
 
 #: Statements at a module's top that are searched for folders of sys.path, and the longest such path.
 _MOST_STATEMENTS, _LONGEST_PATH = 200, 200
@@ -345,10 +349,26 @@ def _suppresses(node: ast.expr) -> bool:
     return not _IMPORT_ERRORS.isdisjoint(map(last_name, node.args))
 
 
+#: Calls and decorators that prepare names and train nothing: ``logger = logging.getLogger(__name__)``.
+_PREPARES = re.compile(
+    r"(logging|warnings|typing|collections|dataclasses|functools|(os|sys)\.(path|environ))\.[\w.]+|(os\.)?getenv|Path"
+    r"|TypeVar|namedtuple|dataclass|(lru_)?cache|contextmanager|(torch\.)?(no_grad|inference_mode)|tf\.function|jax\.jit"
+    r"|torch\.(device|manual_seed|cuda\.is_available)"
+)
+
+
 def only_defines(body: Sequence[ast.stmt]) -> bool:
-    """Return whether statements define functions or classes and call nothing."""
-    kinds = (FunctionNode, ast.ClassDef, ast.Import, ast.ImportFrom)
-    others = [node for node in body if not isinstance(node, kinds) or getattr(node, "decorator_list", None)]
-    plain = all(isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr | ast.Pass) for node in others)
-    calls = any(isinstance(part, ast.Call | ast.Await) for node in others for part in ast.walk(node))
-    return plain and not calls and any(isinstance(node, FunctionNode | ast.ClassDef) for node in body)
+    """Return whether statements bind names and start nothing. False for imports alone: what they name may train."""
+    names = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    mains = [node for node in names if isinstance(node, ast.If) and _is_main_check(node.test)]
+    names = [*(each for node in mains for each in node.body), *(node for node in names if node not in mains)]
+    calls: list[ast.AST] = []
+    for node in names:
+        if isinstance(node, FunctionNode | ast.ClassDef):
+            calls += node.decorator_list
+        elif not isinstance(node, _BINDING):
+            return False
+        else:
+            calls += [part for part in ast.walk(node) if isinstance(part, ast.Call | ast.Await)]
+    prepares = all(_PREPARES.fullmatch(dotted(getattr(each, "func", each))) for each in calls)
+    return prepares and any(not isinstance(node, ast.Expr | ast.Pass) for node in names)

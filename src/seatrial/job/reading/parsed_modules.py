@@ -5,26 +5,33 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+import shlex
 import symtable
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow
-from seatrial.job.reading.modules import is_file
+from seatrial.job.reading.modules import folders_of, is_file
 from seatrial.job.reading.signs import last_name
 from seatrial.system.newer_syntax import in_old_syntax
-from seatrial.system.project_files import read_bytes
+from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed
 
 #: Most files read: reading is for hints, and a plan waits for it.
 _MAX_FILES = 500
 _MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
+
+#: A check of ``__main__``, a loop or a call at a module's top, but none that only prepares.
+STARTS = re.compile(r"""(?m)^(?:if __name__ *==|(?:for|while|with) |(?!print|warnings|sys|os|logging|torch)[\w.]+\()""")
+#: ``from net import make``, ``import net``; most files that an error lists.
+_IMPORTED, _MOST_USERS = re.compile(r"(?m)^\s*(?:from|import) +([\w.]+)(?: +import +(.*))?"), 3
 
 Import: TypeAlias = ast.Import | ast.ImportFrom
 
@@ -122,9 +129,13 @@ class ParsedModules:
         """Return the file's path in the project; only its name if it lies elsewhere."""
         return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else path.name
 
-    def refuse_python_2(self, path: Path) -> None:
-        """Refuse a file of Python 2, imported in any case, which no image of ours runs. Raises TargetError."""
-        if (error := self.broken.get(path)) is not None and error.python_2 and not self.any_python:
+    def refuse_old(self, path: Path) -> None:
+        """Refuse a file of Python 2 or before 3.7, imported in any case, which no image of ours runs.
+
+        Raises TargetError.
+        """
+        error = self.broken.get(path)
+        if error is not None and (error.python_2 or _ASYNC.search(error.text)) and not self.any_python:
             raise unreadable(error, path)
 
     def _parse(self, path: Path, *, required: bool) -> tuple[ast.Module, bytes] | None:
@@ -161,6 +172,12 @@ _HINTS = re.compile(
 )
 
 
+#: ``cuda(async=True)``, ``from async import x``, ``async = 3``; not ``async def``, ``async with``, ``async for``.
+_ASYNC = re.compile(
+    r"([(,]\s*)async\s*=|(?<![\w.\"'])async\s*(?:[=).,:]|import\b)|\b(?:from|import)\s+async\b|\.async\b"
+)
+
+
 def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
     """Return the error to raise for the file at ``path``."""
     if error.python_2:
@@ -171,10 +188,18 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
         )
     if error.magic:
         return notebook_error(f"{error.magic} works only in a notebook", path, "/^[[:space:]]*[%!]/d")
-    cause = "it is only parsed, for its imports and GPU use; it is never run here"
-    if error.grammar:
-        cause = "it is not valid Python 3.8 to 3.14"
-    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {as_typed(path)}")
+    typed = as_typed(path)
+    cause, run = "it is not valid Python 3.8 to 3.14", f"${{EDITOR:-vi}} +{error.line} {typed}"
+    if word := _ASYNC.search(error.text):
+        cause = "async is a keyword since Python 3.7, and non_blocking in PyTorch since 0.4; the releases before have"
+        cause += " no code for GPUs since 2018"
+        run = rf"sed -i 's/\([(,] *\)async *=/\1non_blocking=/g' {typed}" if word[1] else f"{run}   # rename async"
+    elif "tabs" in str(error):
+        cause = "Python 2 counted a tab as up to 8 columns, Python 3 takes no mixture"
+        run = f"expand -i {typed} > {typed}.new && mv {typed}.new {typed}"
+    elif not error.grammar:
+        cause = "it is only parsed, for its imports and GPU use; it is never run here"
+    return TargetError(str(error), cause=cause, run=run)
 
 
 def notebook_error(message: str, file: Path, delete: str) -> TargetError:
@@ -250,3 +275,23 @@ def _loose_names(source: bytes) -> tuple[dict[int, set[str]], set[str]]:
     for line, name in hidden:
         loose.get(line, set()).discard(name)
     return loose, bound
+
+
+def idle_error(target: str, project: Path) -> TargetError:
+    """Return the error for a script or module that only defines, with the project's files that import and use it."""
+    parts = [each for each in re.split(r"[/.]", target.removeprefix("-m ").removesuffix(".py")) if each != "__init__"]
+    names = {".".join(parts[at:]) for at in range(len(parts))}
+    files = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py")))
+    found = list[tuple[bool, bool, str]]()
+    pairs = ((path, text) for path in islice(files, _MAX_FILES) for text in read_sources([path], project, MAX_BYTES))
+    for file, text in pairs:
+        lines = [match.groups() for match in _IMPORTED.finditer(text)]
+        imported = {f"{module}.{name}".strip(".") for module, some in lines for name in re.split(r"\W+", some or "")}
+        if not names.isdisjoint({*imported, *(module.strip(".") for module, _ in lines)}) and STARTS.search(text):
+            shown = str(file.relative_to(project))
+            found.append(("__main__" not in text, "train" not in shown, shown))
+    users = [f"seatrial run {shlex.quote(each[2])}" for each in sorted(found) if each[0] == min(found)[0]][:_MOST_USERS]
+    message = f"{target} defines names and starts nothing: it would do nothing"
+    return TargetError(
+        message, cause=None if users else "no script of the project uses it", run="\n".join(users) or None
+    )

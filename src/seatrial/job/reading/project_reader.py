@@ -11,14 +11,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from seatrial.job.reading.argparse_words import ParserWords
+from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.files import Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import is_file, is_folder, locate_module
-from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit, undefined_names
+from seatrial.job.reading.parsed_modules import STARTS, Import, Module, ParsedModules, Unit, undefined_names
 from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
@@ -73,7 +73,7 @@ class Readings:
         misfits: warnings about words that the script's parser rejects, and code that fails if it runs.
         failing: likewise for what every run comes to: ``train.py:54 uses PATH, which nothing defines``.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
-        idle: the script defines functions and classes, and calls none.
+        idle: the script, and all of the project that it imports, only defines.
     """
 
     missing: dict[str, str] = field(default_factory=dict)
@@ -152,6 +152,7 @@ class ProjectReader:
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.hydra: list[tuple[Path, ast.Call]] = []
+        self.parsed: dict[tuple[str, ...] | None, str] = {}  # words that parse_args reads, None for the typed
         self.words_typed = arguments
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
@@ -171,6 +172,7 @@ class ProjectReader:
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
+        ignored = [*self._take_own_words()]
         writes = self.files.found((self.start, ""))
         self.files.read_settings(self.roots.folder)
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
@@ -185,12 +187,36 @@ class ProjectReader:
             reads=self.files.reads(),
             devices=self.devices.found(self.visited, imported),
             files=self.modules.files(),
-            misfits=(*self.parsers.misfits([*self.reading.needed, *self.reading.optional]), *may_fail[:_MOST_SHOWN]),
+            misfits=(
+                *ignored,
+                *self.parsers.misfits([*self.reading.needed, *self.reading.optional]),
+                *may_fail[:_MOST_SHOWN],
+            ),
             failing=tuple(each for each, sure in wrong if sure),
             least_python=self.least_python,
             relative=self.relative,
-            idle=not self.calls and module is not None and only_defines(module.flow.body("")),
+            idle=not self.calls and module is not None and self._is_idle(module),
         )
+
+    def _take_own_words(self) -> Iterator[str]:
+        """Read options from the list that ``parse_args([…])`` has in the code, if no other call reads them."""
+        [own, *others] = self.parsed or [None]
+        if own is None or others:
+            return
+        self.files.constants.arguments = self.devices.arguments = [*own]
+        self.devices.is_fixed = True
+        if typed := next((each for each in self.words_typed if each.startswith("-")), None):
+            yield f"{self.parsed[own]} parses a list of its own, not the command line: {typed} has no effect"
+
+    def _is_idle(self, script: Module) -> bool:
+        """Return whether the script only defines, and so does what it imports; constants alone do without imports."""
+        body = script.flow.body("")
+        others = [each for each in self.modules.known() if each is not script]
+        defines = not others or any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in body)
+        starts = (
+            STARTS.search(each.source.decode("utf-8", "replace").partition("\nif __name__")[0]) for each in others
+        )
+        return defines and only_defines(body) and not any(starts)
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
@@ -249,7 +275,7 @@ class ProjectReader:
         path, name = unit
         module = self.modules.at(path)
         if certain:
-            self.modules.refuse_python_2(path)
+            self.modules.refuse_old(path)
             both = self.least_python, self.modules.syntax.get(path)
             self.least_python = max(filter(None, both), default=None)
         known = unit in self.visited or len(self.visited) >= _MOST_UNITS
@@ -325,6 +351,8 @@ class ProjectReader:
                 taken={each.arg for function in functions if function for each in function.args.args},
             )
             self.files.note((module.path, unit), node, run, always=seen.always)
+            if node.args or node.keywords or not run:
+                self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
             if certain and seen.certain:
                 self.certain += called_by(module, unit, node, self.modules.at)
 
