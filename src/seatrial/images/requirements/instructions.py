@@ -162,7 +162,7 @@ def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _of_page(text: str) -> Iterator[Instruction]:
     for number, line in enumerate(text.splitlines(), 1):
         if found := _SHOWN.search(line):
-            command = re.sub(r"^mim ", "pip ", found[1].partition(" #")[0])
+            command = re.sub(r"^(?:python3? -m )?mim ", "pip ", found[1].partition(" #")[0])
             yield Instruction("RUN", command, number, 0)
 
 
