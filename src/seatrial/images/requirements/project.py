@@ -207,6 +207,10 @@ def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) 
 
     Raises ConfigError: the project pins another version.
     """
+    mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
+    if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both write one folder
+        other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
+        needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
     for (module, bound), where in script.asserted.items():
         package, lines = known.get(module, module), needs.requirements.lines
         named = [each for each in lines if (name := canonical_name(each)) and provides(name, module, package)]
