@@ -18,7 +18,8 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _EXCHANGED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 #: Functions that make a version, or its numbers, from a text.
-_READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "tuple", "map"}
+_READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
+_READERS |= {"tuple", "int"}
 _DEEPEST = 12
 
 #: Module-level names of a file → the expressions that they are assigned.
@@ -48,11 +49,11 @@ def version_bounds(node: ast.AST, values: Values, names: Mapping[str, str]) -> I
         case ast.If(test=test, body=[*_, ast.Raise()]):
             yield from _bounds(test, False, values, names)
         case ast.Call(func=func, args=[ast.Constant(value=str(text)), *_]) if "_version" in last_name(func):
-            top, _, called = full_name(dotted(func), names).partition(".")
+            top, called = full_name(dotted(func), names).partition(".")[0], last_name(func)
             with suppress(InvalidRequirement, InvalidVersion):
-                if called.endswith("check_min_version"):
+                if called == "check_min_version":
                     yield top, f">={Version(text).base_version}"
-                elif called.endswith("require_version") and (wanted := Requirement(text)).specifier:
+                elif called == "require_version" and (wanted := Requirement(text)).specifier:
                     yield wanted.name, str(wanted.specifier)
 
 
