@@ -202,6 +202,11 @@ def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path |
     return {name: folders[package] for name, package in packages_of.items() if package in folders}
 
 
+def _split(text: str) -> tuple[str, str]:
+    requirement = Requirement(text)
+    return requirement.name, str(requirement.specifier)
+
+
 def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -> Needs:
     """Add the bounds of versions without which the target ends. Args: known: import name → package.
 
@@ -211,7 +216,7 @@ def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) 
     if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both write one folder
         other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
         needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
-    for (module, bound), where in script.asserted.items():
+    for (module, bound), where in ((_split(each), place) for each, place in script.asserted.items()):
         package, lines = known.get(module, module), needs.requirements.lines
         named = [each for each in lines if (name := canonical_name(each)) and provides(name, module, package)]
         wanted = next(filter(None, map(parsed, named)), None)

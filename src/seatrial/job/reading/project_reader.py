@@ -59,7 +59,7 @@ class Readings:
 
     Attributes:
         missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
-        asserted: (module, ``<=1.4.0``) → where the script ends unless the module's version is so.
+        asserted: ``mmcv<=1.4.0`` → where the script ends unless the module's version is so.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         data_roots: absolute path of a data set that is read and not downloaded → where.
@@ -76,7 +76,7 @@ class Readings:
     """
 
     missing: dict[str, str] = field(default_factory=dict)
-    asserted: dict[tuple[str, str], str] = field(default_factory=dict)
+    asserted: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     machine_paths: dict[str, str] = field(default_factory=dict)
     data_roots: dict[str, str] = field(default_factory=dict)
@@ -278,7 +278,7 @@ class ProjectReader:
                     self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.certain:
             for bound in version_bounds(node, module.flow.assigned(""), module.names):
-                self.reading.asserted.setdefault(bound, f"{module.shown}:{node.lineno}")
+                self.reading.asserted.setdefault("".join(bound), f"{module.shown}:{node.lineno}")
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         self.decorators |= {id(each) for each in getattr(node, "decorator_list", ())}
