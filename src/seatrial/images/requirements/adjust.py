@@ -198,7 +198,7 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     why = list[str]()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
-    lines += [each for each in companions(found) if not _has(found, each) and each not in lines]
+    lines += companions(found.plus(*lines))
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:

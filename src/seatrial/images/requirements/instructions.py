@@ -165,7 +165,7 @@ def _of_page(text: str) -> Iterator[Instruction]:
     for number, line in enumerate(text.splitlines(), 1):
         cell = re.fullmatch(r'\s*"([!%].*?)(?:\\n)?",?', line)  # of a notebook
         if found := _SHOWN.search(cell[1].replace('\\"', '"') if cell else line):
-            command = re.sub(r"^mim ", "pip ", found[1].partition(" #")[0])
+            command = re.sub(r"^(?:python3? -m )?mim ", "pip ", found[1].partition(" #")[0])
             yield Instruction("RUN", command, number, 0)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -22,6 +23,7 @@ from seatrial.images.requirements.imports import (
     is_listed,
     not_installed,
     packages_of_imports,
+    provides,
     taken_from_folders,
     the_project_itself,
 )
@@ -145,7 +147,7 @@ def project_needs(
         project=project,
         extensions=extensions,
     )
-    return _locked(_with_asserted(needs, script), project)
+    return _locked(_with_asserted(needs, script, packages.known), project)
 
 
 def _is_package(project: Path, script: ScriptFacts) -> bool:
@@ -213,25 +215,41 @@ def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path |
     return {name: folders[package] for name, package in packages_of.items() if package in folders}
 
 
-def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
-    """Pin the versions without which the target ends, where the project leaves them open.
+def _split(text: str) -> tuple[str, str]:
+    requirement = Requirement(text)
+    return requirement.name, str(requirement.specifier)
 
-    Raises ConfigError: the project asks for another version.
+
+def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -> Needs:
+    """Add the bounds of versions without which the target ends. Args: known: import name → package.
+
+    Raises ConfigError: the project pins another version.
     """
-    for module, (version, where) in script.asserted.items():
-        lines = needs.requirements.lines
-        place = next((at for at, line in enumerate(lines) if canonical_name(line) == canonicalize_name(module)), None)
-        requirement = parsed(lines[place]) if place is not None else None
-        if place is None or requirement is None or requirement.url:
+    mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
+    if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both write one folder
+        other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
+        needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
+    for (module, bound), where in ((_split(each), place) for each, place in script.asserted.items()):
+        package, lines = known.get(module, module), needs.requirements.lines
+        named = [each for each in lines if (name := canonical_name(each)) and provides(name, module, package)]
+        wanted = next(filter(None, map(parsed, named)), None)
+        if wanted is None or wanted.url:
+            if module in FRAMEWORKS and not named:
+                added = needs.requirements.plus(constraints=(f"{module}{bound}",))
+                needs = needs.changed(added, why=f"{where} asserts {module} {bound}")
             continue
-        if requirement.specifier and not requirement.specifier.contains(version, prereleases=True):
+        pins = (each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version)
+        if any(not SpecifierSet(bound).contains(pin.partition("+")[0], prereleases=True) for pin in pins):
+            version = bound.removeprefix("==")
             raise ConfigError(
-                f"{where} ends the script unless {module} is {version}, and {needs.source} asks for {lines[place]}",
-                run=f"change one of the two: {module}=={version} in {needs.source}, or the assert",
+                f"{where} ends the script unless {module} is {version}, and {needs.source} asks for {named[0]}",
+                run=f"change one of the two: {module}{bound} in {needs.source}, or the assert",
             )
-        if not requirement.specifier:
-            found = needs.requirements.replaced(place, f"{lines[place]}=={version}")
-            needs = needs.changed(found, why=f"{where} asserts {module} {version}")
+        if not needs.requirements.hashed:
+            bounded = Requirement(str(wanted))
+            bounded.specifier &= SpecifierSet(bound)
+            found = needs.requirements.replaced(lines.index(named[0]), str(bounded))
+            needs = needs.changed(found, why=f"{where} asserts {module} {bound.removeprefix('==')}")
     return needs
 
 

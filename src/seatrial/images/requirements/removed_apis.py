@@ -70,7 +70,10 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             message = f"{old.shown}, {lacks}"
             if old.problem:
                 message = f"{old.shown} does not run with {wheel.framework} {wheel.version}: {old.problem}"
-            raise ConfigError(message, cause=needs.reason if old.problem else None, run=old.fix)
+            asserts = [f"{place} asserts {each}" for each, place in script.asserted.items()]
+            own = [each for each in asserts if f" {old.shown.partition('-')[0]}<" in each] if old.problem else []
+            cause = "; ".join(own) or (needs.reason if old.problem else None)
+            raise ConfigError(message, cause=cause, run=old.fix + "; the assert must admit the pin" * bool(own))
     return tuple(dict.fromkeys(warnings))
 
 

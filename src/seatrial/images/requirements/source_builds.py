@@ -232,12 +232,14 @@ def has_own_pages(line: str) -> bool:
 
 
 def companions(found: Requirements) -> list[str]:
-    """Return undeclared dependencies of listed packages; never both builds of mmcv."""
-    have = {canonical_name(line) for line in found.lines}
-    rows = (row for row in table("source_builds")["companions"] if row["of"] in have)
+    """Return undeclared dependencies of listed packages; never both builds of mmcv, whose old one has old users."""
+    have = {canonical_name(line): line for line in found.lines}
+    rows = [row for row in table("source_builds")["companions"] if row["of"] in have]
+    open_ones = [row for row in rows if have[row["of"]] == row["of"] and "mmcv-full" in have]
+    users = [row["of"] + row["releases"] for row in open_ones if "mmcv-full" in row["lines"]]
     fitting = (row for row in rows for each in found.of(row["of"]) if _is_about(row, each))
-    lines = dict.fromkeys(line for row in fitting for line in row["lines"].split())
-    return [line for line in lines if not (have & {"mmcv", "mmcv-full"} and line.startswith("mmcv"))]
+    lines = dict.fromkeys(line for row in fitting for line in row["lines"].split() if canonical_name(line) not in have)
+    return [*users, *(line for line in lines if not (have.keys() & {"mmcv", "mmcv-full"} and line.startswith("mmcv")))]
 
 
 def _named(line: str) -> Requirement | None:

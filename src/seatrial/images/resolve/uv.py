@@ -44,6 +44,7 @@ from seatrial.images.resolve.answers import (
 from seatrial.images.resolve.framework import is_for
 from seatrial.images.resolve.wheel_metadata import write_links
 from seatrial.images.sources import digest_of_wheel
+from seatrial.job.script import BUILT_ON
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
@@ -55,7 +56,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 4
+_FORMAT = 5
 
 #: Address space of uv, which takes 1 GB on two cores; metadata of an index may unpack to any size.
 _MOST_BYTES = 8 << 30
@@ -268,7 +269,7 @@ class UvResolver:
 
         A day that leaves no solution, or no wheel, is lifted for the packages named, then for all.
         """
-        excluded, later = dict.fromkeys(request.elsewhere, ""), tuple[str, ...]()
+        excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         while True:
             try:
                 answer = self._compile(request, excluded, stand_ins)
@@ -283,11 +284,14 @@ class UvResolver:
                     current = self._answer(replace(request, as_of="", dates=()), self._resolve)
                     known = current.packages if isinstance(current, Lock) else ()
                     if brought := {each.name for each in known} - self._undated(request):
+                        dated = None if built else replace(answer, lacking=lacking, later=later)
                         request, later = request.dated(*sorted(brought)), (*later, *brought)
                         excluded = dict.fromkeys(request.elsewhere, "")
                         continue
                     if isinstance(current, Lock) and not built <= set(current.from_source):
                         return replace(current, later=("*",))  # the day would cost a build
+                if dated and not self._is_older(request, dated, answer):
+                    return dated
                 return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
             if request.as_of and (names := self._to_lift(request, answer)):
                 later = (*later, *names)
@@ -316,9 +320,13 @@ class UvResolver:
         alone = replace(request, constraints=(), dependencies=False, preferred=())
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in request.lines}
         newest = self._answer(alone, lambda request: self._alone(request, oldest))
-        found = {each.name: Version(each.version) for each in lock.packages}
-        named = newest.packages if isinstance(newest, Lock) else ()
-        return any(Version(each.version) > found.get(each.name, Version(each.version)) for each in named)
+        return isinstance(newest, Lock) and self._is_older(request, lock, newest)
+
+    def _is_older(self, request: ResolveRequest, lock: Lock, other: Lock) -> bool:
+        """Return True if a listed package is older in the first lock."""
+        listed = {canonicalize_name(Requirement(line).name) for line in request.lines}
+        found = {each.name: Version(each.version) for each in lock.packages if each.name in listed}
+        return any(Version(each.version) > found.get(each.name, Version(each.version)) for each in other.packages)
 
     def _to_lift(self, request: ResolveRequest, answer: Answer | str) -> tuple[str, ...]:
         """Return the packages whose day leaves no solution or wheel, "*" for all; () if the day is not the reason."""
@@ -342,7 +350,7 @@ class UvResolver:
         """Run uv once; return a requirement without a wheel, or the answer."""
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
             folder = Path(scratch)
-            (folder / "requirements.in").write_text("\n".join([*request.lines, ""]))
+            (folder / "requirements.in").write_text("\n".join([*_bounded_first(request), ""]))
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins)
@@ -393,6 +401,17 @@ def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
         exact = [each for each in requirement.specifier if each.operator == "==" and not set("*+") & set(each.version)]
         if len(exact) == len(requirement.specifier) == 1 and is_for(line, python):
             yield canonicalize_name(requirement.name), str(Version(exact[0].version))
+
+
+def _bounded_first(request: ResolveRequest) -> list[str]:
+    """Return the lines in the order in which uv chooses releases: first those with an upper bound.
+
+    Otherwise the newest datasets comes first, and transformers<4.35, which is built on torch, ends at 2.3.
+    """
+    every = [(line, Requirement(line)) for line in (*request.lines, *request.constraints)]
+    limited = {each.name.lower() for _, each in every if "<" in str(each.specifier)}
+    rank = {line: (each.name.lower() in limited) * (1 + (each.name in BUILT_ON)) for line, each in every}
+    return sorted(request.lines, key=lambda line: -rank[line])
 
 
 def _up_to(line: str) -> str | None:

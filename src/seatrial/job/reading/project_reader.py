@@ -23,7 +23,6 @@ from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
     TELLING,
-    asserted_version,
     assigned_variables,
     data_root,
     dotted,
@@ -38,6 +37,7 @@ from seatrial.job.reading.signs import (
     started_files,
     used_paths,
 )
+from seatrial.job.reading.version_checks import version_bounds
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS = 5_000
@@ -59,7 +59,7 @@ class Readings:
 
     Attributes:
         missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
-        asserted: module → (version, where), where the script ends unless a module has just that version.
+        asserted: ``mmcv<=1.4.0`` → where the script ends unless the module's version is so.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         data_roots: absolute path of a data set that is read and not downloaded → where.
@@ -77,7 +77,7 @@ class Readings:
     """
 
     missing: dict[str, str] = field(default_factory=dict)
-    asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
+    asserted: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     machine_paths: dict[str, str] = field(default_factory=dict)
     data_roots: dict[str, str] = field(default_factory=dict)
@@ -308,8 +308,9 @@ class ProjectReader:
                     self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
                 if memory_note(name, value):
                     self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
-        elif isinstance(node, ast.Assert) and certain and seen.certain and (asserted := asserted_version(node)):
-            self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
+        if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.certain:
+            for bound in version_bounds(node, module.flow.assigned(""), module.names):
+                self.reading.asserted.setdefault("".join(bound), f"{module.shown}:{node.lineno}")
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         self.decorators |= {id(each) for each in getattr(node, "decorator_list", ())}

@@ -143,7 +143,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
-        full = _full(called := dotted(node.func), names)
+        full = full_name(called := dotted(node.func), names)
         if _LOADING.fullmatch(full):
             words = [literal(node.args[0]) or "" if node.args else "", ""]
             yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())
@@ -154,7 +154,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.Attribute):
         name = dotted(node)
         library, _, inner = name.partition(".")
-        module, full = _full(library, names), _full(name, names)
+        module, full = full_name(library, names), full_name(name, names)
         if module == "tensorflow" or f"{module}.".startswith(("keras.", "tensorflow.keras.")):
             yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
@@ -182,7 +182,8 @@ def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
     return {name: full for name, full in bound.items() if "." not in name}
 
 
-def _full(name: str, names: Mapping[str, str]) -> str:
+def full_name(name: str, names: Mapping[str, str]) -> str:
+    """Return a dotted name from the package on, by the module's imports or the package's usual short name."""
     first, dot, rest = name.partition(".")
     return names.get(first, _USUAL.get(first, first)) + dot + rest
 
@@ -201,15 +202,6 @@ def assigned_variables(node: ast.Assign) -> dict[str, str]:
     value, set_by_key = literal(node.value), [each for each in node.targets if isinstance(each, ast.Subscript)]
     names = [literal(each.slice) for each in set_by_key if last_name(each.value) == "environ"]
     return {name: value for name in names if name is not None} if value is not None else {}
-
-
-def asserted_version(node: ast.AST) -> tuple[str, str] | None:
-    """Return (module, version) of ``assert timm.__version__ == "0.3.2"``; None for any other node."""
-    match node:
-        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(version))])):
-            name = dotted(left)
-            return (name.partition(".")[0], version) if name.endswith(".__version__") else None
-    return None
 
 
 def host_path(node: ast.AST) -> str | None:
