@@ -85,8 +85,9 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
                 run=f"seatrial run … --mount {shlex.quote(mount)}",
             )
         if not path.is_there:
-            if build and (path.typed or (of_a_machine(path.text) and len(warnings) < _MOST_SHOWN)):
-                warnings.append(f"{path}: this machine has no such file or folder")
+            named = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
+            if build and (path.typed or named):
+                warnings.append(path.absence)
             continue
         read_only = not own
         mounts.append(Mount(source=path.source, target=path.target, read_only=read_only))
@@ -223,17 +224,14 @@ def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
     kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job)]
     absent: list[tuple[str, str]] = []
     for path, where in script.machine_paths.items():
-        there = os.path.exists(path) or any(inside(path, each) for each in kept)  # noqa: PTH110
-        known = there or path in script.data_roots or any(inside(path, each) for each, _ in absent)
+        kept_there = not path.startswith("/dev/shm/") and any(inside(path, each) for each in kept)
+        read = any(inside(each.path, path) or inside(path, each.path) for each in script.reads)
+        known = os.path.exists(path) or kept_there or read or any(inside(path, each) for each, _ in absent)  # noqa: PTH110
         if not known and not any(inside(path, each.path) for each in script.writes):
             absent.append((path, where))
     for path, where in absent[:_MOST_SHOWN]:
         option = f"; to mount it: --mount {shlex.quote(f'DIR:{path}')}" if re.fullmatch(r"/[^${%]*", path) else ""
         yield f"{where} names {path}, which this machine does not have{option}"
-    for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
-        if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
-            option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
-            yield f"{where} reads a data set in {path}, which is not in the container; to have it there: {option}"
 
 
 def _missing(job: Job, path: str, where: str) -> str | None:
