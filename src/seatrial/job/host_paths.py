@@ -159,6 +159,9 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if (path := _path(value, where, job, written=written)) is not None:
         yield path
         return
+    if re.match(r"[C-Z]:[\\/]", value) and of_a_machine(value):
+        yield HostPath(Path(value), value, where, value, written=False)
+        return
     file = Path(os.path.normpath(job.folder / value))
     if not value or not file.is_relative_to(job.project):
         return
@@ -184,8 +187,7 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
     """Yield what a configuration names and this machine has, or the first line of a list."""
     if file.suffix in _LISTS:
         for line in "".join(read_sources([file], job.project, _MOST_SEARCHED)).splitlines()[:1]:
-            name = re.split(r"[\s,;]", line, maxsplit=1)[0]
-            if of_a_machine(name):
+            for name in [each for each in re.split(r"[\s,;]+", line) if of_a_machine(each)][:1]:
                 yield HostPath(Path(name), name, f"{shown}:1", name, False, typed=False)
         return
     try:

@@ -85,8 +85,8 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
                 run=f"seatrial run … --mount {shlex.quote(mount)}",
             )
         if not path.is_there:
-            named = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
-            if build and (path.typed or named):
+            by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
+            if build and (path.typed or by_file):
                 warnings.append(path.absence)
             continue
         read_only = not own
