@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from seatrial.errors import UsageError
-from seatrial.job.keys import Mount
 from seatrial.job.host_paths import missing_inputs
+from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import process as process_parts
