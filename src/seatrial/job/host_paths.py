@@ -102,7 +102,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         if _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
             gone = (each for each in _of_file(path, read.path, job) if not each.is_there and not each.written)
             found += [each.absence for each in gone]
-        elif not (_exists(path) or _is_brought(job, seen)):
+        elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), read)
     found += [f"{read.where} reads {read.path}, which {_instead(job, path, read)}" for path, read in absent.items()]
     yield from found[:_MOST_MISSING]
@@ -110,11 +110,10 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         yield f"and {len(found) - _MOST_MISSING} more such inputs"
 
 
-def _is_brought(job: Job, path: PurePosixPath) -> bool:
-    """Return whether a mount has a path of the container, or an image may have it."""
+def mounted(job: Job) -> list[str]:
+    """Return the paths in the container at which the user's folders are mounted, data and models too."""
     folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
-    targets = [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
-    return any(path.is_relative_to(target) for target in targets) or bool(_OF_IMAGES.fullmatch(str(path)))
+    return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
 
 
 def _instead(job: Job, path: Path, read: Read) -> str:

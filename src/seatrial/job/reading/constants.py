@@ -125,7 +125,9 @@ class Constants:
             case ast.IfExp():
                 either = inner(node.body) or inner(node.orelse)
                 return either and either._replace(sure=False)
-            case ast.Call(func=ast.Attribute(attr="get", value=table), args=[ast.Constant(value=str()) as key, *rest]):
+            case ast.Call(
+                func=ast.Attribute(attr="get" | "getenv", value=table), args=[ast.Constant(value=str()) as key, *rest]
+            ):
                 found = inner(ast.Subscript(table, key))
                 other = inner(rest[0]) if rest and not found else None
                 return found or (other and other._replace(sure=False))
@@ -151,8 +153,6 @@ class Constants:
             return _joined("/", arguments) if arguments and arguments[0] else None
         if last == "dirname" and arguments and arguments[0]:
             return _above(arguments[0])
-        if name in ("os.environ.get", "environ.get", "os.getenv", "getenv") and len(arguments) == 2 and arguments[1]:
-            return arguments[1]._replace(sure=False)
         if not isinstance(node.func, ast.Attribute):
             return None
         receiver = self.text(node.func.value, unit, depth + 1)
@@ -198,8 +198,7 @@ class Constants:
             return []
         if isinstance(node, ast.Name):
             return self._meant_by_name(node.id, unit, module, depth)
-        key = member(node) if isinstance(node, ast.Attribute | ast.Subscript) else None
-        if key is None or not isinstance(node, ast.Attribute | ast.Subscript):
+        if not isinstance(node, ast.Attribute | ast.Subscript) or (key := member(node)) is None:
             return []
         if isinstance(node, ast.Attribute):
             path, inner = module.bound.get(dotted(node.value), (unit[0], ""))
@@ -211,9 +210,13 @@ class Constants:
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Meant(values[0][1], (owner[0].path, values[0][0]), sure)]
-        table, where = self._table(node.value, unit, depth + 1)
+        return self.items(node, unit, depth + 1)
+
+    def items(self, node: ast.Attribute | ast.Subscript, unit: Unit, depth: int = 0) -> list[_Meant]:
+        """Return the item of a dictionary that an expression stands for, if one shows."""
+        table, where = self._table(node.value, unit, depth)
         pairs = zip(table.keys, table.values, strict=True) if table else ()
-        return [_Meant(value, where, True) for name, value in pairs if literal(name) == key][:1]
+        return [_Meant(value, where, True) for name, value in pairs if literal(name) == member(node)][:1]
 
     def _meant_by_name(self, name: str, unit: Unit, module: Module, depth: int) -> list[_Meant]:
         given = bool(unit[1]) and name in parameters(module.flow.functions[unit[1]])

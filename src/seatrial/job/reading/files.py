@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options
+from seatrial.job.reading.constants import ANY, Constants, ParsedCall, is_outside, typed_options
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted, is_constant, keywords, literal
@@ -44,29 +44,17 @@ _FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
     "copytree": (1, ("dst",)),
 }
-#: Calls that read a file or list a folder, by their last name or all of it → keywords for the path, else the first.
-_READERS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        (
-            "read_csv",
-            "read_table",
-            "read_excel",
-            "read_parquet",
-            "read_json",
-            "read_pickle",
-            "read_feather",
-            "read_hdf",
-        ),
-        ("filepath_or_buffer", "io", "path", "path_or_buf"),
-    ),
-    **dict.fromkeys(("np.load", "numpy.load", "torch.load", "joblib.load", "np.memmap"), ("file", "f", "filename")),
-    **dict.fromkeys(("np.fromfile", "librosa.load", "torchaudio.load", "loadmat", "load_file"), ("path", "uri")),
-    **dict.fromkeys(("loadtxt", "genfromtxt", "imread", "load_from_disk"), ("fname", "filename", "dataset_path")),
-    **dict.fromkeys(("listdir", "scandir", "os.walk", "merge_from_file"), ("path", "top", "cfg_filename")),
-    **dict.fromkeys(("flow_from_directory", "image_dataset_from_directory"), ("directory",)),
-    **dict.fromkeys(("glob.glob", "glob.iglob", "glob", "iglob"), ("pathname",)),
-    **dict.fromkeys(("load_weights", "load_model", "from_pretrained"), ("filepath", "pretrained_model_name_or_path")),
-    **dict.fromkeys(("ImageFolder", "DatasetFolder"), ("root",)),
+#: Calls that read a file or list a folder, by their last name or all of it, and keywords for the path, else the first.
+_READERS = {
+    *(f"read_{kind}" for kind in ("csv", "table", "excel", "parquet", "json", "pickle", "feather", "hdf")),
+    *("np.load", "numpy.load", "torch.load", "joblib.load", "np.memmap", "np.fromfile", "librosa.load", "loadtxt"),
+    *("torchaudio.load", "loadmat", "load_file", "genfromtxt", "imread", "load_from_disk", "listdir", "scandir"),
+    *("os.walk", "merge_from_file", "flow_from_directory", "image_dataset_from_directory", "glob.glob", "glob.iglob"),
+    *("glob", "iglob", "load_weights", "load_model", "from_pretrained", "ImageFolder", "DatasetFolder"),
+}
+_PATHS = {
+    *("filepath_or_buffer", "io", "path", "path_or_buf", "file", "f", "filename", "fname", "dataset_path", "root"),
+    *("directory", "pathname", "filepath", "pretrained_model_name_or_path", "cfg_filename", "annFile"),
 }
 #: torchvision's data sets, and keywords of theirs. Source: docs.pytorch.org/vision/stable/datasets.html.
 _DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
@@ -79,9 +67,8 @@ _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
 #: Calls that check for a path, and calls that may create any.
 _ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 _MAKES_ANY = re.compile(
-    r"\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os|subprocess)\.\w+"
+    r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os|subprocess)\.\w+"
 )
-_MAKES_ELSEWHERE = re.compile(r"nltk\.|(\w+\.)?(hf_hub|snapshot)_download")
 _STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download")
 #: Endings of configuration files, and a setting in one.
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
@@ -92,7 +79,7 @@ _TYPED_SETTING = re.compile(r"\+{0,2}(?:[\w-]+[./])*([\w-]+)=([^\s\[{]+)")
 #: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
 #: Below: methods that open their receiver.
 _OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
-_OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile", "Image.open", "PIL.Image.open", "rasterio.open"}
+_OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile", "Image.open", "PIL.Image.open", "jsonlines.open"}
 _WRITES = frozenset("wax+")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
@@ -152,7 +139,7 @@ class Files:
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
         self._module_at, self._arguments, self._folder = module_at, arguments, folder
-        self.constants = self._constants = Constants(module_at, arguments, folder)
+        self.constants = Constants(module_at, arguments, folder)
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -167,7 +154,7 @@ class Files:
         """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = _called(node)
         if last in ("add_argument", "option"):
-            self._constants.note_option(unit, node)
+            self.constants.note_option(unit, node)
         elif name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (
@@ -181,10 +168,10 @@ class Files:
         elif last not in ("add_argument", "Path", "join") and not called:
             self._given.update(filter(None, map(literal, (*node.args, *keywords(node).values()))))
         made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
-        if made and not _MAKES_ELSEWHERE.match(name) and (not made[2] or _STARTS.search(ast.dump(node))):
+        if made and not name.startswith("nltk.") and (not made[2] or _STARTS.search(ast.dump(node))):
             self._makes_any = True
         for each in called:
-            self._constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always))
+            self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always))
             if always and self._runs_when_called(each):
                 self._always.setdefault(unit, []).append(each)
                 owner, _, method = each[1].rpartition(".")
@@ -197,11 +184,7 @@ class Files:
 
     def note_store(self, name: str) -> None:
         """Note that an attribute is set: ``args.output = …``."""
-        self._constants.stored.add(name)
-
-    def text(self, node: ast.expr, unit: Unit) -> Text | None:
-        """Return the text of an expression in a part of the project, as far as constants and options show it."""
-        return self._constants.text(node, unit)
+        self.constants.stored.add(name)
 
     def read_settings(self, composed: Sequence[str] = ()) -> None:
         """Note the settings of the files that the script opens in the working directory, and those of the command line.
@@ -209,7 +192,7 @@ class Files:
         Args: composed: files that Hydra reads.
         """
         self._composed = composed
-        opened = [self._constants.text(path, each.unit) for each in self._reading for path in _read_paths(each.node)]
+        opened = [self.constants.text(path, each.unit) for each in self._reading for path in _read_paths(each.node)]
         names = dict.fromkeys([*composed, *self._arguments, *(each.text for each in opened if each is not None)])
         for name in (each for each in names if each.endswith(CONFIGURATION)):
             lines = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS)).splitlines()
@@ -221,23 +204,23 @@ class Files:
         values: dict[str, dict[str, str]] = {}
         for key, value, where in self._settings:
             values.setdefault(key, {}).setdefault(value, where)
-        self._constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
+        self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
     def reads(self) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. Call ``found`` first."""
         reads = {each: Read(each, each, None) for each in self._composed}
         if self._moves or self._makes_any:
             return tuple(reads.values())
-        made = [self._constants.text(path, each.unit) for each in self._noted for path, _, _ in _targets(each.node)]
-        made += [self._constants.text(argument, each.unit) for each in self._asking for argument in _asked(each.node)]
+        made = [self.constants.text(path, each.unit) for each in self._noted for path, _, _ in _targets(each.node)]
+        made += [self.constants.text(argument, each.unit) for each in self._asking for argument in _asked(each.node)]
         known = {posixpath.normpath(each.text.partition(ANY)[0] or ANY) for each in made if each is not None}
         for unit, node, runs in self._reading:
             module = self._module_at(unit[0])
-            if module is None or not runs or unit not in self._constants.always:
+            if module is None or not runs or unit not in self.constants.always:
                 continue
             for path in _read_paths(node):
-                found, flag = self._constants.text(path, unit), self._constants.by_option
-                if found is None or not (found.sure or self._constants.by_setting):
+                found, flag = self.constants.text(path, unit), self.constants.by_option
+                if found is None or not (found.sure or self.constants.by_setting):
                     continue
                 start, any_part, _ = found.text.partition(ANY)
                 start = posixpath.dirname(start) if any_part else start
@@ -257,7 +240,7 @@ class Files:
                 if unit not in always:
                     always.add(unit)
                     pending.append(unit)
-        self._constants.always = always
+        self.constants.always = always
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):
             known = writes.get(write.path)
@@ -271,7 +254,7 @@ class Files:
             if module is None:
                 continue
             for target, folder, sure in _targets(node):
-                found = self._constants.text(target, unit)
+                found = self.constants.text(target, unit)
                 if found is None or not is_outside(found.text):
                     continue
                 certain = sure and runs and unit in always and found.sure and not found.anywhere
@@ -282,16 +265,16 @@ class Files:
 
     def _of_options(self) -> Iterator[Write]:
         """Yield options and settings that are named as places to write to; whether the script does is not seen."""
-        for name, option in self._constants.options.items():
+        for name, option in self.constants.options.items():
             if (
                 _OUTPUT.search(name)
-                and (found := self._constants.of_option(name)) is not None
+                and (found := self.constants.of_option(name)) is not None
                 and is_outside(found.text)
             ):
                 module = self._module_at(option.unit[0])
                 shown = module.shown if module else option.unit[0].name
                 yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
-        known = {flag for option in self._constants.options.values() for flag in option.flags}
+        known = {flag for option in self.constants.options.values() for flag in option.flags}
         for flag, value in typed_options(self._arguments):
             if flag not in known and _OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
@@ -343,14 +326,11 @@ def _read_paths(node: ast.Call) -> Iterator[ast.expr]:
         yield from node.args[: not _opens_to_write(mode)]
     elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in _READERS:
         yield node.func.value
-    elif (known := _READERS.get(name) or _READERS.get(last)) and not _opens_to_write(given.get("mode")):
-        yield from (*node.args[:1], *(given[each] for each in known if each in given))
-    elif (
-        _DATASETS.fullmatch(name)
-        and _OF_DATASETS & {*given}
-        and is_constant(given.get("download", ast.Constant(False)), False)
+    elif not _opens_to_write(given.get("mode")) and (
+        not _READERS.isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given})
     ):
-        yield from (*node.args[:1], *(given[each] for each in ("root", "annFile") if each in given))
+        if is_constant(given.get("download", ast.Constant(False)), False):
+            yield from (*node.args[:1], *(value for key, value in given.items() if key in _PATHS))
 
 
 def _asked(node: ast.Call) -> list[ast.expr]:

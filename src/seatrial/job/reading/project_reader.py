@@ -187,7 +187,7 @@ class ProjectReader:
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
-        texts = [self.files.text(call.args[0], unit) for unit, call in self.imported_by_text]
+        texts = [self.files.constants.text(call.args[0], unit) for unit, call in self.imported_by_text]
         self.imported_by_text.clear()
         for text in filter(None, texts):
             if not re.fullmatch(r"[A-Za-z_][\w.*]*", text.text):
