@@ -326,10 +326,9 @@ def _read_paths(node: ast.Call) -> Iterator[ast.expr]:
         yield from node.args[: not _opens_to_write(mode)]
     elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in _READERS:
         yield node.func.value
-    elif not _opens_to_write(given.get("mode")) and (
-        not _READERS.isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given})
-    ):
-        if is_constant(given.get("download", ast.Constant(False)), False):
+    elif not _READERS.isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given}):
+        downloads = not is_constant(given.get("download", ast.Constant(False)), False)
+        if not downloads and not _opens_to_write(given.get("mode")):
             yield from (*node.args[:1], *(value for key, value in given.items() if key in _PATHS))
 
 

@@ -254,8 +254,8 @@ class Evaluation:
                 found = [self.values(value, (unit[0], where)) for where, value in set_there] or [None]
                 return _union([*found, *([self._named(key, unit, _NEVER)] if key in self.outside else [])])
         elif key not in self.setters and f"{owner}.update(".encode() not in module.source:
-            if items := self.constants.items(node, unit):
-                return self.values(items[0].node, items[0].unit)
+            for item in self.constants.items(node, unit):
+                return self.values(item.node, item.unit)
         return self._named(key, unit, node.lineno)
 
     def _named(self, key: str, unit: Unit, line: int) -> Values:
