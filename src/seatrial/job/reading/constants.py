@@ -210,13 +210,9 @@ class Constants:
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Meant(values[0][1], (owner[0].path, values[0][0]), sure)]
-        return self.items(node, unit, depth + 1)
-
-    def items(self, node: ast.Attribute | ast.Subscript, unit: Unit, depth: int = 0) -> list[_Meant]:
-        """Return the item of a dictionary that an expression stands for, if one shows."""
-        table, where = self._table(node.value, unit, depth)
+        table, where = self._table(node.value, unit, depth + 1)
         pairs = zip(table.keys, table.values, strict=True) if table else ()
-        return [_Meant(value, where, True) for name, value in pairs if literal(name) == member(node)][:1]
+        return [_Meant(value, where, True) for name, value in pairs if literal(name) == key][:1]
 
     def _meant_by_name(self, name: str, unit: Unit, module: Module, depth: int) -> list[_Meant]:
         given = bool(unit[1]) and name in parameters(module.flow.functions[unit[1]])

@@ -253,9 +253,17 @@ class Evaluation:
             if set_there or owner == "self":
                 found = [self.values(value, (unit[0], where)) for where, value in set_there] or [None]
                 return _union([*found, *([self._named(key, unit, _NEVER)] if key in self.outside else [])])
-        elif key not in self.setters and f"{owner}.update(".encode() not in module.source:
-            for item in self.constants.items(node, unit):
-                return self.values(item.node, item.unit)
+        elif key not in self.setters:
+            there = (path, "") if owner in module.bound else unit
+            scopes = (self.scope(there), self.scope((path, "")))
+            tables = [value for scope in scopes for _, value, _ in scope.names.get(inner or "", ())]
+            if (
+                len(tables) == 1
+                and isinstance(tables[0], ast.Dict)
+                and f"{owner}.update(".encode() not in module.source
+            ):
+                pairs = zip(tables[0].keys, tables[0].values, strict=True)
+                return next((self.values(value, there) for name, value in pairs if literal(name) == key), None)
         return self._named(key, unit, node.lineno)
 
     def _named(self, key: str, unit: Unit, line: int) -> Values:
