@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
-from seatrial.job.in_container import CONTAINER_HOME
+from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
 from seatrial.job.reading.files import CONFIGURATION, Read
 from seatrial.job.reading.modules import folders_of
@@ -25,12 +25,19 @@ _WRITTEN = {
 }
 
 #: Words in the name of an option that reads a file.
-_READ = re.compile(r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data")
+_READ = re.compile(
+    r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data|(train|valid\w*|val|dev|test|eval|input)[-_](file|path)"
+)
+#: Names of options for a model's folder, which a name on a hub may stand in for.
+_MODELS = re.compile(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model\w*|model_name_or_path")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
 #: Most missing inputs named, bytes read to find what creates them, and characters of a README's line read.
-_MOST_MISSING, _MOST_SEARCHED, _LONGEST_LINE = 3, 2_000_000, 200
+_MOST_MISSING, _MOST_SEARCHED, _LONGEST_LINE = 5, 2_000_000, 200
+#: Folders of every image, and endings of lists of files.
+_OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|tmp|usr|var)(/.*)?")
+_LISTS = (".csv", ".lst", ".tsv", ".txt")
 #: A line that creates the file that it names; names of programs that create data; a README's line about data.
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKERS = re.compile(r"(download|get_?data|prepare|preprocess|make_?data|create_?data|fetch)\w*\.(py|sh)")
@@ -60,6 +67,12 @@ class HostPath:
     def is_there(self) -> bool:
         return _exists(self.source)
 
+    @property
+    def absence(self) -> str:
+        """Return the sentence that it is missing, with the file that has its name and an ending."""
+        end = next((each for each in CONFIGURATION if _exists(Path(f"{self.source}{each}"))), "")
+        return f"{self}: this machine has no such file or folder" + (f"; it has {self.text}{end}" if end else "")
+
     def __str__(self) -> str:
         return self.text if self.where == self.text else f"{self.where} {self.text}"
 
@@ -82,23 +95,34 @@ def host_paths(job: Job) -> tuple[HostPath, ...]:
 def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
     """Yield a sentence for each missing input, with the place where it is or what creates it."""
     absent: dict[Path, Read] = {}
+    found: list[str] = []
     for read in reads:
         path = Path(os.path.normpath(job.folder / read.path))
         seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, read.path)))
-        if _exists(path) and path.suffix in CONFIGURATION:
-            gone = (each for each in _of_file(path, read.path, job) if not each.is_there)
-            yield from (f"{each}: this machine has no such file or folder" for each in gone)
-        elif not _exists(path) and not any(seen.is_relative_to(mount.target) for mount in job.mounts):
+        if _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
+            gone = (each for each in _of_file(path, read.path, job) if not each.is_there and not each.written)
+            found += [each.absence for each in gone]
+        elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), read)
-    for path, read in [*absent.items()][:_MOST_MISSING]:
-        yield f"{read.where} reads {read.path}, which {_instead(job, path, read)}"
+    found += [f"{read.where} reads {read.path}, which {_instead(job, path, read)}" for path, read in absent.items()]
+    yield from found[:_MOST_MISSING]
+    if len(found) > _MOST_MISSING:
+        yield f"and {len(found) - _MOST_MISSING} more such inputs"
+
+
+def mounted(job: Job) -> list[str]:
+    """Return the paths in the container at which the user's folders are mounted, data and models too."""
+    folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
+    return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
 
 
 def _instead(job: Job, path: Path, read: Read) -> str:
     """Return where a missing input is, or what creates it. ``path``: the first part of it that is missing."""
     if not path.is_relative_to(job.project):
-        mount = shlex.quote(f"DIR:{posixpath.join(job.folder_inside, posixpath.dirname(read.path))}")
-        return f"this machine does not have; to mount it: --mount {mount}"
+        folder = posixpath.dirname(read.path) if Path(read.path).suffix else read.path
+        target = posixpath.normpath(posixpath.join(job.folder_inside, folder))
+        option = "--data DIR" if target == CONTAINER_DATA else f"--mount {shlex.quote(f'DIR:{target}')}"
+        return f"this machine does not have; to mount it: {option}"
     folders, parts = folders_of(job.project), Path(read.path).parts
     if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
         script = os.path.relpath(job.project / job.target.value, root)
@@ -134,16 +158,21 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if (path := _path(value, where, job, written=written)) is not None:
         yield path
         return
+    if re.match(r"[C-Z]:[\\/]", value) and of_a_machine(value):
+        yield HostPath(Path(value), value, where, value, written=False)
+        return
     file = Path(os.path.normpath(job.folder / value))
     if not value or not file.is_relative_to(job.project):
         return
     if not _exists(file):
-        named = (
-            re.search("conf|cfg", where)
-            if file.suffix in CONFIGURATION
-            else file.suffix and file.parent.is_dir() and _READ.search(where)
-        )
-        if "/" in value and named and not written:  # yolov3.yaml alone may be a package's name for it
+        named = "/" in value  # yolov3.yaml alone may be a package's name for it
+        if file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION):
+            named = named and re.search("conf|cfg", where) is not None
+        elif file.suffix:
+            named = file.parent.is_dir() and _READ.search(where) is not None
+        else:
+            named = value.startswith("./") and _MODELS.search(where.replace("-", "_")) is not None
+        if named and not written:
             yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))
@@ -154,7 +183,12 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
 
 
 def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
-    """Yield what a configuration names and this machine has."""
+    """Yield what a configuration names and this machine has, or the first line of a list."""
+    if file.suffix in _LISTS:
+        for line in "".join(read_sources([file], job.project, _MOST_SEARCHED)).splitlines()[:1]:
+            for name in [each for each in re.split(r"[\s,;]+", line) if of_a_machine(each)][:1]:
+                yield HostPath(Path(name), name, f"{shown}:1", name, False, typed=False)
+        return
     try:
         text = read_bytes(file, inside=job.project, limit_bytes=_MOST_BYTES).decode()
     except (ConfigError, UnicodeDecodeError):

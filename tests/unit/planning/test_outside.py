@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from seatrial.errors import UsageError
+from seatrial.job.host_paths import missing_inputs
 from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
@@ -51,14 +52,19 @@ def test_an_absolute_path(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_data_set_in_no_mount_is_named(project: Path) -> None:
+    def missing(source: str, **options: Any) -> list[str]:
+        job, script = read(project, source, **options)
+        return [*missing_inputs(job, script.reads), *warn_of_missing_data(job, script)]
+
     source = "import torchvision\ntorchvision.datasets.MNIST(root='/input/MNIST', train=True)\n"
-    [reported] = warn_of_missing_data(*read(project, source))
-    assert reported.startswith("code/train.py:2 reads a data set in /input/MNIST")
+    [reported] = missing(source)
+    assert reported.startswith("code/train.py:2 reads /input/MNIST")
     assert reported.endswith("--mount DIR:/input/MNIST")
-    [reported] = warn_of_missing_data(*read(project, "from torchvision import datasets\ndatasets.CIFAR10('/data')\n"))
+    [reported] = missing("from torchvision import datasets\ndatasets.CIFAR10('/data', train=True)\n")
     assert reported.endswith("--data DIR")
-    mounts = (Mount(source=project.parent / "data", target="/input"),)
-    assert not [*warn_of_missing_data(*read(project, source, mounts=mounts))]
+    assert not missing(source, mounts=(Mount(source=project.parent / "data", target="/input"),))
+    [reported] = missing("import pandas\npandas.read_csv('/home/nobody/a.csv')\n")
+    assert reported.endswith("--mount DIR:/home/nobody")
 
 
 OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root', default='/home/nobody/data')\n"
@@ -102,7 +108,6 @@ NO_FOLDERS = (
         ("def load(root='/home/nobody/data'):\n    pass\n", (), ""),
         ("import os\nA = f'{os.getcwd()}/data/cats'\nB = os.getcwd() + '/data/cats'\n", (), ""),
         ("if debug:\n    ROOT = '/home/nobody/data'\n", (), ""),
-        ("import pandas\npandas.read_csv('/home/nobody/a.csv')\n", (), "--mount DIR:/home/nobody/a.csv"),
         ("train(data_dir='/home/nobody/data')\n", (), "--mount DIR:/home/nobody/data"),
         ("D = f'/data/x/{n}'\n", (), "--mount DIR:/data/x/"),
         ("D = '/data/x/%d' % 3\n", (), "--mount DIR:/data/x/"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from seatrial.job.reading.flow import FunctionNode
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, keywords, literal
+from seatrial.job.reading.signs import dotted, keywords, last_name, literal
 
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
@@ -26,13 +27,27 @@ _MOST_LOOKS = 500
 _NAMESPACES = {"args", "opt", "opts", "options", "FLAGS", "flags", "parsed"}
 
 _WRAPPERS = {"Path", "PurePath", "PosixPath", "str", "fspath", "abspath", "normpath", "realpath", "expanduser"}
+_WRAPPERS |= {"to_absolute_path"}
+#: Calls that return the working directory, and calls that make a dictionary of one, or of keywords.
+_HERE = {"getcwd", "cwd", "get_original_cwd"}
+_TABLES = {"dict", "copy", "deepcopy", "EasyDict", "edict", "SimpleNamespace", "Namespace", "Munch", "create"}
 _SAME = {"resolve", "absolute", "expanduser", "as_posix", "rstrip", "strip"}
 
 
 class Text(NamedTuple):
-    """Text as far as it is constant, ``*`` for the rest, and whether it is that in every run."""
+    """Text as far as it is constant, ``*`` for the rest, whether it is that in every run, and whether a part that is
+    joined to it may be an absolute path."""
 
     text: str
+    sure: bool
+    anywhere: bool = False
+
+
+class _Meant(NamedTuple):
+    """An expression that a name may stand for, and whether it does in every run."""
+
+    node: ast.expr | None
+    unit: Unit
     sure: bool
 
 
@@ -59,7 +74,7 @@ class Constants:
 
     Args:
         module_at: a file's module.
-        arguments: that the script is started with.
+        arguments: that the script is started with. folder: the working directory.
 
     Attributes:
         callers: unit → calls that run it.
@@ -70,15 +85,15 @@ class Constants:
         by_setting, by_option: whether the text last asked for is a file's setting, and the option that gives it.
     """
 
-    def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
-        self._module_at, self.arguments = module_at, arguments
+    def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
+        self._module_at, self.arguments, self._folder = module_at, arguments, folder
         self.callers: dict[Unit, list[ParsedCall]] = {}
         self.always: set[Unit] = set()
         self.options: dict[str, ParserOption] = {}
         self.stored: set[str] = set()
         self.settings: dict[str, tuple[str, str]] = {}
         self.by_setting = False
-        self.by_option: ParserOption | None = None
+        self.by_option: str | None = None
         self._looks = 0
         self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
 
@@ -110,38 +125,34 @@ class Constants:
             case ast.IfExp():
                 either = inner(node.body) or inner(node.orelse)
                 return either and either._replace(sure=False)
+            case ast.Call(
+                func=ast.Attribute(attr="get" | "getenv", value=table), args=[ast.Constant(value=str()) as key, *rest]
+            ):
+                found = inner(ast.Subscript(table, key))
+                other = inner(rest[0]) if rest and not found else None
+                return found or (other and other._replace(sure=False))
             case ast.Call():
                 return self._text_of_call(node, unit, depth)
-            case ast.Name():
-                return self._text_of_name(node.id, unit, depth)
-            case ast.Attribute():
-                return self._text_of_attribute(node, unit, depth)
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=wanted)):
-                tables = self._assigned(unit, name) or self._assigned((unit[0], ""), name)
-                if len(tables) == 1 and isinstance(tables[0], ast.Dict):
-                    pairs = zip(tables[0].keys, tables[0].values, strict=True)
-                    found = (inner(value) for key, value in pairs if getattr(key, "value", ...) == wanted)
-                    return next(found, None)
-                parsed = tables and tables[0] is not None and "parse_args" in ast.dump(tables[0])
-                return self.of_option(wanted, depth + 1) if parsed and wanted in self.options else self._setting(wanted)
-            case ast.Subscript(slice=ast.Constant(value=wanted)):
-                return self._setting(wanted)
+            case ast.Name(id="__file__"):
+                return Text(os.path.relpath(unit[0], self._folder), True)
+            case ast.Attribute(attr="parent", value=below):
+                return (path := inner(below)) and _above(path)
+            case ast.Subscript(value=ast.Attribute(attr="parents", value=below), slice=ast.Constant(value=int(count))):
+                return (path := inner(below)) and _above(path, count + 1)
+            case ast.Name() | ast.Attribute() | ast.Subscript():
+                return self._text_of_member(node, unit, depth)
         return None
-
-    def _setting(self, key: object) -> Text | None:
-        if not isinstance(key, str) or key not in self.settings:
-            return None
-        self.by_setting = True
-        return Text(self.settings[key][0], False)
 
     def _text_of_call(self, node: ast.Call, unit: Unit, depth: int) -> Text | None:
         name = dotted(node.func)
         last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
+        if last in _HERE:
+            return Text(".", True)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]
         if name.endswith("path.join") or name == "join" or last in _WRAPPERS:
             return _joined("/", arguments) if arguments and arguments[0] else None
-        if name in ("os.environ.get", "environ.get", "os.getenv", "getenv") and len(arguments) == 2 and arguments[1]:
-            return arguments[1]._replace(sure=False)
+        if last == "dirname" and arguments and arguments[0]:
+            return _above(arguments[0])
         if not isinstance(node.func, ast.Attribute):
             return None
         receiver = self.text(node.func.value, unit, depth + 1)
@@ -153,43 +164,104 @@ class Constants:
             return receiver._replace(text=re.sub(r"\{[^{}]*\}", ANY, receiver.text))
         return None
 
-    def _text_of_name(self, name: str, unit: Unit, depth: int) -> Text | None:
+    def _text_of_member(self, node: ast.Name | ast.Attribute | ast.Subscript, unit: Unit, depth: int) -> Text | None:
+        """Return the text of ``path``, ``args.path``, ``config["path"]``; where several may be meant, one outside."""
+        meant = self._meant(node, unit, depth)
+        texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in meant]
+        found = [text._replace(sure=text.sure and sure) for text, sure in texts if text is not None]
+        key = member(node)
+        if key is None or isinstance(node, ast.Name) or meant or re.fullmatch(r"self\.\w+", dotted(node)):
+            return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
         module = self._module_at(unit[0])
-        if module is None:
-            return None
-        given = unit[1] and name in parameters(module.flow.functions[unit[1]])
-        if values := self._assigned(unit, name):
-            found = self._one_of(values, unit, depth)
-            return found and found._replace(sure=found.sure and not given)
-        if given:
-            return self._text_of_parameter(name, unit, depth)
-        top = (unit[0], "")
-        if values := self._assigned(top, name):
-            found = self._one_of(values, top, depth)
-            return found and found._replace(sure=found.sure and name not in module.flow.globals)
-        if name in module.bound:
-            path, inner = module.bound[name]
-            return self._text_of_name(inner, (path, ""), depth + 1) if inner and depth < _DEEPEST else None
+        if key in self.options and module is not None:
+            owner = dotted(node.value)
+            made = [each for each, _, _ in self._meant(node.value, unit, depth) if each is not None]
+            parsed = owner in _NAMESPACES or "parse_args" in module.types.get(owner, "")
+            if isinstance(node, ast.Attribute) or any("parse_args" in ast.dump(each) for each in made):
+                option = self.of_option(key, depth + 1)
+                sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
+                return option and option._replace(sure=option.sure and sure)
+        for flag, value in typed_options(self.arguments):
+            if flag.lstrip("-").replace("-", "_") == key:  # of fire, absl, a data class
+                self.by_option = flag
+                return Text(value, True)
+        if key in self.settings:
+            self.by_setting = True
+            return Text(self.settings[key][0], False)
         return None
 
-    def _one_of(self, values: list[ast.expr | None], unit: Unit, depth: int) -> Text | None:
-        found = [self.text(value, unit, depth + 1) for value in values]
-        first = next((each for each in found if each is not None and is_outside(each.text)), found[0])
-        return first and first._replace(sure=first.sure and len(found) == 1)
-
-    def _text_of_parameter(self, name: str, unit: Unit, depth: int) -> Text | None:
+    def _meant(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Meant]:
+        """Return what a name, an attribute or an item may stand for."""
+        self._looks += 1
         module = self._module_at(unit[0])
-        assert module is not None, "its function was read"
-        function = module.flow.functions[unit[1]]
-        if name in self.options and any("option" in ast.dump(each) for each in function.decorator_list):
-            return self.of_option(name, depth + 1)
-        found = []
-        for each, where, sure in self.passed(name, unit):
-            if (text := self.text(each, where, depth + 1)) is not None:
-                found.append(text._replace(sure=text.sure and sure))
-        if not found and (text := self.text(_default(name, function), (unit[0], ""), depth + 1)) is not None:
-            found.append(text._replace(sure=False))
-        return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
+        if module is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
+            return []
+        if isinstance(node, ast.Name):
+            return self._meant_by_name(node.id, unit, module, depth)
+        if not isinstance(node, ast.Attribute | ast.Subscript) or (key := member(node)) is None:
+            return []
+        if isinstance(node, ast.Attribute):
+            path, inner = module.bound.get(dotted(node.value), (unit[0], ""))
+            if inner is None:
+                found = self._meant(ast.Name(key), (path, ""), depth + 1)
+                return [each._replace(sure=each.sure and key not in self.stored) for each in found]
+            owner = self._class(node.value, unit, depth + 1)
+            values = owner[0].flow.attributes(owner[1], key) if owner else []
+            if owner and len(values) == 1:
+                sure = key not in self.stored or dotted(node.value) == "self"
+                return [_Meant(values[0][1], (owner[0].path, values[0][0]), sure)]
+        table, where = self._table(node.value, unit, depth + 1)
+        pairs = zip(table.keys, table.values, strict=True) if table else ()
+        return [_Meant(value, where, True) for name, value in pairs if literal(name) == key][:1]
+
+    def _meant_by_name(self, name: str, unit: Unit, module: Module, depth: int) -> list[_Meant]:
+        given = bool(unit[1]) and name in parameters(module.flow.functions[unit[1]])
+        top = (unit[0], "")
+        for where in (unit,) if given else (unit, top):
+            if values := list(dict.fromkeys(self._assigned(where, name))):
+                sure = len(values) == 1 and not given and not (where == top and name in module.flow.globals)
+                return [_Meant(value, where, sure) for value in values]
+        if given:
+            function = module.flow.functions[unit[1]]
+            if name in self.options and any("option" in ast.dump(each) for each in function.decorator_list):
+                return [_Meant(ast.Attribute(ast.Name("args"), name), unit, True)]
+            passed = [_Meant(*each) for each in self.passed(name, unit)]
+            return passed or [_Meant(_default(name, function), top, False)]
+        for path, inner in (module.bound[each] for each in module.bound if each == name or each[0] == "*"):
+            found = self._meant(ast.Name(name if inner == "*" else inner), (path, ""), depth + 1) if inner else []
+            if found:
+                return found
+        return []
+
+    def _class(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[Module, str] | None:
+        """Return (its module, its name) of a class of the project, or of an object's."""
+        module = self._module_at(unit[0])
+        if module is None or node is None or depth > _DEEPEST:
+            return None
+        if isinstance(node, ast.Name) and node.id == "self" and "." in unit[1]:
+            return module, unit[1].partition(".")[0]
+        if isinstance(node, ast.Call):
+            return self._class(node.func, unit, depth + 1)
+        if isinstance(node, ast.Name):
+            path, inner = module.bound.get(node.id, (unit[0], module.types.get(node.id, node.id)))
+            other = self._module_at(path)
+            if other is not None and inner in other.flow.bases:
+                return other, inner
+        found = (self._class(each.node, each.unit, depth + 1) for each in self._meant(node, unit, depth))
+        return next(filter(None, found), None)
+
+    def _table(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[ast.Dict | None, Unit]:
+        """Return the dictionary that an expression stands for, written as ``{…}`` or ``dict(…)``, and its unit."""
+        if isinstance(node, ast.Dict):
+            return node, unit
+        if isinstance(node, ast.Call) and last_name(node.func) in _TABLES:
+            if node.keywords and not node.args:
+                keys: list[ast.expr | None] = [ast.Constant(each.arg) for each in node.keywords]
+                return ast.Dict(keys, [each.value for each in node.keywords]), unit
+            inside = node.args[0] if node.args else getattr(node.func, "value", None)
+            return self._table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
+        found = (self._table(each.node, each.unit, depth + 1) for each in self._meant(node, unit, depth))
+        return next((each for each in found if each[0]), (None, unit))
 
     def passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
         """Yield (expression, its unit, whether that call runs in every run) for what calls give to a parameter."""
@@ -203,32 +275,6 @@ class Constants:
             sure = always and caller in self.always and None not in keywords(node)
             yield given or _default(name, function), caller if given else (unit[0], ""), sure
 
-    def _text_of_attribute(self, node: ast.Attribute, unit: Unit, depth: int) -> Text | None:
-        if node.attr == "parent":
-            found = self.text(node.value, unit, depth + 1)
-            return found and found._replace(text=posixpath.dirname(found.text))
-        module = self._module_at(unit[0])
-        if module is None or not isinstance(node.value, ast.Name):
-            return None
-        owner = node.value.id
-        if owner == "self" and "." in unit[1]:
-            values = module.flow.attributes(unit[1].partition(".")[0], node.attr)
-            if len(values) == 1:
-                return self.text(values[0][1], (unit[0], values[0][0]), depth + 1)
-            return None
-        if owner in module.bound and module.bound[owner][1] is None:
-            found = self._text_of_name(node.attr, (module.bound[owner][0], ""), depth + 1) if depth < _DEEPEST else None
-            return found and found._replace(sure=found.sure and node.attr not in self.stored)
-        values_of_class = module.flow.attributes(module.types.get(owner, owner), node.attr)
-        if len(values_of_class) == 1:
-            found = self.text(values_of_class[0][1], (unit[0], values_of_class[0][0]), depth + 1)
-            return found and found._replace(sure=found.sure and node.attr not in self.stored)
-        if node.attr not in self.options:
-            return self._setting(node.attr)
-        parsed = module.types.get(owner, "").endswith("parse_args") or owner in _NAMESPACES
-        found = self.of_option(node.attr, depth + 1)
-        return found and found._replace(sure=found.sure and parsed and node.attr not in self.stored)
-
     def note_option(self, unit: Unit, node: ast.Call) -> None:
         words = [word for word in map(literal, node.args) if word is not None]
         dest = literal(keywords(node).get("dest"))
@@ -240,7 +286,8 @@ class Constants:
 
     def of_option(self, name: str, depth: int = 0) -> Text | None:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
-        known = self.by_option = self.options[name]
+        known = self.options[name]
+        self.by_option = max(known.flags, key=len)
         self._looks = self._looks if depth else 0
         for flag, value in typed_options(self.arguments):
             if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
@@ -256,6 +303,13 @@ class Constants:
         return self._scopes[unit].get(name, [])
 
 
+def member(node: ast.AST) -> str | None:
+    """Return ``device`` of ``args.device`` and ``config["device"]``; None for anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return literal(node.slice) if isinstance(node, ast.Subscript) else None
+
+
 def is_outside(path: str) -> bool:
     """Return whether a path may lie outside: not relative to the working directory, nor unknown from its beginning."""
     return len(path) > 1 and "\n" not in path and (path.startswith("../") or (path[0] == "/" and path[1] not in "/*"))
@@ -265,8 +319,13 @@ def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
     """Join parts one behind the other; a path begins anew at an absolute one."""
     texts = [ANY if each is None else each.text for each in parts]
     text = posixpath.join(*texts) if separator else "".join(texts)
-    anywhere = separator and any(each.startswith(ANY) for each in texts[1:])  # it may be an absolute path
-    return Text(text, not anywhere and all(each is None or each.sure for each in parts))
+    anywhere = bool(separator) and any(each.startswith(ANY) for each in texts[1:])
+    anywhere = anywhere or any(each and each.anywhere for each in parts)
+    return Text(text, all(each is None or each.sure for each in parts), anywhere)
+
+
+def _above(path: Text, count: int = 1) -> Text:
+    return path._replace(text=posixpath.normpath(posixpath.join(path.text, *[".."] * count)))
 
 
 def _default(name: str, function: FunctionNode) -> ast.expr | None:

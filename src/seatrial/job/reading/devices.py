@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from seatrial.job.reading.constants import ANY
+from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted, keywords, last_name, literal
-from seatrial.job.reading.values import Evaluation, is_flag, member
+from seatrial.job.reading.values import Evaluation, is_flag
 
 _MOST_SINKS, _LONGEST = 300, 60
 #: Code that gives options a value after they are parsed.

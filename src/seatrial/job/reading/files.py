@@ -15,7 +15,7 @@ from seatrial.job.reading.constants import ANY, Constants, ParsedCall, is_outsid
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, keywords, literal
+from seatrial.job.reading.signs import dotted, is_constant, keywords, literal
 from seatrial.system.project_files import parse_yaml, read_sources, read_text
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
@@ -47,20 +47,30 @@ _FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
     "copytree": (1, ("dst",)),
 }
-#: Calls that read a file or list a folder, by their last name or all of it → keywords for the path, else the first.
-_READERS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("read_csv", "read_table", "read_excel", "read_parquet"), ("filepath_or_buffer", "io", "path")),
-    **dict.fromkeys(("np.load", "numpy.load", "torch.load", "joblib.load", "np.memmap"), ("file", "f", "filename")),
-    **dict.fromkeys(("loadtxt", "genfromtxt", "imread", "load_from_disk"), ("fname", "filename", "dataset_path")),
-    **dict.fromkeys(("listdir", "scandir", "ImageFolder", "DatasetFolder"), ("path", "root")),
-    **dict.fromkeys(("flow_from_directory", "image_dataset_from_directory"), ("directory",)),
+#: Calls that read a file or list a folder, by their last name or all of it, and keywords for the path, else the first.
+_READERS = {
+    *(f"read_{kind}" for kind in ("csv", "table", "excel", "parquet", "json", "pickle", "feather", "hdf")),
+    *("np.load", "numpy.load", "torch.load", "joblib.load", "np.memmap", "np.fromfile", "librosa.load", "loadtxt"),
+    *("torchaudio.load", "loadmat", "load_file", "genfromtxt", "imread", "load_from_disk", "listdir", "scandir"),
+    *("os.walk", "merge_from_file", "flow_from_directory", "image_dataset_from_directory", "glob.glob", "glob.iglob"),
+    *("glob", "iglob", "load_weights", "load_model", "from_pretrained", "ImageFolder", "DatasetFolder"),
 }
+_PATHS = {
+    *("filepath_or_buffer", "io", "path", "path_or_buf", "file", "f", "filename", "fname", "dataset_path", "root"),
+    *("directory", "pathname", "filepath", "pretrained_model_name_or_path", "cfg_filename", "annFile"),
+}
+#: torchvision's data sets, and keywords of theirs. Source: docs.pytorch.org/vision/stable/datasets.html.
+_DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
+#: Calls whose text may be a name instead, and texts of those that are none.
+_NAMES_MODELS, _NO_NAME = {"from_pretrained", "load_model"}, re.compile(r"[./].*|.*\.(h5|keras)")
 #: Methods of pathlib.Path that read their receiver.
-_READ_PATHS = {"read_text", "read_bytes", "iterdir"}
+_READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
+#: Methods that a framework calls in every training of an object: of data sets and of Lightning's modules.
+_CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
 #: Calls that check for a path, and calls that may create any.
 _ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 _MAKES_ANY = re.compile(
-    r"\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os|subprocess)\.\w+"
+    r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os|subprocess)\.\w+"
 )
 _STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download")
 #: Endings of configuration files, and a setting in one.
@@ -68,10 +78,11 @@ CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SETTING = re.compile(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
+_TYPED_SETTING = re.compile(r"\+{0,2}(?:[\w-]+[./])*([\w-]+)=([^\s\[{]+)")
 #: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
 #: Below: methods that open their receiver.
 _OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
-_OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile"}
+_OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile", "Image.open", "PIL.Image.open", "jsonlines.open"}
 _WRITES = frozenset("wax+")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
@@ -81,6 +92,10 @@ _SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "def
 #: Names of options for a place to write to.
 _OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
+)
+#: Names of settings for it.
+_OUTPUT_KEYS = re.compile(
+    r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
 
 
@@ -111,7 +126,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Read:
-    """A file or folder, by a relative path, that a script reads in every run and neither creates nor checks for.
+    """A file or folder that a script reads in every run and neither creates nor checks for.
 
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
@@ -127,12 +142,13 @@ class Files:
 
     Args:
         module_at: a file's module.
-        arguments: that the script is started with.
+        arguments: that the script is started with. folder: the working directory.
     """
 
-    def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
-        self._module_at = module_at
-        self.constants = self._constants = Constants(module_at, arguments)
+    def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
+        self._module_at, self._folder = module_at, folder
+        self.constants = Constants(module_at, arguments, folder)
+        self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
         self._asking: list[ParsedCall] = []
@@ -140,69 +156,89 @@ class Files:
         self._makes_any = False
         self._always: dict[Unit, list[Unit]] = {}
         self._moves = False
+        self._composed: Sequence[str] = ()
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = _called(node)
         if last in ("add_argument", "option"):
-            self._constants.note_option(unit, node)
+            self.constants.note_option(unit, node)
         elif name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (
             last in _FILES or last in _FOLDERS or last in _OF_PATHS or name in _OPENERS or {*keywords(node)} & _SETTINGS
         ):
             self._noted.append(ParsedCall(unit, node, always))
-        if len(self._reading) < _MOST_WRITES and any(_read_paths(node)):
+        if not called and len(self._reading) < _MOST_WRITES and any(_read_paths(node)):
             self._reading.append(ParsedCall(unit, node, always))
         elif last in _ASKS:
             self._asking.append(ParsedCall(unit, node, always))
         elif last not in ("add_argument", "Path", "join") and not called:
             self._given.update(filter(None, map(literal, (*node.args, *keywords(node).values()))))
         made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
-        if made and (not made[2] or _STARTS.search(ast.dump(node))):
+        if made and not name.startswith("nltk.") and (not made[2] or _STARTS.search(ast.dump(node))):
             self._makes_any = True
         for each in called:
-            self._constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always))
+            self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always))
             if always and self._runs_when_called(each):
                 self._always.setdefault(unit, []).append(each)
+                owner, _, method = each[1].rpartition(".")
+                if method == "__init__":
+                    self._always[unit] += ((each[0], f"{owner}.{later}") for later in _CALLED_LATER)
 
     def note_import(self, unit: Unit, imported: Unit) -> None:
         """Note that ``unit`` imports a module in every run."""
         self._always.setdefault(unit, []).append(imported)
 
-    def read_settings(self, folder: Path) -> None:
-        """Note the settings of the configuration files that the script opens in the working directory."""
-        opened = [self._constants.text(path, each.unit) for each in self._reading for path in _read_paths(each.node)]
-        names = dict.fromkeys([*self.constants.arguments, *(each.text for each in opened if each is not None)])
-        found: dict[str, set[tuple[str, str]]] = {}
+    def note_store(self, name: str) -> None:
+        """Note that an attribute is set: ``args.output = …``."""
+        self.constants.stored.add(name)
+
+    def read_settings(self, composed: Sequence[str] = ()) -> None:
+        """Note the settings of the files that the script opens in the working directory, and those of the command line.
+
+        Args: composed: files that Hydra reads.
+        """
+        self._composed = composed
+        opened = [self.constants.text(path, each.unit) for each in self._reading for path in _read_paths(each.node)]
+        names = dict.fromkeys(
+            [*composed, *self.constants.arguments, *(each.text for each in opened if each is not None)]
+        )
         for name in (each for each in names if each.endswith(CONFIGURATION)):
-            lines = "".join(read_sources([folder / name], folder, _MOST_SETTINGS)).splitlines()
-            for number, line in enumerate(lines, 1):
-                if setting := _SETTING.fullmatch(line):
-                    found.setdefault(setting[1], set()).add((setting[2], f"{name}:{number}"))
-        self._constants.settings = {key: each.pop() for key, each in found.items() if len(each) == 1}
+            lines = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS)).splitlines()
+            matches = ((number, _SETTING.fullmatch(line)) for number, line in enumerate(lines, 1))
+            self._settings += ((each[1], each[2], f"{name}:{number}") for number, each in matches if each)
+        typed = {match[1]: match[2] for word in self.constants.arguments if (match := _TYPED_SETTING.fullmatch(word))}
+        self._settings = [each for each in self._settings if each[0] not in typed]
+        self._settings += ((key, value, key) for key, value in typed.items())
+        values: dict[str, dict[str, str]] = {}
+        for key, value, where in self._settings:
+            values.setdefault(key, {}).setdefault(value, where)
+        self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
     def reads(self) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. Call ``found`` first."""
+        reads = {each: Read(each, each, None) for each in self._composed}
         if self._moves or self._makes_any:
-            return ()
-        made = [self._constants.text(path, each.unit) for each in self._noted for path, _, _ in _targets(each.node)]
-        made += [self._constants.text(argument, each.unit) for each in self._asking for argument in _asked(each.node)]
+            return tuple(reads.values())
+        made = [self.constants.text(path, each.unit) for each in self._noted for path, _, _ in _targets(each.node)]
+        made += [self.constants.text(argument, each.unit) for each in self._asking for argument in _asked(each.node)]
         known = {posixpath.normpath(each.text.partition(ANY)[0] or ANY) for each in made if each is not None}
-        reads: dict[str, Read] = {}
         for unit, node, runs in self._reading:
             module = self._module_at(unit[0])
-            if module is None or not runs or unit not in self._constants.always:
+            if module is None or not runs or unit not in self.constants.always:
                 continue
             for path in _read_paths(node):
-                found, option = self._constants.text(path, unit), self._constants.by_option
-                if found is None or not (found.sure or self._constants.by_setting):
+                found, flag = self.constants.text(path, unit), self.constants.by_option
+                if found is None or not (found.sure or self.constants.by_setting):
                     continue
-                text = posixpath.normpath(found.text)
-                parents = {text, *map(str, PurePosixPath(text).parents)} - {"."}
-                unclear = not found.text or found.text in self._given or re.search(r"^[/~]|[*:\\\n]", found.text)
+                start, any_part, _ = found.text.partition(ANY)
+                start = posixpath.dirname(start) if any_part else start
+                text = posixpath.normpath(start or ".")
+                parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
+                named = _called(node)[1] in _NAMES_MODELS and not _NO_NAME.fullmatch(start)
+                unclear = named or found.text in self._given or re.search(r"^~|[:\\\n]", text) or not parents
                 if not unclear and known.isdisjoint(parents):
-                    flag = max(option.flags, key=len) if option else None
                     reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
         return tuple(reads.values())
 
@@ -214,7 +250,7 @@ class Files:
                 if unit not in always:
                     always.add(unit)
                     pending.append(unit)
-        self._constants.always = always
+        self.constants.always = always
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):
             known = writes.get(write.path)
@@ -228,30 +264,33 @@ class Files:
             if module is None:
                 continue
             for target, folder, sure in _targets(node):
-                found = self._constants.text(target, unit)
+                found = self.constants.text(target, unit)
                 if found is None or not is_outside(found.text):
                     continue
-                certain = sure and runs and unit in always and found.sure
+                certain = sure and runs and unit in always and found.sure and not found.anywhere
                 certain = certain and not (self._moves and found.text.startswith(".."))
                 where = f"{module.shown}:{node.lineno}"
                 yield Write(found.text[:_LONGEST_PATH], folder, where, certain)
                 break
 
     def _of_options(self) -> Iterator[Write]:
-        """Yield options that are named as places to write to; whether the script writes there is not seen."""
-        for name, option in self._constants.options.items():
+        """Yield options and settings that are named as places to write to; whether the script does is not seen."""
+        for name, option in self.constants.options.items():
             if (
                 _OUTPUT.search(name)
-                and (found := self._constants.of_option(name)) is not None
+                and (found := self.constants.of_option(name)) is not None
                 and is_outside(found.text)
             ):
                 module = self._module_at(option.unit[0])
                 shown = module.shown if module else option.unit[0].name
                 yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
-        known = {flag for option in self._constants.options.values() for flag in option.flags}
+        known = {flag for option in self.constants.options.values() for flag in option.flags}
         for flag, value in typed_options(self.constants.arguments):
             if flag not in known and _OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
+        for key, value, where in self._settings:
+            if _OUTPUT_KEYS.fullmatch(key) and is_outside(value) and " " not in value:
+                yield Write(value[:_LONGEST_PATH], True, where, False)
 
     def _runs_when_called(self, unit: Unit) -> bool:
         """Return whether a call runs it: not a generator or a coroutine, nor one of two of the name."""
@@ -295,10 +334,12 @@ def _read_paths(node: ast.Call) -> Iterator[ast.expr]:
     if name in _OPENERS:
         mode = node.args[1] if len(node.args) > 1 else given.get("mode")
         yield from node.args[: not _opens_to_write(mode)]
-    elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS:
+    elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in _READERS:
         yield node.func.value
-    elif (known := _READERS.get(name) or _READERS.get(last)) and not _opens_to_write(given.get("mode")):
-        yield from (*node.args[:1], *(given[each] for each in known if each in given))
+    elif not _READERS.isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given}):
+        downloads = not is_constant(given.get("download", ast.Constant(False)), False)
+        if not downloads and not _opens_to_write(given.get("mode")):
+            yield from (*node.args[:1], *(value for key, value in given.items() if key in _PATHS))
 
 
 def _asked(node: ast.Call) -> list[ast.expr]:

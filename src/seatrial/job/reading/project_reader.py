@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import glob
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,6 @@ from seatrial.job.reading.signs import (
     MOST_PARTS,
     TELLING,
     assigned_variables,
-    data_root,
     dotted,
     host_path,
     imported_names,
@@ -62,9 +62,8 @@ class Readings:
         asserted: ``mmcv<=1.4.0`` → where the script ends unless the module's version is so.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
-        data_roots: absolute path of a data set that is read and not downloaded → where.
         writes: files and folders that it makes outside of the working directory.
-        reads: relative paths that it reads in every run.
+        reads: paths that it reads in every run, and Hydra's files.
         devices: what keeps it from the GPUs, with these arguments.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
@@ -80,7 +79,6 @@ class Readings:
     asserted: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     machine_paths: dict[str, str] = field(default_factory=dict)
-    data_roots: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
     devices: tuple[Reason, ...] = ()
@@ -137,7 +135,7 @@ class ProjectReader:
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
         self.roots = ImportRoots(project, start, roots, folder or project)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
-        self.files, self.parsers = Files(self.modules.at, arguments), ParserWords(arguments)
+        self.files, self.parsers = Files(self.modules.at, arguments, self.roots.folder), ParserWords(arguments)
         self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
         self.reading = ProjectReading()
         self.least_python: tuple[tuple[int, int], str] | None = None
@@ -153,6 +151,7 @@ class ProjectReader:
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # words that parse_args reads, None for the typed
+        self.composed: dict[str, None] = {}  # files, relative to the working directory
         self.words_typed = arguments
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
@@ -173,8 +172,8 @@ class ProjectReader:
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
         ignored = [*self._take_own_words()]
+        self.files.read_settings([*self.composed])
         writes = self.files.found((self.start, ""))
-        self.files.read_settings(self.roots.folder)
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
         may_fail = [f"{each}: a run that comes to it ends there" for each, sure in wrong if not sure]
         imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
@@ -246,6 +245,7 @@ class ProjectReader:
             given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
             folder, name = (literal(given.get(key)) for key in ("config_path", "config_name"))
             for file, text in composed(path.parent / (folder or "."), name or "config", self.words_typed, self.project):
+                self.composed.setdefault(os.path.relpath(file, self.roots.folder))
                 for match in _TARGET.finditer(text):
                     parts = match[1].split(".", MOST_PARTS)[:MOST_PARTS]
                     found = self.roots.located(parts, self.roots.absolute) or []
@@ -336,8 +336,6 @@ class ProjectReader:
             self._follow(module, node, needed=certain and seen.needed, always=always)
         elif isinstance(node, ast.Call):
             self.roots.extend_by_call(module, node)
-            if root := data_root(node):
-                self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
             if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
                 self.hydra.append((module.path, node))
@@ -392,7 +390,7 @@ class ProjectReader:
                 self._note_missing(module, node, parts, roots)
             if found[-1] is not None:
                 for local, inner in bound.items():
-                    module.bound[local if inner != "*" else f"* {name}"] = (found[-1][0], inner)
+                    module.bound[f"*{found[-1][0]}" if local == "*" else local] = (found[-1][0], inner)
             for lost in lacking if needed else ():
                 self._note_missing(module, node, [*parts, lost] if name != "__init__" else [lost], roots)
             modules = self.reading.needed if needed else self.reading.optional
@@ -470,18 +468,18 @@ def named(module: Module, unit: str, called: str, module_at: Callable[[Path], Mo
     if first == "self" and "." in unit:
         first = unit.partition(".")[0]
     elif first in module.types and rest:
-        first = module.types[first]
-        if "." not in first:
-            yield from _in(module, f"{first}.{rest}")
-            return
+        called = f"{module.types[first]}.{rest}"
+        first, _, rest = called.partition(".")
     if first in module.bound:
         path, inner = module.bound[first]
         other = module_at(path)
         name = ".".join(part for part in (inner, rest) if part)
         if other is not None and name:
             yield from _in(other, name)
-    else:
-        yield from _in(module, f"{first}.{rest}" if rest else first)
+        return
+    found = list(_in(module, f"{first}.{rest}" if rest else first))
+    starred = [] if found else [module_at(path) for path, inner in module.bound.values() if inner == "*"]
+    yield from found or (each for other in starred if other for each in _in(other, called))
 
 
 def _in(module: Module, name: str) -> Iterator[Unit]:

@@ -220,8 +220,8 @@ def host_path(node: ast.AST) -> str | None:
 
 #: Data folders of machines and of notebook hosts; drives of Windows.
 _OF_MACHINES = re.compile(
-    r"/(?:content|data\d*|datasets?|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|scratch|share|ssd\w*|"
-    r"storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[C-Z]:[\\/]+[A-Za-z]{2}.*"
+    r"/(?:content|data\d*|datasets?|dev/shm|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|"
+    r"root(?!/\.)|scratch|share|ssd\w*|storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[C-Z]:[\\/]+[A-Za-z]{2}.*"
 )
 
 
@@ -326,20 +326,6 @@ def started_files(node: ast.AST) -> list[str]:
     parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
     values = ["python" if dotted(each) == "sys.executable" else literal(each) or "" for each in parts]
     return [found[1]] if (found := _STARTED.search(" ".join(values))) else []
-
-
-def data_root(call: ast.Call) -> str | None:
-    """Return the absolute path of ``datasets.MNIST("/input", train=True)``, or None where it is downloaded.
-
-    Source: docs.pytorch.org/vision/stable/datasets.html, "root" and "download".
-    """
-    name = dotted(call.func)
-    if "datasets" not in name.split(".")[:-1] and name not in ("ImageFolder", "DatasetFolder"):
-        return None
-    given = keywords(call)
-    path = literal(given.get("root", call.args[0] if call.args else None))
-    is_read = is_constant(given.get("download", ast.Constant(False)), False)
-    return path if path is not None and path.startswith("/") and is_read else None
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from seatrial.job.reading.constants import ANY, Constants, ParserOption, parameters, typed_options
+from seatrial.job.reading.constants import ANY, Constants, ParserOption, member, parameters, typed_options
 from seatrial.job.reading.flow import FunctionNode
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted, keywords, last_name, literal
@@ -324,13 +324,6 @@ def _is_short(value: object) -> bool:
     """Return False for what names no device: a huge number, a long text, or one with control characters."""
     is_huge = isinstance(value, int) and abs(value) >= _NEVER
     return not is_huge and not (isinstance(value, str) and (len(value) > _LONGEST or not value.isprintable()))
-
-
-def member(node: ast.AST) -> str | None:
-    """Return ``device`` of ``args.device`` and ``config["device"]``; None for anything else."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return literal(node.slice) if isinstance(node, ast.Subscript) else None
 
 
 def _truth(values: Values) -> bool | None:

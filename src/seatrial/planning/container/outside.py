@@ -13,7 +13,7 @@ from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
 from seatrial.errors import UsageError
-from seatrial.job.host_paths import host_paths
+from seatrial.job.host_paths import host_paths, mounted
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
@@ -67,7 +67,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
     """
     mounts: list[Mount] = []
     warnings: list[str] = []
-    kept = [each for each in (*_IN_IMAGES, *_WRITABLE, *_mounted(job)) if each not in ("/tmp", CONTAINER_HOME)]
+    kept = [each for each in (*_IN_IMAGES, *_WRITABLE, *mounted(job)) if each not in ("/tmp", CONTAINER_HOME)]
     named = host_paths(job) if job.target.kind in _OF_PYTHON else ()
     choices = []
     for path in sorted(named, key=lambda each: each.target.count("/")):
@@ -85,8 +85,9 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
                 run=f"seatrial run … --mount {shlex.quote(mount)}",
             )
         if not path.is_there:
-            if build and (path.typed or (of_a_machine(path.text) and len(warnings) < _MOST_SHOWN)):
-                warnings.append(f"{path}: this machine has no such file or folder")
+            by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
+            if build and (path.typed or by_file):
+                warnings.append(path.absence)
             continue
         read_only = not own
         mounts.append(Mount(source=path.source, target=path.target, read_only=read_only))
@@ -142,19 +143,13 @@ def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
 
 def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
     """Yield (``SOURCE:TARGET`` of the mount that would keep it, write) for each write to a folder that is not kept."""
-    kept = [*_WRITABLE, *_mounted(job)]
+    kept = [*_WRITABLE, *mounted(job)]
     for write in script.writes:
         path = _in_container(job, write.path)
         folder = _mount_point(path, is_folder=write.folder)
         is_made = write.folder and any(inside(each, path) for each in kept)  # by the engine, above a mount
         if folder is not None and not is_made and not any(inside(path, each) for each in kept):
             yield f"{_source(job, write, folder)}:{folder}", write
-
-
-def _mounted(job: Job) -> list[str]:
-    """Return the paths in the container at which the user's folders are mounted, data and models too."""
-    folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
-    return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
 
 
 def _in_container(job: Job, path: str) -> str:
@@ -220,20 +215,17 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
     """Yield a warning for each data folder or path of another machine that neither this machine nor a mount has."""
-    kept = [*_IN_IMAGES, *_WRITABLE, *_mounted(job)]
+    kept = [*_IN_IMAGES, *_WRITABLE, *mounted(job)]
     absent: list[tuple[str, str]] = []
     for path, where in script.machine_paths.items():
-        there = os.path.exists(path) or any(inside(path, each) for each in kept)  # noqa: PTH110
-        known = there or path in script.data_roots or any(inside(path, each) for each, _ in absent)
+        kept_there = not path.startswith("/dev/shm/") and any(inside(path, each) for each in kept)
+        read = any(inside(each.path, path) or inside(path, each.path) for each in script.reads)
+        known = os.path.exists(path) or kept_there or read or any(inside(path, each) for each, _ in absent)  # noqa: PTH110
         if not known and not any(inside(path, each.path) for each in script.writes):
             absent.append((path, where))
     for path, where in absent[:_MOST_SHOWN]:
         option = f"; to mount it: --mount {shlex.quote(f'DIR:{path}')}" if re.fullmatch(r"/[^${%]*", path) else ""
         yield f"{where} names {path}, which this machine does not have{option}"
-    for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
-        if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
-            option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
-            yield f"{where} reads a data set in {path}, which is not in the container; to have it there: {option}"
 
 
 def _missing(job: Job, path: str, where: str) -> str | None:
@@ -245,7 +237,7 @@ def _missing(job: Job, path: str, where: str) -> str | None:
         return None
     if neighbour.is_relative_to(job.project) and os.path.exists(neighbour):  # noqa: PTH110
         return None
-    if any(inside(target, each) for each in _mounted(job)) or not os.path.exists(source):  # noqa: PTH110  # never raises
+    if any(inside(target, each) for each in mounted(job)) or not os.path.exists(source):  # noqa: PTH110  # never raises
         return None
     if path.startswith("/"):
         return None if any(inside(target, each) for each in _IN_IMAGES) else f"{path}:{path}"
