@@ -385,15 +385,7 @@ def _device(value: object) -> str | None:
 
 
 def _chosen(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (expression, kind) of what a node chooses devices by."""
-    if isinstance(node, (ast.Assign, ast.Call)):
-        yield from _variables(node)
-    if isinstance(node, ast.Call):
-        yield from _choices(node)
-
-
-def _variables(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (value, ``visible:NAME``) of each variable that a node sets and by which a framework finds GPUs."""
+    """Yield (expression, kind) of each device and, as ``visible:NAME``, each of a framework's variables in a node."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
     if isinstance(node, ast.Assign):
         targets = (each for each in node.targets if isinstance(each, ast.Subscript))
@@ -412,6 +404,8 @@ def _variables(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
         known = (literal(name) or "").upper()
         if known == _VISIBLE or known in _PLATFORMS:
             yield value, f"visible:{known}"
+    if isinstance(node, ast.Call):
+        yield from _choices(node)
 
 
 def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:

@@ -29,9 +29,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 #: Kinds with nothing below them that could run.
 _LEAVES = frozenset((ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass))
-
-#: Kinds whose insides run later, and those that may be skipped for having none.
-_APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda}
+_APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda}  # nor until they are called
 
 #: Nodes some of whose parts may not run, or hold statements.
 _BRANCHING = (

@@ -142,7 +142,7 @@ class ProjectReader:
         self.modules.begin(self.roots.provided)
         self.files, self.parsers = Files(self.modules.at, arguments), ParserWords(arguments)
         self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
-        self.noted = ProjectReading()
+        self.reading = ProjectReading()
         self.least_python: tuple[tuple[int, int], str] | None = None
         self.relative: tuple[str, str] | None = None
         self.own: set[str] = set()  # top-level names under which the project has something
@@ -158,10 +158,8 @@ class ProjectReader:
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
-    def walk(self) -> bool:
-        """Read the script and what it imports; return False early if that puts folders on its path. Raises TargetError:
-        the script itself cannot be read or parsed.
-        """
+    def read(self) -> ProjectReading | None:
+        """Read the script and what it imports; None if that puts folders on its path. Raises TargetError."""
         module = self.modules.at(self.start)
         self.certain.append((self.start, ""))
         if self.calls and module is not None:
@@ -171,30 +169,27 @@ class ProjectReader:
         while self.certain or self._import_by_text() or self._compose():
             self._visit(self.certain.pop(0), certain=True)
             if self.roots.added and len(self.visited) == 1:  # by the script's top, as is usual
-                return False
+                return None
         while not self.roots.added and (self.perhaps or self._mention()):
             self._visit(self.perhaps.pop(0), certain=False)
-        return not self.roots.added
-
-    def reading(self) -> ProjectReading:
-        """Return what the walk found."""
-        module = self.modules.at(self.start)
-        for modules in (self.noted.needed, self.noted.optional):
+        if self.roots.added:
+            return None
+        for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
         writes = self.files.found((self.start, ""))
         self.files.read_settings(self.roots.folder)
-        imported = {name.partition(".")[0] for name in (*self.noted.needed, *self.noted.optional)}
+        imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
         own = [root for root in self.found_under if root in usual and root != self.start.parent]
         return replace(
-            self.noted,
+            self.reading,
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
             writes=writes,
             reads=self.files.reads(),
             devices=self.devices.found(self.visited, imported),
             files=self.modules.files(),
-            misfits=tuple(self.parsers.misfits([*self.noted.needed, *self.noted.optional])),
+            misfits=tuple(self.parsers.misfits([*self.reading.needed, *self.reading.optional])),
             least_python=self.least_python,
             relative=self.relative,
             idle=not self.calls and module is not None and only_defines(module.flow.body("")),
@@ -241,7 +236,7 @@ class ProjectReader:
                         self.found_under.setdefault(own[-1][1])
                     elif not own:
                         where = f"{self.modules.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"
-                        self.noted.needed.setdefault(match[1], where)
+                        self.reading.needed.setdefault(match[1], where)
         return bool(self.certain)
 
     def _mention(self) -> bool:
@@ -268,7 +263,7 @@ class ProjectReader:
             return
         for method in (each for each in module.flow.functions if not name and each.rpartition(".")[2] in LIGHTNING_1):
             place = f"{module.shown}:{module.flow.functions[method].lineno} {method}"
-            self.noted.signs.setdefault("lightning-1", place)
+            self.reading.signs.setdefault("lightning-1", place)
         for seen in module.flow.inside(name) if name else module.flow.top():
             self._note(module, name, seen, certain)
 
@@ -288,17 +283,17 @@ class ProjectReader:
                 module.types[node.targets[0].id] = dotted(node.value.func)
             for name, value in assigned_variables(node).items():
                 if name == "KERAS_BACKEND":
-                    self.noted.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
+                    self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
                 if memory_note(name, value):
-                    self.noted.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+                    self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
         elif isinstance(node, ast.Assert) and certain and seen.certain and (asserted := asserted_version(node)):
-            self.noted.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
-        if (path := host_path(node)) and len(self.noted.paths) < _MOST_PATHS:
-            self.noted.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
+            self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
+        if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
+            self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         self.decorators.update(map(id, getattr(node, "decorator_list", ())))
         if certain and seen.always and id(node) not in self.decorators:
             for text in filter(of_a_machine, used_paths(node, self.typed)):
-                self.noted.machine_paths.setdefault(text, f"{module.shown}:{getattr(node, 'lineno', 1)}")
+                self.reading.machine_paths.setdefault(text, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         for started in (self.roots.folder / name for name in started_files(node)):
             if is_file(started) and (file := started.resolve()).is_relative_to(self.project):
                 (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
@@ -307,9 +302,9 @@ class ProjectReader:
         if isinstance(node, TELLING):
             for sign, shown in (*signs(node, module.names), *keras_signs(node)):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
-                self.noted.signs.setdefault(sign, evidence)
+                self.reading.signs.setdefault(sign, evidence)
                 if certain and seen.certain:
-                    self.noted.certain_signs.setdefault(sign, evidence)
+                    self.reading.certain_signs.setdefault(sign, evidence)
         if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
             written = "." * node.level + (node.module or "")
             self.relative = self.relative or (f"{module.shown}:{node.lineno}", written)
@@ -319,7 +314,7 @@ class ProjectReader:
         elif isinstance(node, ast.Call):
             self.roots.extend_by_call(module, node)
             if root := data_root(node):
-                self.noted.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
+                self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
             if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
                 self.hydra.append((module.path, node))
@@ -375,7 +370,7 @@ class ProjectReader:
                     module.bound[local] = (found[-1][0], inner)
             for lost in lacking if needed else ():
                 self._note_missing(module, node, [*parts, lost] if name != "__init__" else [lost], roots)
-            modules = self.noted.needed if needed else self.noted.optional
+            modules = self.reading.needed if needed else self.reading.optional
             own = cython or roots is not absolute or any(found) or self.roots.holds(module.path, parts[0])
             if not own:
                 modules.setdefault(name, f"{module.shown}:{node.lineno}")
@@ -385,12 +380,12 @@ class ProjectReader:
         for root in roots:
             inside = root.joinpath(*parts[:-1])
             there = {path.suffix for path in inside.glob(f"{glob.escape(parts[-1])}.*")}
-            if ".pyx" in there and "pyximport" not in {**self.noted.needed, **self.noted.optional}:
+            if ".pyx" in there and "pyximport" not in {**self.reading.needed, **self.reading.optional}:
                 there -= _OF_CYTHON
             if is_folder(inside / parts[-1]) or there:
                 return
         dots = "." * (node.level if isinstance(node, ast.ImportFrom) else 0)
-        self.noted.missing.setdefault(dots + ".".join(parts), f"{module.shown}:{node.lineno}")
+        self.reading.missing.setdefault(dots + ".".join(parts), f"{module.shown}:{node.lineno}")
 
 
 def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **how: Any) -> ProjectReading:
@@ -399,10 +394,10 @@ def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **
     Args: how: of ProjectReader. Raises TargetError: the script itself cannot be read or parsed.
     """
     reader = ProjectReader(project, roots, inside, start, **how)
-    while not reader.walk():
+    while (reading := reader.read()) is None:
         roots = [*roots, *reader.roots.added]
         reader = ProjectReader(project, roots, inside, start, modules=reader.modules, **how)
-    return reader.reading()
+    return reading
 
 
 def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str, list[Path], dict[str, str | None]]]:

@@ -16,8 +16,8 @@ from seatrial.backends.containers import injection
 from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import DiskError, UsageError
-from seatrial.images.build.build import ready_image
 from seatrial.images.dockerfile.context import write_wheel
+from seatrial.images.plan import plan_image, ready_image
 from seatrial.images.recipes import recipe
 from seatrial.job.in_container import (
     AGENT_GRACE_S,
@@ -145,7 +145,6 @@ def planned_image(
     """Return the image to build, or the ready one with its own facts, if it is here."""
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
-    from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
     from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
 
     return plan_image(
