@@ -324,8 +324,7 @@ class Devices(Evaluation):
     def _may_choose(self, statement: ast.stmt) -> bool:
         """Return False for a statement that chooses no device, whatever the arguments are: each is searched once."""
         if id(statement) not in self._choosing:
-            compound = hasattr(statement, "body")
-            self._choosing[id(statement)] = compound or any(any(_chosen(node)) for node in ast.walk(statement))
+            self._choosing[id(statement)] = any(any(_chosen(node)) for node in ast.walk(statement))
         return self._choosing[id(statement)]
 
     def _line(self, node: ast.AST, unit: Unit) -> tuple[str, str]:

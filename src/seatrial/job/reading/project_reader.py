@@ -40,9 +40,7 @@ from seatrial.job.reading.signs import (
 )
 
 #: Most units read: reading is for hints, and a plan waits for it.
-_MOST_UNITS = 5_000
-_MOST_PATHS = 100
-
+_MOST_UNITS, _MOST_PATHS = 5_000, 100
 #: Kinds of nodes of which anything but their names is noted.
 _NOTED = (*TELLING, ast.Assign, ast.Assert, ast.List, ast.Tuple, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
