@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -22,7 +23,6 @@ from seatrial.images.base import (
     with_nvcc,
 )
 from seatrial.images.base_and_stack import base_and_stack, frameworks
-from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
 from seatrial.images.dockerfile.layers import TOOLS, ImageContents, Layers, digest_of, program, split
@@ -51,6 +51,12 @@ from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS
+
+
+def ready_image(tag: str, **facts: Any) -> tuple[ImagePlan, Choice]:
+    """Return the plan for an existing image; ``facts`` are its entrypoint, cmd, env and python, as far as known."""
+    choice = Choice(what="image", value=tag, reason="an existing image was requested; nothing is built")
+    return ImagePlan(**{"tag": tag, "build": False, "python": None, **facts}), choice
 
 
 def plan_image(

@@ -161,8 +161,6 @@ class WatchOptions(KeyTable):
 class Requests(KeyTable):
     """Options that a file and a Job have in common."""
 
-    model_config = ConfigDict(defer_build=True)  # nothing is read as Requests alone
-
     name: keys.Name | None = Field(default=None, description="Name of the run.")
     backend: str = Field(
         default="auto", validation_alias="on", description="Where to run: auto, docker, podman, local or k8s."
@@ -249,8 +247,6 @@ class Job(Requests):
         asks: what the project's file wants beyond its folder and a container; it needs the user's permission.
     """
 
-    model_config = ConfigDict(defer_build=False)
-
     project: Path
     target: Target
     nodes: int = 1
@@ -294,14 +290,12 @@ _FIRST = ("name", "target", "module", "args", "on", "gpus", "nodes")
 class ConfigFile(Requests):
     """seatrial.toml: what to run, on which GPUs, with which limits, and what a good run is."""
 
-    model_config = ConfigDict(defer_build=False)
-
     name: keys.NewName | None = Field(default=None, description="Name of the run.")
     target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
     module: str | None = Field(default=None, description="Module to run, as for python -m.")
     args: Listed[keys.Word] = Field(default=(), description="Arguments of the target; replaced by arguments after --.")
     nodes: Nodes = Field(default=1, description="Number of nodes (machines or pods), or a list of host names.")
-    sweep: SweepTable = Field(default=SweepTable(), description="What seatrial sweep searches.")
+    sweep: SweepTable = Field(default_factory=SweepTable, description="What seatrial sweep searches.")
 
 
 def file_keys() -> list[str]:

@@ -12,7 +12,7 @@ V = TypeVar("V", bound="Value")
 class Value(BaseModel):
     """Immutable, checked whenever one is made, and without unknown fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True, defer_build=True)
 
     def changed(self: V, **fields: Any) -> V:
         """Return a copy with these fields in place of its own, checked as if it had been written so."""

@@ -11,6 +11,7 @@ from seatrial.images.requirements.pip_format import canonical_name
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.script import HOROVOD, ScriptFacts
+from seatrial.planning.process import missing_in
 from seatrial.planning.site import Parts
 
 _TENSORFLOW = "build the model under tf.distribute.MirroredStrategy().scope(), which uses all GPUs of one process"
@@ -49,8 +50,6 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     """
     if not script.horovod:
         return HorovodParts()
-    from seatrial.planning.process import missing_in  # scripts of Horovod are few
-
     name = script.horovod_part
     imports = f"{script.horovod[name]} imports {name}"
     if parts.image is None and parts.venv is None and parts.python and not missing_in(Path(parts.python), (HOROVOD,)):

@@ -15,7 +15,6 @@ from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
-from seatrial.images.build.progress import CACHED
 from seatrial.images.recipes import require_data
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
@@ -223,6 +222,8 @@ def _refuse_cut_down_image(plan: Plan) -> None:
 
 def without_cached(echo: Echo) -> Echo:
     """Return ``echo`` without the line of an image that exists, for many runs on one image."""
+    from seatrial.images.build.progress import CACHED
+
     return lambda line: None if line == CACHED else echo(line)
 
 

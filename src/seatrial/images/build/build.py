@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
 from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import DiskError, ImageError
@@ -23,7 +22,7 @@ from seatrial.images.dockerfile.layers import PROGRAM, TOOLS, program
 from seatrial.images.dockerfile.render import PIP_SECRET, SLIMMER, WHEELS
 from seatrial.images.slim.options import slimmer_bytes
 from seatrial.images.sources import digest_of_wheels
-from seatrial.job.plan import Choice, ImagePlan
+from seatrial.job.plan import ImagePlan
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.system import nofollow
 
@@ -178,12 +177,6 @@ def _watched(image: ImagePlan) -> Callable[[str], None]:
         return lambda line: None
     lines = [line for text in image.context_texts.values() for line in text.splitlines()]
     return without_cuda(lambda line: None, lines, image=True)
-
-
-def ready_image(tag: str, **facts: Any) -> tuple[ImagePlan, Choice]:
-    """Return the plan for an existing image; ``facts`` are its entrypoint, cmd, env and python, as far as known."""
-    choice = Choice(what="image", value=tag, reason="an existing image was requested; nothing is built")
-    return ImagePlan(**{"tag": tag, "build": False, "python": None, **facts}), choice
 
 
 def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:

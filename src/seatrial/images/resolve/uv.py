@@ -58,16 +58,9 @@ _SILENCE_S = 3
 _FRESH_S = 30 * 86_400.0
 _FORMAT = 5
 
-#: Address space of uv, which takes 1 GB on two cores; metadata of an index may unpack to any size.
-_MOST_BYTES = 8 << 30
-_BOUNDED = """
-import contextlib, os, resource, sys
-_, most, *argv = sys.argv
-with contextlib.suppress(ValueError, OSError):  # macOS bounds no address space
-    resource.setrlimit(resource.RLIMIT_AS, (int(most), int(most)))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 28, 1 << 28))
-os.execv(argv[0], argv)
-"""
+#: Bounds of uv, whose metadata may unpack to any size: 8 GiB of address space, where it takes 1 GB on two cores, and
+#: 256 MiB for a file. A lower limit stays, and macOS bounds no address space.
+_BOUNDED = f'ulimit -v {8 << 20} 2>/dev/null; ulimit -f {1 << 19} 2>/dev/null; exec "$@"'
 
 #: The program that reads a source; without a user's own folders of packages (-I), it gets the two that it needs.
 _SDIST = (
@@ -78,11 +71,8 @@ _SDIST = (
 
 _Found = TypeVar("_Found")
 
-#: Largest wheel that is downloaded to list its files.
-_MOST_LISTED_BYTES = 8_000_000
-
-#: Most packages without a wheel in one list; each takes a run of uv.
-_MOST_EXCLUDED = 40
+#: Largest wheel that is downloaded to list its files; most packages without a wheel, each of which takes a run of uv.
+_MOST_LISTED_BYTES, _MOST_EXCLUDED = 8_000_000, 40
 
 #: Minimum time that uv keeps an index's pages and files.
 _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
@@ -537,4 +527,4 @@ def _texts(data: Any) -> SourceTexts:
 
 def _bounded(*argv: str) -> list[str]:
     """Return the command that runs these arguments with bounds on memory and files."""
-    return [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), *argv]
+    return ["/bin/sh", "-c", _BOUNDED, "sh", *argv]

@@ -76,8 +76,13 @@ class ParserWords:
 
     def note_use(self, node: ast.AST) -> None:
         """Note what uses a name: a parser in other hands than the project's may have options that are not seen."""
-        loads = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-        if loads and isinstance(node, ast.Expr | ast.Return | ast.Subscript):
+        loads = not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if (loads or name == "argv") and id(node) not in self._known:
+                self._open |= name in _CALLED
+                self._used.add(name)
+        elif loads and isinstance(node, (ast.Expr, ast.Return, ast.Subscript)):
             self._known.add(id(node.value))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             self._known.add(id(node.value))
@@ -87,11 +92,6 @@ class ParserWords:
             self._parts.update(targets if _MAKES.fullmatch(made) else ())
         elif isinstance(node, ast.Try):
             self._open |= any("SystemExit" in ast.dump(each.type) for each in node.handlers if each.type)
-        elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in self._known:
-            name = node.id if isinstance(node, ast.Name) else node.attr
-            if loads or name == "argv":
-                self._open |= name in _CALLED
-                self._used.add(name)
 
     def misfits(self, modules: Sequence[str]) -> Iterator[str]:
         """Yield a warning for each word that argparse rejects. Args: modules: names that the script imports."""

@@ -153,8 +153,10 @@ class Devices(Evaluation):
             imported: packages that are imported.
         """
         modules = {path: module for path, _ in units if (module := self.module_at(path)) is not None}
+        self._choosing: dict[int, bool] = {}
         self.is_open = False  # a setattr sets what is not seen
-        self.units = [unit for unit in units if unit[0] in modules and _TELLING.search(modules[unit[0]].source)]
+        telling = {path for path, module in modules.items() if _TELLING.search(module.source)}
+        self.units = [unit for unit in units if unit[0] in telling]
         handlers: list[tuple[Unit, ast.ExceptHandler]] = []
         for unit in self.units:
             for node in statements(self.body(unit)):
@@ -315,9 +317,9 @@ class Devices(Evaluation):
 
     def _of_unit(self, unit: Unit) -> Iterator[_Sink]:
         module = self.module_at(unit[0])
-        for statement in self.scope(unit).statements if module is not None else ():
+        for statement in filter(self._may_choose, self.scope(unit).statements if module is not None else ()):
             for node in self.expressions(statement, unit):
-                for expression, kind in (*_variables(node), *(_choices(node) if isinstance(node, ast.Call) else ())):
+                for expression, kind in _chosen(node):
                     if kind == "device=" and id(node) in self.runs:  # a function of the project
                         continue
                     self.options, self.settings, self.origin = {}, {}, None
@@ -331,6 +333,12 @@ class Devices(Evaluation):
                         *(expression, unit, devices, tuple(self.options), tuple(self.settings), self._line(node, unit)),
                         "back" if is_back else kind,
                     )
+
+    def _may_choose(self, statement: ast.stmt) -> bool:
+        """Return False for a statement that chooses no device, whatever the arguments are: each is searched once."""
+        if id(statement) not in self._choosing:
+            self._choosing[id(statement)] = any(any(_chosen(node)) for node in ast.walk(statement))
+        return self._choosing[id(statement)]
 
     def _line(self, node: ast.AST, unit: Unit) -> tuple[str, str]:
         """Return the place and the text of the line that decides a device."""
@@ -392,8 +400,8 @@ def _device(value: object) -> str | None:
     return "cpu" if text.startswith("cpu") else f"cuda:{index[0]}" if index else "cuda"
 
 
-def _variables(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (value, ``visible:NAME``) of each variable that a node sets and by which a framework finds GPUs."""
+def _chosen(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """Yield (expression, kind) of each device and, as ``visible:NAME``, each of a framework's variables in a node."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
     if isinstance(node, ast.Assign):
         targets = (each for each in node.targets if isinstance(each, ast.Subscript))
@@ -412,6 +420,8 @@ def _variables(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
         known = (literal(name) or "").upper()
         if known == _VISIBLE or known in _PLATFORMS:
             yield value, f"visible:{known}"
+    if isinstance(node, ast.Call):
+        yield from _choices(node)
 
 
 def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:

@@ -30,6 +30,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 #: Kinds with nothing below them that could run.
 _LEAVES = frozenset((ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass))
+_APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda}  # nor until they are called
 
 #: Nodes some of whose parts may not run, or hold statements.
 _BRANCHING = (
@@ -247,8 +248,8 @@ def statements(block: Sequence[ast.AST]) -> Iterator[ast.AST]:
     while pending:
         node = pending.pop()
         yield node
-        if not isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
-            pending.extend(reversed(list(ast.iter_child_nodes(node))))
+        if type(node) not in _APART:
+            pending.extend(reversed([*_inside(node)]))
 
 
 def _called(block: Sequence[ast.AST]) -> set[str]:

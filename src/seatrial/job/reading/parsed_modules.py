@@ -84,23 +84,24 @@ class ParsedModules:
     Args:
         start: the script. It must parse; a module that does not may never be imported.
         inside: nothing is read elsewhere, wherever an import points.
-        provided: whether an import in a file is there without an installed package.
         any_python: it may be written for the Python of a ready image.
 
     Attributes:
         broken: files that did not parse. syntax: file → (its newest syntax, ``net.py:7``).
     """
 
-    def __init__(
-        self, project: Path, start: Path, inside: Path, provided: Callable[[Path, Import], bool], *, any_python: bool
-    ) -> None:
+    def __init__(self, project: Path, start: Path, inside: Path, *, any_python: bool) -> None:
         self.project, self.start, self.inside = project, start, inside
         self.any_python = any_python
         self.broken: dict[Path, UnreadableSourceError] = {}
         self.syntax: dict[Path, tuple[tuple[int, int], str]] = {}
+        self._parsed: dict[Path, tuple[ast.Module, bytes] | None] = {}
+        self._bytes_left, self._marks_left = _MOST_BYTES, _MOST_MARKS
+
+    def begin(self, provided: Callable[[Path, Import], bool]) -> None:
+        """Forget what was noted in modules. Args: provided: an import in a file needs no installed package."""
         self._provided = provided
         self._modules: dict[Path, Module | None] = {}
-        self._bytes_left, self._marks_left = _MOST_BYTES, _MOST_MARKS
 
     def at(self, path: Path) -> Module | None:
         """Return the file's module; None if it is too long, or one too many, or does not parse.
@@ -110,9 +111,10 @@ class ParsedModules:
         if path not in self._modules:
             if len(self._modules) >= _MAX_FILES:
                 return None
-            parsed = self._parse(path, required=path == self.start)
+            if path not in self._parsed:
+                self._parsed[path] = self._parse(path, required=path == self.start)
             self._modules[path] = None
-            if parsed is not None:
+            if (parsed := self._parsed[path]) is not None:
                 flow = Flow(parsed[0], main=path == self.start, provided=lambda node: self._provided(path, node))
                 self._modules[path] = Module(path, self.shown(path), flow, parsed[1])
         return self._modules[path]

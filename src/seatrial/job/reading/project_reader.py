@@ -40,8 +40,19 @@ from seatrial.job.reading.signs import (
 from seatrial.job.reading.version_checks import version_bounds
 
 #: Most units read: reading is for hints, and a plan waits for it.
-_MOST_UNITS = 5_000
-_MOST_PATHS, _MOST_SHOWN = 100, 3
+_MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
+#: Kinds of nodes of which anything but their names is noted.
+_NOTED = (
+    *TELLING,
+    ast.Assign,
+    ast.Assert,
+    ast.If,
+    ast.List,
+    ast.Tuple,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+)
 
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
@@ -129,12 +140,14 @@ class ProjectReader:
         any_python: bool = False,
         folder: Path | None = None,
         before: Sequence[Path] = (),
+        modules: ParsedModules | None = None,
     ) -> None:
         self.project, self.start, self.calls = project, start, calls
         named = [word.rpartition("=")[2].partition(":")[0] for word in arguments if ".py" in word]
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
         self.roots = ImportRoots(project, start, roots, folder or project)
-        self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
+        self.modules = modules or ParsedModules(project, start, inside, any_python=any_python)
+        self.modules.begin(self.roots.provided)
         self.files, self.parsers = Files(self.modules.at, arguments, self.roots.folder), ParserWords(arguments)
         self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
         self.reading = ProjectReading()
@@ -156,8 +169,8 @@ class ProjectReader:
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
-    def read(self) -> ProjectReading:
-        """Read the script and what it imports. Raises TargetError: the script itself cannot be read or parsed."""
+    def read(self) -> ProjectReading | None:
+        """Read the script and what it imports; None if that puts folders on its path. Raises TargetError."""
         module = self.modules.at(self.start)
         self.certain.append((self.start, ""))
         if self.calls and module is not None:
@@ -166,8 +179,12 @@ class ProjectReader:
         self.certain += [(path.resolve(), "") for path in self.also if is_file(path)]
         while self.certain or self._import_by_text() or self._compose():
             self._visit(self.certain.pop(0), certain=True)
-        while self.perhaps or self._mention():
+            if self.roots.added and len(self.visited) == 1:  # by the script's top, as is usual
+                return None
+        while not self.roots.added and (self.perhaps or self._mention()):
             self._visit(self.perhaps.pop(0), certain=False)
+        if self.roots.added:
+            return None
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
@@ -293,6 +310,7 @@ class ProjectReader:
         self.parsers.note_use(node)
         if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
+        if not isinstance(node, _NOTED):
             return
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
@@ -313,7 +331,7 @@ class ProjectReader:
                 self.reading.asserted.setdefault("".join(bound), f"{module.shown}:{node.lineno}")
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
-        self.decorators |= {id(each) for each in getattr(node, "decorator_list", ())}
+        self.decorators.update(map(id, getattr(node, "decorator_list", ())))
         if certain and seen.always and id(node) not in self.decorators:
             for text in filter(of_a_machine, used_paths(node, self.typed)):
                 self.reading.machine_paths.setdefault(text, f"{module.shown}:{getattr(node, 'lineno', 1)}")
@@ -416,13 +434,11 @@ def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **
 
     Args: how: of ProjectReader. Raises TargetError: the script itself cannot be read or parsed.
     """
-    added: list[Path] = []
-    while True:
-        reader = ProjectReader(project, [*roots, *added], inside, start, **how)
-        reading = reader.read()
-        if not reader.roots.added or len(added) >= MOST_PARTS:
-            return reading
-        added += reader.roots.added
+    reader = ProjectReader(project, roots, inside, start, **how)
+    while (reading := reader.read()) is None:
+        roots = [*roots, *reader.roots.added]
+        reader = ProjectReader(project, roots, inside, start, modules=reader.modules, **how)
+    return reading
 
 
 def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str, list[Path], dict[str, str | None]]]:

@@ -325,7 +325,8 @@ def started_files(node: ast.AST) -> list[str]:
     """Return Python files that a text or a list starts: ``python train.py --lr``, ``[sys.executable, "train.py"]``."""
     parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
     values = ["python" if dotted(each) == "sys.executable" else literal(each) or "" for each in parts]
-    return [found[1]] if (found := _STARTED.search(" ".join(values))) else []
+    text = " ".join(values)
+    return [found[1]] if ".py" in text and (found := _STARTED.search(text)) else []
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:

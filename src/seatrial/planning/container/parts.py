@@ -16,9 +16,10 @@ from seatrial.backends.containers import injection
 from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import DiskError, UsageError
-from seatrial.images.build.build import ready_image
 from seatrial.images.dockerfile.context import write_wheel
+from seatrial.images.plan import plan_image, ready_image
 from seatrial.images.recipes import recipe
+from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
 from seatrial.job.in_container import (
     AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
@@ -145,18 +146,14 @@ def planned_image(
     """Return the image to build, or the ready one with its own facts, if it is here."""
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
-    from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
-    from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
-
+    limit_s = PATIENT_S if site.launches else LIMIT_S
     return plan_image(
         job,
         script=script,
         cpu_only=not gpus,
         machine=site.host.machine(gpus),
         multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
-        resolver=UvResolver(
-            site.host.cache_folder / "packages", site.host, limit_s=PATIENT_S if site.launches else LIMIT_S
-        ),
+        resolver=UvResolver(site.host.cache_folder / "packages", site.host, limit_s=limit_s),
     )
 
 
