@@ -1,6 +1,6 @@
-"""Alerts: a command for what the watchdog finds, in a process of its own.
+"""Run the user's command for the watchdog's findings, in a separate process.
 
-It may not delay the run: it gets ALERT_TIMEOUT_S, and its failure is a note in the evidence at most.
+The command cannot delay the run: it ends after ALERT_TIMEOUT_S, and its failure is only a note in the evidence.
 """
 
 import json

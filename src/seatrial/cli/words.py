@@ -80,13 +80,13 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
 
 
 def _ours_behind(words: Sequence[str], known: Mapping[str, bool]) -> list[list[str]]:
-    """Return the options of seatrial behind a script of any kind whose names no file of the project has."""
+    """Return the options of seatrial that follow a script and that no file of the project mentions."""
     from seatrial.job.startable import SHELL_SUFFIXES, scripts
     from seatrial.system.project_files import read_sources
 
     starts = (at for at, each in enumerate(words) if each.endswith((".py", *SHELL_SUFFIXES)) or words[at - 1] == "-m")
     at = next(starts, len(words))
-    parts = typed_parts(words[at + 1 :], known)  # a launcher may set the three as well
+    parts = typed_parts(words[at + 1 :], known)  # a launcher may also set --gpus, --env and --launcher
     given = [each for each in parts if each[0][:2] == "--" and each[0] not in ("--gpus", "--env", "--launcher")]
     files = [Path(words[at]), *map(Path, itertools.islice(scripts(Path()), _MOST_READ))] if given else []
     texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
@@ -195,7 +195,7 @@ def _check_words(argv: Sequence[str]) -> None:
     comment = next((at for at, word in enumerate(argv) if re.match(r"\s+#", word)), None)
     if comment and "--" not in argv[:comment]:
         run = f"seatrial {shlex.join(argv[:comment])}"
-        raise UsageError("A \\ ends a line only as its last character: a comment follows it here", run=run)
+        raise UsageError("A \\ continues a line only as its last character; a comment follows this one", run=run)
     for word in argv:
         if word.isascii() or not has_undecoded(word):
             continue

@@ -46,7 +46,7 @@ class Compose:
     copies: tempfile.TemporaryDirectory[str] | None = None
 
     def argv(self, *words: str) -> list[str]:
-        """Return a command line."""
+        """Return a command line of Compose."""
         own = [self.rendered] if self.rendered else [f"{self._copied}{file}" for file in self.files]
         files = [*own, *([self.override] if self.override else [])]
         # The project's .env steers Compose itself; and of profiles the rendered file has the active ones alone.

@@ -28,14 +28,14 @@ _WRITTEN = {
 _READ = re.compile(
     r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data|(train|valid\w*|val|dev|test|eval|input)[-_](file|path)"
 )
-#: Names of options for a model's folder, which a name on a hub may stand in for.
+#: Names of options that take a model's folder or its name on a hub.
 _MODELS = re.compile(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model\w*|model_name_or_path")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
 #: Most missing inputs named, bytes read to find what creates them, and characters of a README's line read.
 _MOST_MISSING, _MOST_SEARCHED, _LONGEST_LINE = 5, 2_000_000, 200
-#: Folders of every image, and endings of lists of files.
+#: Folders that every image has; suffixes of lists of files.
 _OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|tmp|usr|var)(/.*)?")
 _LISTS = (".csv", ".lst", ".tsv", ".txt")
 #: A line that creates the file that it names; names of programs that create data; a README's line about data.
@@ -69,9 +69,9 @@ class HostPath:
 
     @property
     def absence(self) -> str:
-        """Return the sentence that it is missing, with the file that has its name and an ending."""
+        """Return a sentence about the missing path; it names a file that only adds a suffix."""
         end = next((each for each in CONFIGURATION if _exists(Path(f"{self.source}{each}"))), "")
-        return f"{self}: this machine has no such file or folder" + (f"; it has {self.text}{end}" if end else "")
+        return f"{self}: this machine has no such file or folder" + (f"; {self.text}{end} exists" if end else "")
 
     def __str__(self) -> str:
         return self.text if self.where == self.text else f"{self.where} {self.text}"
@@ -107,11 +107,11 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
     found += [f"{read.where} reads {read.path}, which {_instead(job, path, read)}" for path, read in absent.items()]
     yield from found[:_MOST_MISSING]
     if len(found) > _MOST_MISSING:
-        yield f"and {len(found) - _MOST_MISSING} more such inputs"
+        yield f"and {len(found) - _MOST_MISSING} more missing inputs"
 
 
 def mounted(job: Job) -> list[str]:
-    """Return the paths in the container at which the user's folders are mounted, data and models too."""
+    """Return the paths in the container at which the user's folders are mounted, including data and models."""
     folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
     return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
 
@@ -165,7 +165,7 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if not value or not file.is_relative_to(job.project):
         return
     if not _exists(file):
-        named = "/" in value  # yolov3.yaml alone may be a package's name for it
+        named = "/" in value  # a package may resolve the bare name yolov3.yaml
         if file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION):
             named = named and re.search("conf|cfg", where) is not None
         elif file.suffix:
@@ -183,7 +183,7 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
 
 
 def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
-    """Yield what a configuration names and this machine has, or the first line of a list."""
+    """Yield the host paths that a configuration names, or the first line of a list."""
     if file.suffix in _LISTS:
         for line in "".join(read_sources([file], job.project, _MOST_SEARCHED)).splitlines()[:1]:
             for name in [each for each in re.split(r"[\s,;]+", line) if of_a_machine(each)][:1]:

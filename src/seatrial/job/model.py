@@ -277,7 +277,7 @@ class Job(Requests):
 
     @property
     def source(self) -> Target:
-        """Return the target whose source is read: that of a workload's script, or its own."""
+        """Return the target whose source is read: the script of a workload, or the job's target."""
         if self.own is not None and self.own.script:
             return Target(kind="script", value=self.own.script)
         return self.target

@@ -133,11 +133,11 @@ def source_facts(job: Job) -> ScriptFacts:
 
 
 def runnable_facts(job: Job) -> ScriptFacts:
-    """Return the source's facts. Raises TargetError: as source_facts; every run would do nothing or fail."""
+    """Return the source's facts. Raises TargetError: as source_facts, or every run would fail or do nothing."""
     facts = source_facts(job)
     if facts.failing:
         place, name = re.split(r":\d+ uses |, which", facts.failing[0])[:2]
-        cause = "every run comes to this line and ends there with a NameError"
+        cause = "every run reaches this line and fails with a NameError"
         raise TargetError("; ".join(facts.failing[:3]), cause=cause, run=f"define {name} in {place}, or import it")
     if facts.idle and job.source.kind in ("script", "module"):
         raise idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
@@ -259,14 +259,14 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project
 
 
 def _refuse_another_name(target: Target, folder: Path) -> None:
-    """Refuse ``-m X.main`` in the folder that is X under another name: its main.py imports from ``.``."""
+    """Refuse ``-m X.main`` in a folder that is package X under another name: its main.py has relative imports."""
     top, _, inner = target.value.partition(".") if target.kind == "module" else ("", "", "")
     file = find_module(inner, [folder]) if inner and not is_folder(folder / top) else None
     if file is None or not re.search(rb"(?m)^\s*from \.", read_bytes(file, inside=folder)):
         return
     raise TargetError(
-        f"-m {target.value}: no {top} is here, and {inner} of this folder, {folder.name}, imports from its own package",
-        cause="Python finds a package by its folder's name, from the folder above",
+        f"-m {target.value}: there is no package {top} here, and {inner} of {folder.name} has relative imports",
+        cause="Python finds a package by its folder's name, in the parent folder",
         run=f"mv ../{folder.name} ../{top} && cd ../{top} && seatrial run -C .. -m {target.value}",
     )
 

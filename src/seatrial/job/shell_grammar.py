@@ -16,7 +16,7 @@ _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
 _OPERATOR = re.compile(r"(\d*(?:&>>?|<<<|[<>]&|<>|>>|>\||<(?!\()|>(?!\()))|(?:&&|\|\||\|&?)\s*|;;|[;&()\n]")
 _ARRAY = re.compile(r"\w+\+?=(?=\()")
 _HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n(?:.*\n)*?\t*\2(?=\n|\Z)")
-#: A ``\\`` with a space or a comment behind it, and comments between a command's lines: both end the command.
+#: A ``\\`` before a space or a comment, and comments between a command's lines; both end the command.
 _CUT = re.compile(r"(?<=\s)\\[ \t]+(?:#[^\n]*)?(?=\n([ \t]+[^\s#]|-)?)|(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")
 #: Words that begin a statement → those that end its parts.
 _ENDS = {
@@ -93,7 +93,7 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def joined(text: str, name: str) -> tuple[str, str | None]:
-    """Return a script whose cut commands are joined again, and ``name:line`` of the first cut; None without one."""
+    """Return the script with its cut commands joined, and ``name:line`` of the first cut, or None."""
     cuts = list[str]()
 
     def join(match: re.Match[str]) -> str:

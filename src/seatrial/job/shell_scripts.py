@@ -71,7 +71,7 @@ class _Left(Exception):
 
 @dataclass
 class ShellReading:
-    """Hold a script's Python commands with their folders, its other commands, the first unread line, and a cut one."""
+    """Hold a script's Python commands with their folders, its other commands, its first unread line and first cut."""
 
     started: list[tuple[str, PythonCommand]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)

@@ -185,8 +185,8 @@ def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> Py
     if not found:
         raise _no_python(name, path, next((each for each in (reading.unread, *reading.others) if each), None))
     if reading.cut:
-        message = f"bash ends the command at {reading.cut}, and its next lines are lost"
-        rule = "nothing may follow a \\ that continues a line, and no comment may stand between the lines"
+        message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"
+        rule = "a \\ must be the last character of its line, and no comment may stand between the lines"
         raise TargetError(message, cause=rule, run="\n".join(typed))
     count = len(reading.started)
     message = f"{name} starts Python {'once' if count == 1 else f'{count} times'}, and a run starts it once"

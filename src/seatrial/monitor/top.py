@@ -1,4 +1,4 @@
-"""``seatrial top``: its loop, and its screen as plain text: GPUs, runs, containers."""
+"""Run ``seatrial top``: its loop, and its screen of GPUs, runs and containers as plain text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _SHORT = {
 
 
 def render(reading: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], width: int) -> RenderableType:
-    """Return the screen; a terminal cuts what is below its height."""
+    """Return the screen; a terminal cuts the lines below its height."""
     parts: list[RenderableType] = [_title(reading, width)]
     parts += [Text(problem, style="yellow", overflow="fold") for problem in reading["problems"]]
     parts += [part for gpu in reading["gpus"] for part in _gpu(gpu, width)]
@@ -90,7 +90,7 @@ def _title(reading: Mapping[str, Any], width: int) -> Text:
 
 
 def _gpu(gpu: Mapping[str, Any], width: int) -> list[Text]:
-    """Return two lines of a GPU: numbers, then how busy it is."""
+    """Return two lines of a GPU: its numbers, then its utilisation."""
     reasons = [_SHORT.get(reason, reason.replace("_", " ")) for reason in gpu["throttle_reasons"] or []]
     facts = [
         f"{_bytes(gpu['memory_used_bytes'])} of {_bytes(gpu['memory_total_bytes'])}",

@@ -140,7 +140,7 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
 
 
 def _refuse_the_cpu(job: Job, site: Site, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:
-    """Return a warning about GPUs that the script leaves idle. Raises UsageError: it is certain, and not ``auto``."""
+    """Return a warning about GPUs that the script leaves idle. Raises UsageError: certain, and --gpus is not auto."""
     gpus = parts.gpus.count if job.target.kind in ("script", "module") and job.serve is None else 0
     machine = len(site.host.gpus) if traits.planner == "process" else None
     for verdict in verdicts(script.devices, gpus, machine) if gpus else ():

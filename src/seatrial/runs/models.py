@@ -1,4 +1,4 @@
-"""The trained model that a reference names: a recipe's, a file, or a run's; and whether it can be opened."""
+"""Find the trained model that a reference names, a recipe's, a file or a run's, and check that it can be opened."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def find_model(word: str, models: Path, store: RunStore, verb: Verb) -> TrainedM
     if verb is SERVE and (script := re.fullmatch(r"(.+\.py)(:\w+)?", word)) is not None:
         raise UsageError(
             f"{word} is a script, not a model's file",
-            cause="a server of your own is a script like any other",
+            cause="a custom server is started as a script",
             run=f"seatrial run {as_typed(Path(script[1]))} --publish 8000:8000",
         )
     path = Path(word)

@@ -150,7 +150,7 @@ def _answer(reader: Reader, as_infer: bool, content_type: bytes, body: bytes) ->
         return problem
     except MemoryError:
         return Refusal(413, "The request takes more memory to read than there is: send less of it.")
-    except Exception:  # noqa: BLE001 — an error of a library's: the next request is read all the same
+    except Exception:  # noqa: BLE001 — a library's error: the next request is still read
         traceback.print_exc()
         return Refusal(500, "The request could not be read.")
 

@@ -46,7 +46,7 @@ class UnreadableSourceError(Exception):
         grammar: it is not Python, or not of this version.
         magic: a notebook's own line, ``%matplotlib inline`` or ``!pip install x``, as ``file.py:line`` and it show.
         python_2: it is Python 2, as ``file.py:line`` and what stands there show.
-        line, text: where it is, and what stands there.
+        line, text: the number and the text of the line.
     """
 
     line, text = 1, ""

@@ -45,7 +45,7 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
     ],
 )
 def test_a_script_that_only_defines_is_refused(tmp_path: Path, end: str, refused: bool) -> None:
-    expected = pytest.raises(TargetError, match="starts nothing") if refused else nullcontext()
+    expected = pytest.raises(TargetError, match="does nothing") if refused else nullcontext()
     (tmp_path / "train.py").write_text(f"import torch\ndef train(): torch.zeros(1).cuda()\n{end}\n")
     with expected:
         runnable_facts(Job(project=tmp_path, target=Target(kind="script", value="train.py")))

@@ -1,4 +1,4 @@
-"""Names that nothing defines: refused where every run comes to them, a warning elsewhere, and no false alarm."""
+"""Undefined names: an error where every run reaches them, a warning elsewhere, and no false alarm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SETTINGS = "EPOCHS = 3\nMODEL_DIR = 'models'\n"
 def test_a_name_that_nothing_defines(tmp_path: Path, end: str, failing: bool, warned: bool) -> None:
     facts = facts_of(tmp_path, TRAIN + end, settings=SETTINGS)
     sides = facts.failing, facts.misfits
-    assert [any("uses MODEL_PATH, which nothing" in each for each in side) for side in sides] == [failing, warned]
+    assert [any("uses MODEL_PATH, which is not" in each for each in side) for side in sides] == [failing, warned]
 
 
 def test_a_name_that_another_module_sets(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Conditions on other packages' versions, as a specifier."""
+"""Conditions on other packages' versions become specifiers."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def not_installed(
     guesses = {} if needs.source == "the imports" else packages.guessed
     for name, ask in {**packages.elsewhere, **guesses}.items():
         if not is_listed(needs.requirements, name, ask):
-            why, remedy = f"{needs.source} does not list it", "its package is not known: name it"
+            why, remedy = f"{needs.source} does not list it", "its package is unknown; name it"
             if name in packages.elsewhere:
                 why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
             shown = ask if name in packages.elsewhere else "PACKAGE"

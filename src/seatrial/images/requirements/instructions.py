@@ -193,7 +193,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
         listed = canonical_name(line)
         for name, package in wanted.items():
             of_it = name.lower() in line.lower() if listed is None else provides(listed, name, package)
-            of_it &= line.lower() != packages.guessed.get(name, "").lower()  # its releases are looked into
+            of_it &= line.lower() != packages.guessed.get(name, "").lower()  # its releases are inspected
             if of_it and name not in found and packages.known.get(name) != line:
                 found[name] = line
                 notes.append(f"{place} {line}")
@@ -210,7 +210,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
 def guesses(
     packages: ImportedPackages, script: ScriptFacts, project: Path, sentences: Mapping[str, str]
 ) -> Iterator[tuple[str, Guess]]:
-    """Yield (canonical name, guess) of each package of a module's name; ``sentences``: module → the plan's warning."""
+    """Yield (canonical name, guess) for each package named after a module; ``sentences``: module → its warning."""
     for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
         place = script.where.get(name, "the target")
         text = next((text for _, text in _read(project, [place.rpartition(":")[0]])), "")

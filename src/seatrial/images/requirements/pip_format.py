@@ -359,9 +359,9 @@ class Extension:
 
 
 class Guess(NamedTuple):
-    """Hold a module, imported at ``place``, whose package may have its name; what is imported or used of it shows.
+    """Hold a module imported at ``place`` whose package may have its name; imported and used names confirm it.
 
-    ``sentence``: the warning while no release was looked into.
+    ``sentence``: the warning until a release is inspected.
     """
 
     module: str
@@ -383,7 +383,7 @@ class Needs:
             the code does not import, because it uses another framework.
         warnings: what is imported and will not be installed, or is installed on a guess.
         absent: warning → (module, its package) of those that a dependency may bring after all.
-        guessed: canonical name → package that nothing but an import's name stands for, listed or not.
+        guessed: canonical name → package known by an import's name alone, listed or not.
         project: the folder whose files these are; None for a recipe.
         extensions: what is compiled of the project itself. nvcc: what runs nvcc in the run itself, or None.
         compiled: a requirement that pip compiles with nvcc, or None.

@@ -151,7 +151,7 @@ def project_needs(
 
 
 def _is_package(project: Path, script: ScriptFacts) -> bool:
-    """Return whether the project's folder is a package, or holds what the code imports under the folder's name."""
+    """Return whether the project's folder is a package, or holds modules that the code imports under its name."""
     inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{project.name}.")}
     return is_package(project) or any(is_folder(project / each) for each in inner)
 
@@ -221,12 +221,12 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -> Needs:
-    """Add the bounds of versions without which the target ends. Args: known: import name → package.
+    """Add the bounds of versions without which the target fails. Args: known: import name → package.
 
     Raises ConfigError: the project pins another version.
     """
     mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
-    if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both write one folder
+    if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both install the same folder
         other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
         needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
     for (module, bound), where in ((_split(each), place) for each, place in script.asserted.items()):
@@ -242,8 +242,8 @@ def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) 
         if any(not SpecifierSet(bound).contains(pin.partition("+")[0], prereleases=True) for pin in pins):
             version = bound.removeprefix("==")
             raise ConfigError(
-                f"{where} ends the script unless {module} is {version}, and {needs.source} asks for {named[0]}",
-                run=f"change one of the two: {module}{bound} in {needs.source}, or the assert",
+                f"{where} fails unless {module} is {version}, but {needs.source} pins {named[0]}",
+                run=f"require {module}{bound} in {needs.source}, or change the assert",
             )
         if not needs.requirements.hashed:
             bounded = Requirement(str(wanted))

@@ -73,7 +73,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             asserts = [f"{place} asserts {each}" for each, place in script.asserted.items()]
             own = [each for each in asserts if f" {old.shown.partition('-')[0]}<" in each] if old.problem else []
             cause = "; ".join(own) or (needs.reason if old.problem else None)
-            raise ConfigError(message, cause=cause, run=old.fix + "; the assert must admit the pin" * bool(own))
+            raise ConfigError(message, cause=cause, run=old.fix + "; the assert must allow this version" * bool(own))
     return tuple(dict.fromkeys(warnings))
 
 

@@ -232,7 +232,7 @@ def has_own_pages(line: str) -> bool:
 
 
 def companions(found: Requirements) -> list[str]:
-    """Return undeclared dependencies of listed packages; never both builds of mmcv, whose old one has old users."""
+    """Return undeclared dependencies of listed packages; never both builds of mmcv, and old users of the old one."""
     have = {canonical_name(line): line for line in found.lines}
     rows = [row for row in table("source_builds")["companions"] if row["of"] in have]
     open_ones = [row for row in rows if have[row["of"]] == row["of"] and "mmcv-full" in have]

@@ -100,7 +100,7 @@ def resolve_packages(
     base, resolved, checked, needs = choice.made(base, resolved)
     request = choice.request(resolved)
     if needs.guessed and request and checked.lock:
-        with suppress(ConfigError, GpuContractError):  # it does not fit: its warning stays
+        with suppress(ConfigError, GpuContractError):  # the package does not fit: keep its warning
             if (known := judged(resolver, request, needs, checked.names)) != needs:
                 return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
     if not own_base:
@@ -173,7 +173,7 @@ class _PackageChoice:
             if isinstance(answer, Lock):
                 break
             if (wrong := wrong_guess(answer, self.needs)) is not None:
-                note = f"{wrong} is not installed: an import has this name, but the package of this name does not fit"
+                note = f"{wrong} is not installed: an import has this name, but no release of the package fits"
                 changed = self.needs.judged(wrong, warning=note)
             elif (left_out := self._left_out(answer)) is not None:
                 changed = left_out

@@ -58,8 +58,8 @@ _SILENCE_S = 3
 _FRESH_S = 30 * 86_400.0
 _FORMAT = 5
 
-#: Bounds of uv, whose metadata may unpack to any size: 8 GiB of address space, where it takes 1 GB on two cores, and
-#: 256 MiB for a file. A lower limit stays, and macOS bounds no address space.
+#: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
+#: per file. A lower limit stays in force; macOS does not limit address space.
 _BOUNDED = f'ulimit -v {8 << 20} 2>/dev/null; ulimit -f {1 << 19} 2>/dev/null; exec "$@"'
 
 #: The program that reads a source; without a user's own folders of packages (-I), it gets the two that it needs.
@@ -71,7 +71,7 @@ _SDIST = (
 
 _Found = TypeVar("_Found")
 
-#: Largest wheel that is downloaded to list its files; most packages without a wheel, each of which takes a run of uv.
+#: Largest wheel that is downloaded to list its files; most packages without a wheel; each takes a run of uv.
 _MOST_LISTED_BYTES, _MOST_EXCLUDED = 8_000_000, 40
 
 #: Minimum time that uv keeps an index's pages and files.
@@ -168,9 +168,9 @@ class UvResolver:
             write_atomically(file, json.dumps({"at": time.time(), "found": found}).encode(), 0o600)
 
     def files(self, request: ResolveRequest, package: LockedPackage, words: Iterable[str] = ()) -> frozenset[str]:
-        """Return a cached list, or let uv unpack the wheel; no code of the wheel runs.
+        """Return the wheel's files from the cache, or let uv unpack it; no code of the wheel runs.
 
-        Args: words: each that a file or its path has is in the list, as ``:word``.
+        Args: words: each word that a file or its path contains is listed as ``:word``.
         """
         if not package.sha256 or not 0 < (package.size_bytes or 0) < _MOST_LISTED_BYTES:
             return frozenset()
@@ -394,9 +394,9 @@ def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
 
 
 def _bounded_first(request: ResolveRequest) -> list[str]:
-    """Return the lines in the order in which uv chooses releases: first those with an upper bound.
+    """Return the lines in the order in which uv chooses releases: those with an upper bound first.
 
-    Otherwise the newest datasets comes first, and transformers<4.35, which is built on torch, ends at 2.3.
+    Otherwise uv chooses the newest datasets first, and transformers<4.35, built on torch, falls to 2.3.
     """
     every = [(line, Requirement(line)) for line in (*request.lines, *request.constraints)]
     limited = {each.name.lower() for _, each in every if "<" in str(each.specifier)}

@@ -19,20 +19,20 @@ from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
 from seatrial.system.project_files import is_there
 
-#: Guesses looked up at once; most releases that are looked into for one.
+#: Guesses looked up at once; most releases inspected for each.
 _AT_ONCE, _MOST_RELEASES = 4, 4
 
-#: Brings names that stand in another package.
+#: Imports names that another package may define.
 _STAR = "import *"
 
 
 def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installed: Collection[str] = ()) -> Needs:
-    """Look for the modules of guesses in releases of the index: add or pin the package, or tell what is missing.
+    """Search the index's releases for guessed modules: add or pin the package, or warn about what is missing.
 
-    A guess of which nothing is known stays.
+    A guess stays if nothing is known about it.
 
     Args:
-        installed: canonical names of a lock, for the guesses that are in no list; without it the listed are judged.
+        installed: canonical names of a lock, to judge the guesses that no list has; without it, the listed ones.
     """
     listed = set(map(canonical_name, needs.requirements.lines))
     asked = {name: each for name, each in needs.guessed.items() if (name in listed) != bool(installed)}
@@ -44,22 +44,22 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
         if release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
             wanted = f"add {guess.module}.py, or name its package in seatrial.toml: [image] requirements"
-            note = f"{what}: neither the project nor a package of that name has {has}{guess.origin}: {wanted}"
+            note = f"{what}: neither the project nor a package of that name has {has}{guess.origin}; {wanted}"
             needs = needs.judged(name, warning=note)
         elif release and not release.startswith("?"):
-            needs = needs.judged(name, release, why=f"{what}, which {release} has")
+            needs = needs.judged(name, release, why=f"{what}, which {release} provides")
         elif release and name not in listed:
-            wanted = f'if it is the one, add it in seatrial.toml: [image] requirements = ["{guess.package}"]'
-            note = f"{what}, which is not installed: {needs.source} does not list it; {release[1:]} has such a module"
+            wanted = f'if that is its package, add it in seatrial.toml: [image] requirements = ["{guess.package}"]'
+            note = f"{what}, which is not installed: {needs.source} does not list it; {release[1:]} has this module"
             needs = needs.judged(name, warning=f"{note}: {wanted}")
     return needs
 
 
 def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str | None:
-    """Return the line for the newest release that has a module and the names used; "" for none, None for unknown.
+    """Return the line for the newest release that has a module and its used names; "" for none, None for unknown.
 
-    ``?pyexr 0.5.0``: the module is there, and no name is known that would show whose it is. Of older releases the
-    newest before the major version and before minor ones are looked into.
+    ``?pyexr 0.5.0``: the release has the module, but no used name confirms it. Of older releases, the newest before
+    the major version and before minor versions are inspected.
     """
     bound, words = "", tuple(dict.fromkeys(guess.names or guess.uses))
     for _ in range(_MOST_RELEASES):
@@ -73,7 +73,7 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
             has = re.compile(rf"(?:src/|lib/|python/)?{guess.module}(?:/|\.py$)")
             return line if source and any(map(has.match, source.names)) else None
         files = resolver.files(request, package, (*words, _STAR))
-        if not any(each.endswith((".py", ".so")) for each in files):  # not read, or it only requires others
+        if not any(each.endswith((".py", ".so")) for each in files):  # unread, or a package of dependencies alone
             return None
         if any(re.match(rf"{guess.module}(?:[/.]|$)", each) for each in files):
             if bound or (words and {f":{word}" for word in words} <= files):

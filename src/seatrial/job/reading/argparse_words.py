@@ -118,7 +118,7 @@ class ParserWords:
 
 
 def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:
-    """Return the words that a call of ``parse_args`` reads, None for the command line; [] for another call."""
+    """Return the arguments that a call of ``parse_args`` reads, None for the command line; [] for another call."""
     if last_name(node.func) not in ("parse_args", "parse_known_args"):
         return []
     given = node.args[0] if node.args else keywords(node).get("args")

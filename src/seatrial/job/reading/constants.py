@@ -28,15 +28,15 @@ _NAMESPACES = {"args", "opt", "opts", "options", "FLAGS", "flags", "parsed"}
 
 _WRAPPERS = {"Path", "PurePath", "PosixPath", "str", "fspath", "abspath", "normpath", "realpath", "expanduser"}
 _WRAPPERS |= {"to_absolute_path"}
-#: Calls that return the working directory, and calls that make a dictionary of one, or of keywords.
+#: Calls that return the working directory; calls that make a dictionary from another one or from keywords.
 _HERE = {"getcwd", "cwd", "get_original_cwd"}
 _TABLES = {"dict", "copy", "deepcopy", "EasyDict", "edict", "SimpleNamespace", "Namespace", "Munch", "create"}
 _SAME = {"resolve", "absolute", "expanduser", "as_posix", "rstrip", "strip"}
 
 
 class Text(NamedTuple):
-    """Text as far as it is constant, ``*`` for the rest, whether it is that in every run, and whether a part that is
-    joined to it may be an absolute path."""
+    """Hold text as far as it is constant, with ``*`` for the rest; whether it is the same in every run; and whether a
+    part joined to it may be an absolute path."""
 
     text: str
     sure: bool
@@ -44,7 +44,7 @@ class Text(NamedTuple):
 
 
 class _Meant(NamedTuple):
-    """An expression that a name may stand for, and whether it does in every run."""
+    """Hold an expression that a name may stand for, and whether it does so in every run."""
 
     node: ast.expr | None
     unit: Unit
@@ -74,7 +74,7 @@ class Constants:
 
     Args:
         module_at: a file's module.
-        arguments: that the script is started with. folder: the working directory.
+        arguments: arguments of the script. folder: the working directory.
 
     Attributes:
         callers: unit → calls that run it.
@@ -165,7 +165,7 @@ class Constants:
         return None
 
     def _text_of_member(self, node: ast.Name | ast.Attribute | ast.Subscript, unit: Unit, depth: int) -> Text | None:
-        """Return the text of ``path``, ``args.path``, ``config["path"]``; where several may be meant, one outside."""
+        """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
         meant = self._meant(node, unit, depth)
         texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in meant]
         found = [text._replace(sure=text.sure and sure) for text, sure in texts if text is not None]
@@ -234,7 +234,7 @@ class Constants:
         return []
 
     def _class(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[Module, str] | None:
-        """Return (its module, its name) of a class of the project, or of an object's."""
+        """Return (module, name) of a class of the project, or of an object's class."""
         module = self._module_at(unit[0])
         if module is None or node is None or depth > _DEEPEST:
             return None

@@ -108,7 +108,7 @@ class _Sink:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentence about a run with GPUs, and what to change; ``refused`` if certain."""
+    """Hold a sentence about a run with GPUs, and what to change; ``refused`` if certain."""
 
     words: str
     change: str
@@ -118,7 +118,7 @@ class Verdict:
 def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -> Iterator[Verdict]:
     """Yield what a script's choice of a device means for a run with ``gpus`` GPUs, numbered from 0.
 
-    Args: machine: number of GPUs of the machine, which CUDA_VISIBLE_DEVICES counts without a container.
+    Args: machine: number of GPUs of the machine, to which CUDA_VISIBLE_DEVICES refers without a container.
     """
     chooses = machine is not None and any(each.device.startswith("visible") for each in reasons)
     for reason in reasons:
@@ -142,7 +142,7 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
 class Devices(Evaluation):
     """Collects the expressions that choose devices, with their values on a machine with GPUs."""
 
-    #: The options' values stand in the code, and no typed word changes them.
+    #: Whether the code sets the options' values, so that the command line cannot change them.
     is_fixed = False
 
     def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
@@ -198,7 +198,7 @@ class Devices(Evaluation):
         """Return whether an unknown condition around an expression decides which of its values is used."""
         around = (each for node in self.body(sink.unit) for each in ast.walk(node) if isinstance(each, ast.If))
         tests = [each.test for each in around if any(inner is sink.node for inner in ast.walk(each))]
-        own = _names(sink.node)  # none of a constant
+        own = _names(sink.node)  # empty for a constant
         shared = (each for each in tests if not own or not own.isdisjoint(_names(each)))
         return any(len({bool(value) for value in self.values(each, sink.unit) or ()}) != 1 for each in shared)
 
@@ -335,7 +335,7 @@ class Devices(Evaluation):
                     )
 
     def _may_choose(self, statement: ast.stmt) -> bool:
-        """Return False for a statement that chooses no device, whatever the arguments are: each is searched once."""
+        """Return False for a statement that no arguments let choose a device; each statement is searched once."""
         if id(statement) not in self._choosing:
             self._choosing[id(statement)] = any(any(_chosen(node)) for node in ast.walk(statement))
         return self._choosing[id(statement)]
@@ -401,7 +401,7 @@ def _device(value: object) -> str | None:
 
 
 def _chosen(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (expression, kind) of each device and, as ``visible:NAME``, each of a framework's variables in a node."""
+    """Yield (expression, kind) of each device in a node, and of each framework's variable as ``visible:NAME``."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
     if isinstance(node, ast.Assign):
         targets = (each for each in node.targets if isinstance(each, ast.Subscript))

@@ -47,7 +47,7 @@ _FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
     "copytree": (1, ("dst",)),
 }
-#: Calls that read a file or list a folder, by their last name or all of it, and keywords for the path, else the first.
+#: Calls that read a file or list a folder, by last or full name; keywords of the path, else the first argument.
 _READERS = {
     *(f"read_{kind}" for kind in ("csv", "table", "excel", "parquet", "json", "pickle", "feather", "hdf")),
     *("np.load", "numpy.load", "torch.load", "joblib.load", "np.memmap", "np.fromfile", "librosa.load", "loadtxt"),
@@ -59,13 +59,13 @@ _PATHS = {
     *("filepath_or_buffer", "io", "path", "path_or_buf", "file", "f", "filename", "fname", "dataset_path", "root"),
     *("directory", "pathname", "filepath", "pretrained_model_name_or_path", "cfg_filename", "annFile"),
 }
-#: torchvision's data sets, and keywords of theirs. Source: docs.pytorch.org/vision/stable/datasets.html.
+#: torchvision's datasets, and their keywords. Source: docs.pytorch.org/vision/stable/datasets.html.
 _DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
-#: Calls whose text may be a name instead, and texts of those that are none.
+#: Calls whose argument may be a model's name on a hub; arguments that are paths.
 _NAMES_MODELS, _NO_NAME = {"from_pretrained", "load_model"}, re.compile(r"[./].*|.*\.(h5|keras)")
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
-#: Methods that a framework calls in every training of an object: of data sets and of Lightning's modules.
+#: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
 #: Calls that check for a path, and calls that may create any.
 _ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
@@ -93,13 +93,13 @@ _SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "def
 _OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
-#: Names of settings for it.
+#: Names of settings for a place to write to.
 _OUTPUT_KEYS = re.compile(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
 
 
-#: A choice of Hydra's command line, ``model=large``, and the most files that are composed, and their bytes.
+#: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = re.compile(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
 
@@ -126,7 +126,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Read:
-    """A file or folder that a script reads in every run and neither creates nor checks for.
+    """Hold a file or folder that a script reads in every run and neither creates nor checks for.
 
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
@@ -142,7 +142,7 @@ class Files:
 
     Args:
         module_at: a file's module.
-        arguments: that the script is started with. folder: the working directory.
+        arguments: arguments of the script. folder: the working directory.
     """
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
@@ -274,7 +274,7 @@ class Files:
                 break
 
     def _of_options(self) -> Iterator[Write]:
-        """Yield options and settings that are named as places to write to; whether the script does is not seen."""
+        """Yield options and settings whose names are of output folders; whether the script writes there is unknown."""
         for name, option in self.constants.options.items():
             if (
                 _OUTPUT.search(name)
@@ -358,11 +358,11 @@ def _opens_to_write(mode: ast.expr | None) -> bool:
 
 
 def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:
-    """Return (file, its text) of each file that is composed; [] without the primary file.
+    """Return (file, text) of each file that Hydra composes; [] without the primary file.
 
     Format: hydra.cc/docs/advanced/defaults_list.
 
-    Args: name: of the primary file. words: the command line.
+    Args: name: name of the primary file. words: arguments of the command line.
     """
     chosen: dict[str, Any] = {match[1]: match[2] for word in words if (match := _CHOICE.fullmatch(word))}
     first = [f"{group}/{option}" for group, option in chosen.items() if is_folder(folder / group)]

@@ -30,7 +30,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 #: Kinds with nothing below them that could run.
 _LEAVES = frozenset((ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass))
-_APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda}  # nor until they are called
+_APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda}  # nor in a function until its call
 
 #: Nodes some of whose parts may not run, or hold statements.
 _BRANCHING = (
@@ -113,7 +113,7 @@ class Flow:
             self.doubled.add(name)
 
     def walk(self, function: str) -> Iterator[RunNode]:
-        """Yield what calling a function runs; with "" what importing the module does, of a script its main part too."""
+        """Yield the nodes that a call of a function runs; for "", those of an import, and a script's main part."""
         return self._walk(self.body(function))
 
     def body(self, function: str) -> Sequence[ast.stmt]:
@@ -359,7 +359,7 @@ _PREPARES = re.compile(
 
 
 def only_defines(body: Sequence[ast.stmt]) -> bool:
-    """Return whether statements bind names and start nothing. False for imports alone: what they name may train."""
+    """Return whether statements only bind names. False for imports alone: an imported module may train."""
     names = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
     mains = [node for node in names if isinstance(node, ast.If) and _is_main_check(node.test)]
     names = [*(each for node in mains for each in node.body), *(node for node in names if node not in mains)]

@@ -28,7 +28,7 @@ from seatrial.system.text import as_typed
 _MAX_FILES = 500
 _MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
 
-#: A check of ``__main__``, a loop or a call at a module's top, but none that only prepares.
+#: A ``__main__`` check, a loop or a call at module level; calls that only prepare are excluded.
 STARTS = re.compile(r"""(?m)^(?:if __name__ *==|(?:for|while|with) |(?!print|warnings|sys|os|logging|torch)[\w.]+\()""")
 #: ``from net import make``, ``import net``; most files that an error lists.
 _IMPORTED, _MOST_USERS = re.compile(r"(?m)^\s*(?:from|import) +([\w.]+)(?: +import +(.*))?"), 3
@@ -38,13 +38,13 @@ Import: TypeAlias = ast.Import | ast.ImportFrom
 #: A module's top (""), or one of its functions.
 Unit: TypeAlias = tuple[Path, str]
 
-#: Most characters searched for undefined names, 40 ms of CPU: the script first, then modules as they are imported.
+#: Most bytes searched for undefined names, 40 ms of CPU: the script first, then modules in the order of their import.
 _MOST_CHARACTERS = 60_000
-#: Builtins, other interpreters' and releases' too, and scopes that Flow reads with the code around them.
+#: Builtins, including those of other interpreters and releases; scopes that Flow reads with the enclosing code.
 _ELSEWHERE = {*dir(builtins), "get_ipython", "display", "snakemake", "profile", "_", "reveal_type", "WindowsError"}
 _ELSEWHERE |= {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"}
 _INNER = {"lambda", "listcomp", "setcomp", "dictcomp", "genexpr"}
-#: Words of a module that may define names at run time.
+#: Source text that may define names at run time.
 _DYNAMIC = re.compile(rb"\b(?:globals|exec|execfile|builtins|__builtins?__)\b|\b(?:locals|vars)\(\)|sys\.modules")
 _CATCHING = {"NameError", "Exception", "BaseException"}
 
@@ -99,7 +99,7 @@ class ParsedModules:
         self._bytes_left, self._marks_left = _MOST_BYTES, _MOST_MARKS
 
     def begin(self, provided: Callable[[Path, Import], bool]) -> None:
-        """Forget what was noted in modules. Args: provided: an import in a file needs no installed package."""
+        """Discard the notes on modules. Args: provided: whether an import in a file needs no installed package."""
         self._provided = provided
         self._modules: dict[Path, Module | None] = {}
 
@@ -132,7 +132,7 @@ class ParsedModules:
         return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else path.name
 
     def refuse_old(self, path: Path) -> None:
-        """Refuse a file of Python 2 or before 3.7, imported in any case, which no image of ours runs.
+        """Refuse a file that every run imports and that is written for Python 2 or for Python before 3.7.
 
         Raises TargetError.
         """
@@ -193,11 +193,11 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
     typed = as_typed(path)
     cause, run = "it is not valid Python 3.8 to 3.14", f"${{EDITOR:-vi}} +{error.line} {typed}"
     if word := _ASYNC.search(error.text):
-        cause = "async is a keyword since Python 3.7, and non_blocking in PyTorch since 0.4; the releases before have"
-        cause += " no code for GPUs since 2018"
+        cause = "async is a keyword since Python 3.7; PyTorch 0.4 renamed the argument to non_blocking, and older"
+        cause += " releases have no code for GPUs released since 2018"
         run = rf"sed -i 's/\([(,] *\)async *=/\1non_blocking=/g' {typed}" if word[1] else f"{run}   # rename async"
     elif "tabs" in str(error):
-        cause = "Python 2 counted a tab as up to 8 columns, Python 3 takes no mixture"
+        cause = "Python 2 read a tab as up to 8 columns; Python 3 rejects indentation that mixes tabs and spaces"
         run = f"expand -i {typed} > {typed}.new && mv {typed}.new {typed}"
     elif not error.grammar:
         cause = "it is only parsed, for its imports and GPU use; it is never run here"
@@ -216,9 +216,9 @@ def notebook_error(message: str, file: Path, delete: str) -> TargetError:
 def undefined_names(
     modules: ParsedModules, visited: Collection[Unit], always: Collection[Unit], stored: Collection[str]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield (``train.py:54 uses MODEL_PATH, …``, whether every run comes to it).
+    """Yield (``train.py:54 uses MODEL_PATH, …``, whether every run reaches it).
 
-    Args: visited, always: units that may run, and that do in every run. stored: attributes that are set on modules.
+    Args: visited, always: units that may run, and units that every run executes. stored: attributes set on modules.
     """
     left = 0 if modules.any_python else _MOST_CHARACTERS
     for module in modules.known():
@@ -238,11 +238,11 @@ def undefined_names(
                     found[node.id] = max(place, found.get(node.id, place))
         for name, (sure, line) in found.items():
             if all(star and star.lacks(name) for star in stars):
-                yield f"{module.shown}:{-line} uses {name}, which nothing defines", sure
+                yield f"{module.shown}:{-line} uses {name}, which is not defined", sure
 
 
 def _guarded(module: Module) -> set[int]:
-    """Return the ids of nodes that may use a name that is not there: ``try … except NameError``, annotations."""
+    """Return the ids of nodes that may use an undefined name: in ``try … except NameError`` and in annotations."""
     parts: list[ast.AST] = []
     for node in (inner for each in module.flow.body("") for inner in ast.walk(each)):
         if isinstance(node, ast.AnnAssign):
@@ -254,7 +254,7 @@ def _guarded(module: Module) -> set[int]:
 
 
 def _loose_names(source: bytes) -> tuple[dict[int, set[str]], set[str]]:
-    """Return (line of a function, 0 for the top → names in it that must be the module's, names of the module)."""
+    """Return (line of a function, 0 for module level → its names that the module must define; the module's names)."""
     loose, bound, hidden = dict[int, set[str]](), set[str](), list[tuple[int, str]]()
     pending: list[tuple[symtable.SymbolTable, int]] = []
     with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -280,7 +280,7 @@ def _loose_names(source: bytes) -> tuple[dict[int, set[str]], set[str]]:
 
 
 def idle_error(target: str, project: Path) -> TargetError:
-    """Return the error for a script or module that only defines, with the project's files that import and use it."""
+    """Return the error for a file that only has definitions; the fix runs the project's scripts that import it."""
     parts = [each for each in re.split(r"[/.]", target.removeprefix("-m ").removesuffix(".py")) if each != "__init__"]
     names = {".".join(parts[at:]) for at in range(len(parts))}
     files = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py")))
@@ -293,7 +293,7 @@ def idle_error(target: str, project: Path) -> TargetError:
             shown = str(file.relative_to(project))
             found.append(("__main__" not in text, "train" not in shown, shown))
     users = [f"seatrial run {shlex.quote(each[2])}" for each in sorted(found) if each[0] == min(found)[0]][:_MOST_USERS]
-    message = f"{target} defines names and starts nothing: it would do nothing"
+    message = f"{target} only defines functions, classes or constants; running it does nothing"
     return TargetError(
-        message, cause=None if users else "no script of the project uses it", run="\n".join(users) or None
+        message, cause=None if users else "no script of the project imports it", run="\n".join(users) or None
     )

@@ -41,7 +41,7 @@ from seatrial.job.reading.version_checks import version_bounds
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
-#: Kinds of nodes of which anything but their names is noted.
+#: Types of nodes of which more than the names is noted.
 _NOTED = (
     *TELLING,
     ast.Assign,
@@ -70,7 +70,7 @@ class Readings:
 
     Attributes:
         missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
-        asserted: ``mmcv<=1.4.0`` → where the script ends unless the module's version is so.
+        asserted: ``mmcv<=1.4.0`` → where the script fails unless the module has such a version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         writes: files and folders that it makes outside of the working directory.
@@ -80,10 +80,10 @@ class Readings:
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
-        misfits: warnings about words that the script's parser rejects, and code that fails if it runs.
-        failing: likewise for what every run comes to: ``train.py:54 uses PATH, which nothing defines``.
+        misfits: warnings about arguments that the script's parser rejects, and about code that fails if it runs.
+        failing: undefined names that every run reaches: ``train.py:54 uses PATH, which is not defined``.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
-        idle: the script, and all of the project that it imports, only defines.
+        idle: the script, and every module of the project that it imports, only has definitions.
     """
 
     missing: dict[str, str] = field(default_factory=dict)
@@ -159,18 +159,18 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
-        self.set_there: set[str] = set()  # names that are set on modules
+        self.set_there: set[str] = set()  # attributes set on modules
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.hydra: list[tuple[Path, ast.Call]] = []
-        self.parsed: dict[tuple[str, ...] | None, str] = {}  # words that parse_args reads, None for the typed
+        self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, None] = {}  # files, relative to the working directory
         self.words_typed = arguments
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
     def read(self) -> ProjectReading | None:
-        """Read the script and what it imports; None if that puts folders on its path. Raises TargetError."""
+        """Read the script and its imports; return None if they extend sys.path. Raises TargetError."""
         module = self.modules.at(self.start)
         self.certain.append((self.start, ""))
         if self.calls and module is not None:
@@ -179,7 +179,7 @@ class ProjectReader:
         self.certain += [(path.resolve(), "") for path in self.also if is_file(path)]
         while self.certain or self._import_by_text() or self._compose():
             self._visit(self.certain.pop(0), certain=True)
-            if self.roots.added and len(self.visited) == 1:  # by the script's top, as is usual
+            if self.roots.added and len(self.visited) == 1:  # by the script's module level, as is usual
                 return None
         while not self.roots.added and (self.perhaps or self._mention()):
             self._visit(self.perhaps.pop(0), certain=False)
@@ -192,7 +192,7 @@ class ProjectReader:
         self.files.read_settings([*self.composed])
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
-        may_fail = [f"{each}: a run that comes to it ends there" for each, sure in wrong if not sure]
+        may_fail = [f"{each}: a run that reaches this line fails" for each, sure in wrong if not sure]
         imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
         own = [root for root in self.found_under if root in usual and root != self.start.parent]
@@ -215,17 +215,17 @@ class ProjectReader:
         )
 
     def _take_own_words(self) -> Iterator[str]:
-        """Read options from the list that ``parse_args([…])`` has in the code, if no other call reads them."""
+        """Read options from the list passed to ``parse_args([…])``, if no other call parses arguments."""
         [own, *others] = self.parsed or [None]
         if own is None or others:
             return
         self.files.constants.arguments = self.devices.arguments = [*own]
         self.devices.is_fixed = True
         if typed := next((each for each in self.words_typed if each.startswith("-")), None):
-            yield f"{self.parsed[own]} parses a list of its own, not the command line: {typed} has no effect"
+            yield f"{self.parsed[own]} parses a list in the code, not the command line: {typed} has no effect"
 
     def _is_idle(self, script: Module) -> bool:
-        """Return whether the script only defines, and so does what it imports; constants alone do without imports."""
+        """Return whether the script and its imports only have definitions; constants alone count without imports."""
         body = script.flow.body("")
         others = [each for each in self.modules.known() if each is not script]
         defines = not others or any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in body)

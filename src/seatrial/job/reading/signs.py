@@ -80,8 +80,8 @@ _TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
 #: A loss' number, by its usual names: ``loss_G``, ``train_loss``, not ``losses`` or ``loss_weights``.
 _LOSS = re.compile(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$")
 
-#: Functions, and methods of data frames, that load a package without an import. Sources: "Install" of docs.xarray.dev
-#: and pandas.pydata.org; evaluate's and datasets' metrics load those of the first argument.
+#: Functions, and methods of data frames, that load packages without an import. Sources: "Install" of docs.xarray.dev
+#: and pandas.pydata.org; metrics of evaluate and datasets load those that the first argument names.
 _LOADING = re.compile(
     r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger"
 )
@@ -183,7 +183,7 @@ def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
 
 
 def full_name(name: str, names: Mapping[str, str]) -> str:
-    """Return a dotted name from the package on, by the module's imports or the package's usual short name."""
+    """Return the full dotted name, by the module's imports or the package's usual alias."""
     first, dot, rest = name.partition(".")
     return names.get(first, _USUAL.get(first, first)) + dot + rest
 

@@ -17,7 +17,7 @@ _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _EXCHANGED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
-#: Functions that make a version, or its numbers, from a text.
+#: Functions that parse a version, or its numbers, from text.
 _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
@@ -34,14 +34,14 @@ class _Side(NamedTuple):
     form: str = "text"
 
 
-#: Form of a version → comparisons that show a bound: texts are compared by letters, and first numbers by no others.
+#: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
 
 
 def version_bounds(node: ast.AST, values: Values, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (module, ``<=1.4.0``) without which a statement or a call ends the script. Args: names: see imported_names.
+    """Yield (module, ``<=1.4.0``) without which a statement or a call fails. Args: names: see imported_names.
 
-    What transformers' and diffusers' check_min_version and require_version demand counts as well.
+    Include check_min_version and require_version of transformers and diffusers.
     """
     match node:
         case ast.Assert(test=test):
@@ -58,7 +58,7 @@ def version_bounds(node: ast.AST, values: Values, names: Mapping[str, str]) -> I
 
 
 def _bounds(test: ast.expr, holds: bool, values: Values, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what follows for versions from a condition that holds, or does not."""
+    """Yield the bounds on versions if a condition holds, or if it does not."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             yield from _bounds(inner, not holds, values, names)

@@ -56,7 +56,7 @@ def open_model(
 def _open_file(path: Path, device: torch.device, max_batch: int, name: str | None) -> ServedModel:
     if not path.is_file():
         raise ServeError(
-            f"{path} is neither a recipe ({', '.join(TRAINED)}) nor a file of a model",
+            f"{path} is neither a recipe ({', '.join(TRAINED)}) nor a model file",
             "seatrial serve digits, or seatrial serve model.onnx",
         )
     from seatrial.models.open import refuse_pickle

@@ -489,7 +489,7 @@ def test_a_guess_is_what_a_release_holds(plan: Any, index: Index, listed: str) -
         assert plan.chosen("packages") == [", ".join(filter(None, (listed.strip(), "buzzcrf", "renamed==1.4")))]
         fizz, video = sorted(made.warnings)
         assert fizz.startswith("train.py:1 imports fizzcrf: neither the project nor a package of that name has it")
-        assert "has video.Recorder: add video.py" in video
+        assert "has video.Recorder; add video.py" in video
     assert index.requested.count("/f/fizzcrf-1.0-py3-none-any.whl") == 1
 
 
