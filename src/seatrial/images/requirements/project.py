@@ -238,14 +238,17 @@ def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) 
                 added = needs.requirements.plus(constraints=(f"{module}{bound}",))
                 needs = needs.changed(added, why=f"{where} asserts {module} {bound}")
             continue
-        pins = (each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version)
-        if any(not SpecifierSet(bound).contains(pin.partition("+")[0], prereleases=True) for pin in pins):
-            version = bound.removeprefix("==")
+        pins = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
+        fits = [
+            any(SpecifierSet(bound).contains(at, prereleases=True) for at in (pin, pin.split("+")[0])) for pin in pins
+        ]
+        if not all(fits):
             raise ConfigError(
-                f"{where} ends the script unless {module} is {version}, and {needs.source} asks for {named[0]}",
+                f"{where} ends the script unless {module} is {bound.removeprefix('==')}, and {needs.source} asks for"
+                f" {named[0]}",
                 run=f"change one of the two: {module}{bound} in {needs.source}, or the assert",
             )
-        if not needs.requirements.hashed:
+        if not pins and not needs.requirements.hashed:
             bounded = Requirement(str(wanted))
             bounded.specifier &= SpecifierSet(bound)
             found = needs.requirements.replaced(lines.index(named[0]), str(bounded))
