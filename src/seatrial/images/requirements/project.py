@@ -238,21 +238,18 @@ def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) 
                 added = needs.requirements.plus(constraints=(f"{module}{bound}",))
                 needs = needs.changed(added, why=f"{where} asserts {module} {bound}")
             continue
+        short = bound.removeprefix("==")
         pins = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
-        fits = [
-            any(SpecifierSet(bound).contains(at, prereleases=True) for at in (pin, pin.split("+")[0])) for pin in pins
-        ]
-        if not all(fits):
+        if not all({*SpecifierSet(bound).filter((pin, pin.split("+")[0]), prereleases=True)} for pin in pins):
             raise ConfigError(
-                f"{where} ends the script unless {module} is {bound.removeprefix('==')}, and {needs.source} asks for"
-                f" {named[0]}",
+                f"{where} ends the script unless {module} is {short}, and {needs.source} asks for {named[0]}",
                 run=f"change one of the two: {module}{bound} in {needs.source}, or the assert",
             )
         if not pins and not needs.requirements.hashed:
             bounded = Requirement(str(wanted))
             bounded.specifier &= SpecifierSet(bound)
             found = needs.requirements.replaced(lines.index(named[0]), str(bounded))
-            needs = needs.changed(found, why=f"{where} asserts {module} {bound.removeprefix('==')}")
+            needs = needs.changed(found, why=f"{where} asserts {module} {short}")
     return needs
 
 

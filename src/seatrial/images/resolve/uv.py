@@ -75,7 +75,6 @@ _Found = TypeVar("_Found")
 
 #: Largest wheel that is downloaded to list its files; most packages without a wheel, each of which takes a run of uv.
 _MOST_LISTED_BYTES, _MOST_EXCLUDED = 8_000_000, 40
-_CODE = (".py", ".pyi", ".so")
 
 #: Minimum time that uv keeps an index's pages and files.
 _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
@@ -194,11 +193,11 @@ class UvResolver:
                 if self._uv_pip(argv, replace(request, as_of="", dates=()), folder).exit_code == 0:
                     wheel = folder / "wheel"
                     found = sorted(str(each.relative_to(wheel)) for each in wheel.rglob("*"))
-                    code = (each for each in wheel.rglob("*") if words and each.suffix in _CODE and each.is_file())
+                    code = (each for each in wheel.rglob("*.[ps][yo]*") if words and each.is_file())
                     read = (each.read_bytes() for each in code if each.stat().st_size < _MOST_LISTED_BYTES)
                     wanted = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)".encode())
-                    texts = chain(map(str.encode, found), read) if words else ()
-                    found += sorted({f":{word.decode()}" for text in texts for word in wanted.findall(text)})
+                    texts = chain(map(str.encode, found), read)
+                    found += sorted({f":{word.decode()}" for text in texts for word in wanted.findall(text) if word})
                     self._remember(memory, found)
                     return frozenset(found)
         return frozenset()
