@@ -139,6 +139,8 @@ _WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
 
 #: Beginnings of the names of packages that compute on NVIDIA's GPUs.
 _FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
+#: Those of frameworks whose builds no table knows.
+_OWN_CUDA = ("paddlepaddle-gpu", "mxnet-cu")
 
 #: Modules by which a script may start or load programs, libraries and modules that no list names.
 _OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
@@ -152,6 +154,9 @@ def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved
     Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
     """
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
+    own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
+    if own and resolved.stack.wheel is None:
+        return (f"which GPUs the builds of {own[0]} have code for is not known: its page tells",)
     open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
     if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
         return ()

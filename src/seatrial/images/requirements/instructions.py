@@ -44,7 +44,7 @@ _PAGES = tuple(
 _MAX_BYTES = 300_000
 _SHOWN = re.compile(r"(?:^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)")
 #: Frameworks' builds follow the machine; a page is from the day when it was written.
-_OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib")
+_OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib", "paddle")
 
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.

@@ -238,18 +238,18 @@ def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) 
                 added = needs.requirements.plus(constraints=(f"{module}{bound}",))
                 needs = needs.changed(added, why=f"{where} asserts {module} {bound}")
             continue
-        pins = (each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version)
-        if any(not SpecifierSet(bound).contains(pin.partition("+")[0], prereleases=True) for pin in pins):
-            version = bound.removeprefix("==")
+        short = bound.removeprefix("==")
+        pins = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
+        if not all({*SpecifierSet(bound).filter((pin, pin.split("+")[0]), prereleases=True)} for pin in pins):
             raise ConfigError(
-                f"{where} fails unless {module} is {version}, but {needs.source} pins {named[0]}",
+                f"{where} fails unless {module} is {short}, but {needs.source} pins {named[0]}",
                 run=f"require {module}{bound} in {needs.source}, or change the assert",
             )
-        if not needs.requirements.hashed:
+        if not pins and not needs.requirements.hashed:
             bounded = Requirement(str(wanted))
             bounded.specifier &= SpecifierSet(bound)
             found = needs.requirements.replaced(lines.index(named[0]), str(bounded))
-            needs = needs.changed(found, why=f"{where} asserts {module} {bound.removeprefix('==')}")
+            needs = needs.changed(found, why=f"{where} asserts {module} {short}")
     return needs
 
 

@@ -38,7 +38,7 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
     asked = {name: each for name, each in needs.guessed.items() if (name in listed) != bool(installed)}
     asked = {name: each for name, each in asked.items() if not any(provides(p, each.module, name) for p in installed)}
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        releases = list(threads.map(lambda guess: _release(resolver, request, guess), asked.values()))
+        releases = list(threads.map(lambda guess: _release(resolver.for_guesses, request, guess), asked.values()))
     for (name, guess), release in zip(asked.items(), releases, strict=True):
         what = f"{guess.place} imports {guess.module}"
         if release == "":
@@ -71,7 +71,7 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
         if package is None:
             source = resolver.source(line, request) if isinstance(answer, Lock) else None
             has = re.compile(rf"(?:src/|lib/|python/)?{guess.module}(?:/|\.py$)")
-            return line if source and any(map(has.match, source.names)) else None
+            return f"?{line} {source.version}".rstrip() if source and any(map(has.match, source.names)) else None
         files = resolver.files(request, package, (*words, _STAR))
         if not any(each.endswith((".py", ".so")) for each in files):  # unread, or a package of dependencies alone
             return None

@@ -326,7 +326,7 @@ class ProjectReader:
                     self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
                 if memory_note(name, value):
                     self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
-        if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.certain:
+        if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
             for bound in version_bounds(node, module.flow.assigned(""), module.names):
                 self.reading.asserted.setdefault("".join(bound), f"{module.shown}:{node.lineno}")
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
