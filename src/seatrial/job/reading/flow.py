@@ -98,6 +98,7 @@ class Flow:
         self._provided = provided
         self.functions: dict[str, FunctionNode] = {}
         self.doubled: set[str] = set()
+        self._assigned: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.bases: dict[str, tuple[str, ...]] = {}
         for node in _compound(tree):
             if isinstance(node, ast.ClassDef):
@@ -127,7 +128,9 @@ class Flow:
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
-        found: dict[str, list[ast.expr | None]] = {}
+        if function in self._assigned:
+            return self._assigned[function]
+        found = self._assigned.setdefault(function, {})
         plain: set[int] = set()
         for node in statements(self.body(function)):
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
