@@ -33,6 +33,9 @@ SETTINGS = "EPOCHS = 3\nMODEL_DIR = 'models'\n"
         ("from tkinter import *\nprint(MODEL_PATH)\n", False, False),
         ("def outer():\n    MODEL_PATH = 1\n    def inner(): print(MODEL_PATH)\n    inner()\nouter()\n", False, False),
         ("print(get_ipython, display, [i for i in 'ab'])\n", False, False),
+        ("    return\n    print(MODEL_PATH)\ntrain()\nif False:\n    print(MODEL_PATH)\n", False, False),
+        ("assert EPOCHS, MODEL_PATH\ntrain()\n", False, True),
+        ("with pytest.raises(NameError):\n    print(MODEL_PATH)\n", False, False),
         ("if False:\n    from typing import TYPE_CHECKING\nx = 1  # type: MODEL_PATH\n", False, False),
     ],
 )
@@ -42,6 +45,15 @@ def test_a_name_that_nothing_defines(tmp_path: Path, end: str, failing: bool, wa
     assert [any("uses MODEL_PATH, which is not" in each for each in side) for side in sides] == [failing, warned]
 
 
-def test_a_name_that_another_module_sets(tmp_path: Path) -> None:
-    source = "import settings\nsettings.RANK = 0\nsettings.show()\n"
+@pytest.mark.parametrize(
+    "sets",
+    [
+        "settings.RANK = 0",
+        "for name in 'AB':\n    setattr(settings, name, 0)",
+        "settings.__dict__.update(RANK=0)",
+        "import builtins as b\nb.RANK = 0",
+    ],
+)
+def test_a_name_that_another_module_sets(tmp_path: Path, sets: str) -> None:
+    source = f"import settings\n{sets}\nsettings.show()\n"
     assert facts_of(tmp_path, source, settings="def show():\n    print(RANK)\n").failing == ()

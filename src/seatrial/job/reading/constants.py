@@ -95,7 +95,6 @@ class Constants:
         self.by_setting = False
         self.by_option: str | None = None
         self._looks = 0
-        self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
@@ -297,10 +296,8 @@ class Constants:
 
     def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:
         """Return what is assigned to a name in a function, or at a module's top; None if it is not one expression."""
-        if unit not in self._scopes:
-            module = self._module_at(unit[0])
-            self._scopes[unit] = {} if module is None else module.flow.assigned(unit[1])
-        return self._scopes[unit].get(name, [])
+        module = self._module_at(unit[0])
+        return [] if module is None else module.flow.assigned(unit[1]).get(name, [])
 
 
 def member(node: ast.AST) -> str | None:

@@ -63,6 +63,8 @@ _PATHS = {
 _DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
 #: Calls whose argument may be a model's name on a hub; arguments that are paths.
 _NAMES_MODELS, _NO_NAME = {"from_pretrained", "load_model"}, re.compile(r"[./].*|.*\.(h5|keras)")
+#: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
+_MAY_LACK, _MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
@@ -70,9 +72,9 @@ _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
 #: Calls that check for a path, and calls that may create any.
 _ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 _MAKES_ANY = re.compile(
-    r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os|subprocess)\.\w+"
+    r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
 )
-_STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download")
+_STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
 #: Endings of configuration files, and a setting in one.
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SETTING = re.compile(
@@ -223,7 +225,9 @@ class Files:
             return tuple(reads.values())
         made = [self.constants.text(path, each.unit) for each in self._noted for path, _, _ in _targets(each.node)]
         made += [self.constants.text(argument, each.unit) for each in self._asking for argument in _asked(each.node)]
-        known = {posixpath.normpath(each.text.partition(ANY)[0] or ANY) for each in made if each is not None}
+        known = {posixpath.normpath(each.text.partition(ANY)[0] or ANY) for each in made if each is not None} | _MADE
+        above = {str(parent) for each in known for parent in PurePosixPath(each).parents}
+        begun = tuple(each.text.partition(ANY)[0] or "\n" for each in made if each is not None and ANY in each.text)
         for unit, node, runs in self._reading:
             module = self._module_at(unit[0])
             if module is None or not runs or unit not in self.constants.always:
@@ -238,7 +242,9 @@ class Files:
                 parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
                 named = _called(node)[1] in _NAMES_MODELS and not _NO_NAME.fullmatch(start)
                 unclear = named or found.text in self._given or re.search(r"^~|[:\\\n]", text) or not parents
-                if not unclear and known.isdisjoint(parents):
+                ours = text in above or text.startswith(begun) or posixpath.splitext(text)[0] in known
+                ours |= _called(node)[1] in _MAY_LACK and any(map(_OUTPUT.search, parents))
+                if not unclear and not ours and known.isdisjoint(parents):
                     reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
         return tuple(reads.values())
 
@@ -311,8 +317,9 @@ def _targets(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
     given = keywords(node)
     receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
     if name in _OPENERS:
-        if node.args and _opens_to_write(node.args[1] if len(node.args) > 1 else given.get("mode")):
-            yield node.args[0], False, True
+        mode = node.args[1] if len(node.args) > 1 else given.get("mode")
+        if node.args and _opens_to_write(mode):
+            yield node.args[0], False, literal(mode) is not None
         return
     if receiver is not None and last in _OF_PATHS and name != "os.mkdir":
         if last != "open" or _opens_to_write(node.args[0] if node.args else given.get("mode")):
@@ -332,8 +339,7 @@ def _read_paths(node: ast.Call) -> Iterator[ast.expr]:
     name, last = _called(node)
     given = keywords(node)
     if name in _OPENERS:
-        mode = node.args[1] if len(node.args) > 1 else given.get("mode")
-        yield from node.args[: not _opens_to_write(mode)]
+        yield from node.args[: not _opens_to_write(node.args[1] if len(node.args) > 1 else given.get("mode"))]
     elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in _READERS:
         yield node.func.value
     elif not _READERS.isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given}):
@@ -354,7 +360,7 @@ def _called(node: ast.Call) -> tuple[str, str]:
 
 
 def _opens_to_write(mode: ast.expr | None) -> bool:
-    return not _WRITES.isdisjoint(literal(mode) or "")
+    return mode is not None and not (isinstance(mode, ast.Constant) and _WRITES.isdisjoint(literal(mode) or ""))
 
 
 def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:

@@ -35,7 +35,7 @@ _APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lam
 #: Nodes some of whose parts may not run, or hold statements.
 _BRANCHING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.BoolOp, ast.IfExp, ast.If, ast.Try),
-    *(ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+    *(ast.Assert, ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
     *_COMPREHENSIONS,
 )
 
@@ -98,6 +98,7 @@ class Flow:
         self._provided = provided
         self.functions: dict[str, FunctionNode] = {}
         self.doubled: set[str] = set()
+        self._assigned: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.bases: dict[str, tuple[str, ...]] = {}
         for node in _compound(tree):
             if isinstance(node, ast.ClassDef):
@@ -127,7 +128,9 @@ class Flow:
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
-        found: dict[str, list[ast.expr | None]] = {}
+        if function in self._assigned:
+            return self._assigned[function]
+        found = self._assigned.setdefault(function, {})
         plain: set[int] = set()
         for node in statements(self.body(function)):
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -187,8 +190,8 @@ class Flow:
             return _each([node.body], _PERHAPS)
         if isinstance(node, ast.BoolOp):
             return _each(node.values[:1], runs) + _each(node.values[1:], _PERHAPS)
-        if isinstance(node, ast.IfExp):
-            return _each([node.test], runs) + _each([node.body, node.orelse], _PERHAPS)
+        if isinstance(node, ast.IfExp | ast.Assert):
+            return _each([node.test], runs) + _each([each for each in _inside(node) if each is not node.test], _PERHAPS)
         if isinstance(node, ast.If):
             return self._if(node, runs)
         if isinstance(node, ast.Try):
@@ -210,7 +213,7 @@ class Flow:
     def _if(self, node: ast.If, runs: _Runs) -> list[RunNode]:
         if _is_main_check(node.test):
             return _block(node.body if self._main else node.orelse, runs)
-        if last_name(node.test) == "TYPE_CHECKING":
+        if last_name(node.test) == "TYPE_CHECKING" or (isinstance(node.test, ast.Constant) and not node.test.value):
             return _block(node.orelse, runs)
         both = _called(node.body) & _called(node.orelse)
         children = [RunNode(node.test, *runs)]
@@ -275,15 +278,17 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
             yield value
 
 
-def _each(nodes: Sequence[ast.expr], runs: _Runs) -> list[RunNode]:
+def _each(nodes: Sequence[ast.AST], runs: _Runs) -> list[RunNode]:
     return [RunNode(node, *runs) for node in nodes]
 
 
 def _block(block: Sequence[ast.stmt], runs: _Runs) -> list[RunNode]:
-    """List a block's statements; after one that may return none is certain, after one that may exit none ``always``."""
+    """List what a block runs; after one that may return none is certain, after one that may exit none ``always``."""
     found = []
     for node in block:
         found.append(RunNode(node, *runs))
+        if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue):
+            break
         if runs.certain and any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node)):
             runs = _PERHAPS
         elif runs.always and _may_leave(node):
@@ -344,10 +349,10 @@ def _catches_import_error(handler: ast.ExceptHandler) -> bool:
 
 
 def _suppresses(node: ast.expr) -> bool:
-    """Recognise ``suppress(ImportError)``."""
-    if not (isinstance(node, ast.Call) and last_name(node.func) == "suppress"):
+    """Recognise ``suppress(ImportError)`` and ``pytest.raises(NameError)``."""
+    if not (isinstance(node, ast.Call) and last_name(node.func) in ("suppress", "raises")):
         return False
-    return not _IMPORT_ERRORS.isdisjoint(map(last_name, node.args))
+    return not {*_IMPORT_ERRORS, "NameError"}.isdisjoint(map(last_name, node.args))
 
 
 #: Calls and decorators that prepare names and train nothing: ``logger = logging.getLogger(__name__)``.

@@ -40,9 +40,11 @@ Unit: TypeAlias = tuple[Path, str]
 
 #: Most bytes searched for undefined names, 40 ms of CPU: the script first, then modules in the order of their import.
 _MOST_CHARACTERS = 60_000
-#: Builtins, including those of other interpreters and releases; scopes that Flow reads with the enclosing code.
+#: Builtins, including those of other interpreters and releases; Python 2's; scopes that Flow reads with the enclosing
+#: code.
 _ELSEWHERE = {*dir(builtins), "get_ipython", "display", "snakemake", "profile", "_", "reveal_type", "WindowsError"}
-_ELSEWHERE |= {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"}
+_ELSEWHERE |= {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError", "ngettext", "ic"}
+_OF_PYTHON_2 = {"basestring", "cmp", "file", "long", "raw_input", "reduce", "reload", "unichr", "unicode", "xrange"}
 _INNER = {"lambda", "listcomp", "setcomp", "dictcomp", "genexpr"}
 #: Source text that may define names at run time.
 _DYNAMIC = re.compile(rb"\b(?:globals|exec|execfile|builtins|__builtins?__)\b|\b(?:locals|vars)\(\)|sys\.modules")
@@ -65,6 +67,10 @@ class Module:
     bound: dict[str, tuple[Path, str | None]] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+
+    def has_module(self, node: ast.expr) -> bool:
+        """Return whether an expression is a module of the project, or ``builtins``."""
+        return self.bound.get(last_name(node), ("", ""))[1] is None or self.names.get(last_name(node)) == "builtins"
 
     def lacks(self, name: str) -> bool:
         """Return whether the module cannot have a name: its text lacks the name and binds no names dynamically.
@@ -214,13 +220,14 @@ def notebook_error(message: str, file: Path, delete: str) -> TargetError:
 
 
 def undefined_names(
-    modules: ParsedModules, visited: Collection[Unit], always: Collection[Unit], stored: Collection[str]
+    modules: ParsedModules, visited: Collection[Unit], always: Collection[Unit], stored: Collection[str | None]
 ) -> Iterator[tuple[str, bool]]:
     """Yield (``train.py:54 uses MODEL_PATH, …``, whether every run reaches it).
 
-    Args: visited, always: units that may run, and units that every run executes. stored: attributes set on modules.
+    Args: visited, always: units that may run, and units that every run executes. stored: attributes set on modules,
+        None for any.
     """
-    left = 0 if modules.any_python else _MOST_CHARACTERS
+    left = 0 if modules.any_python or None in stored else _MOST_CHARACTERS
     for module in modules.known():
         left -= len(module.source)
         stars = [modules.at(path) for path, inner in module.bound.values() if inner == "*"]
@@ -237,7 +244,7 @@ def undefined_names(
                     place = runs and unit in always, -node.lineno
                     found[node.id] = max(place, found.get(node.id, place))
         for name, (sure, line) in found.items():
-            if all(star and star.lacks(name) for star in stars):
+            if (sure or name not in _OF_PYTHON_2) and all(star and star.lacks(name) for star in stars):
                 yield f"{module.shown}:{-line} uses {name}, which is not defined", sure
 
 
@@ -247,8 +254,10 @@ def _guarded(module: Module) -> set[int]:
     for node in (inner for each in module.flow.body("") for inner in ast.walk(each)):
         if isinstance(node, ast.AnnAssign):
             parts.append(node.annotation)
-        elif isinstance(node, ast.Try):
-            kinds = [inner for each in node.handlers for inner in ast.walk(each.type or ast.Name("Exception"))]
+        elif isinstance(node, ast.Try | ast.With):
+            caught: list[ast.expr | None] = [each.context_expr for each in getattr(node, "items", ())]
+            caught += [each.type for each in getattr(node, "handlers", ())]
+            kinds = [inner for each in caught for inner in ast.walk(each or ast.Name("Exception"))]
             parts += () if _CATCHING.isdisjoint(map(last_name, kinds)) else node.body
     return {id(inner) for each in parts for inner in ast.walk(each)}
 

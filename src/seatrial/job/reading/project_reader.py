@@ -159,7 +159,7 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
-        self.set_there: set[str] = set()  # attributes set on modules
+        self.set_there: set[str | None] = set()  # attributes set on modules, None for any
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.hydra: list[tuple[Path, ast.Call]] = []
@@ -316,8 +316,8 @@ class ProjectReader:
             self.mentioned.add(node.attr)
             if isinstance(node.ctx, ast.Store):
                 self.files.constants.stored.add(node.attr)
-                if module.bound.get(last_name(node.value), ("", ""))[1] is None:
-                    self.set_there.add(node.attr)
+            if (isinstance(node.ctx, ast.Store) or node.attr == "__dict__") and module.has_module(node.value):
+                self.set_there.add(node.attr if node.attr != "__dict__" else None)
         elif isinstance(node, ast.Assign):
             if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 module.types[node.targets[0].id] = dotted(node.value.func)
@@ -344,7 +344,7 @@ class ProjectReader:
             for sign, shown in (*signs(node, module.names), *keras_signs(node)):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
                 self.reading.signs.setdefault(sign, evidence)
-                if certain and seen.certain:
+                if certain and (seen.always if sign == "notebook" else seen.certain):
                     self.reading.certain_signs.setdefault(sign, evidence)
         if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
             written = "." * node.level + (node.module or "")
@@ -355,6 +355,8 @@ class ProjectReader:
         elif isinstance(node, ast.Call):
             self.roots.extend_by_call(module, node)
             called = dotted(node.func)
+            if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
+                self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
             if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
                 self.hydra.append((module.path, node))
             if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
