@@ -111,6 +111,12 @@ def _sleeping() -> int | None:
     return None
 
 
+@pytest.mark.parametrize("word", ["desktop", "https://chat.example.org/T0KEN"])
+def test_retired_notification_is_refused_with_a_command(project: Project, word: str) -> None:
+    refused = project.cli(*RUN, "--notify", word, exit_code=2).stderr
+    assert "was removed: use a command, such as" in refused and "T0KEN" not in refused
+
+
 def test_of_a_detached_run_too(project: Project, posted: Posted) -> None:
     project.write("train.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.1)\n")
     project.cli(*RUN, "-d", "--notify", posted.command)

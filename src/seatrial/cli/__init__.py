@@ -130,15 +130,23 @@ def _report(error: Exception, argv: list[str]) -> int:
 
 def _unknown_verb(word: str, rest: list[str]) -> int:
     import difflib
+    import re
     import shlex
 
     from seatrial.findings.finding import FIX
+    from seatrial.job.flags import replaced_command
 
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
     close += [verb for verb in VERBS if len(word) > 2 and verb.startswith(word)]
     close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]
     run = shlex.join(["seatrial", "run", word, *rest])
-    if word.startswith("-") and rest:
+    if replacement := replaced_command([word, *rest]):
+        own = shlex.join(rest)  # in place of NAME, or of MODEL INPUT…
+        sentence, fix = (
+            f"The command {word} was removed",
+            re.sub(r"[A-Z]{4,}.*", lambda _: own, replacement) if own else replacement,
+        )
+    elif word.startswith("-") and rest:
         sentence = f"A command is missing before {word}"
         at = next((at for at, each in enumerate(rest) if each in VERBS), None)  # its options stand behind it
         fix = run if at is None else shlex.join(["seatrial", *rest[at:], word, *rest[:at]])

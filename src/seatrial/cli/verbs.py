@@ -31,6 +31,4 @@ OTHER_WORDS = {
     "gpus": "top", "gpu": "top", "nvidia-smi": "top", "monitor": "top", "diff": "runs compare", "history": "runs ls",
     "ui": "dashboard", "web": "dashboard", "metrics": "dashboard", "tensorboard": "dashboard", "validate": "plan",
     "dry-run": "plan", "receipt": "open", "bash": "shell", "ssh": "shell", "compose": "up", "delete": "runs rm",
-    "predict": "run predict --", "bench": "run bench --", "new": "init", "down": "runs stop", "prune": "runs prune",
-    "k8s": "doctor --on k8s", "cdi": "doctor --write-cdi", "exporter": "dashboard --metrics-only",
 }  # fmt: skip

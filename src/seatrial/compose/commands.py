@@ -172,6 +172,12 @@ def _no_file(request: UpRequest) -> UsageError:
     if not request.project.is_dir():
         there = next(parent for parent in request.project.parents if parent.is_dir())
         return UsageError(f"Project folder not found: {request.project}", run=f"ls {as_typed(there)}")
+    if tracker := next((name for name in request.names if name in ("tensorboard", "mlflow")), None):
+        return UsageError(
+            f"seatrial up {tracker} was removed: TensorBoard and MLflow are services of a Compose file",
+            cause="examples/trackers has such a file",
+            run="seatrial up -f compose.yaml",
+        )
     file = next((Path(name) for name in request.names if name.endswith((".yaml", ".yml"))), None)
     if file is not None and file.is_file():
         return UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")

@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from seatrial.errors import SeatrialError
 from seatrial.job.engine_grammar import is_host
@@ -89,12 +89,14 @@ class GpuClaim(Value):
         profile: of the slices, such as ``1g.10gb``.
     """
 
+    model_config = ConfigDict(extra="ignore")  # plans of earlier versions have ``api``
+
     device_class: str
     profile: str | None = None
 
 
 class ClusterPlan(Value):
-    """The workload, as every kind renders it.
+    """The workload, as every kind renders it. Of plans of earlier versions, keys that are gone are ignored.
 
     Attributes:
         name: of the workload and its other objects: a DNS label.
@@ -112,6 +114,8 @@ class ClusterPlan(Value):
         own: the user's own workload, which is rendered as it is with the agent in its pods; None: ours.
         disruptions_free: a pod that the cluster itself evicts does not count as a restart (Kubernetes 1.26).
     """
+
+    model_config = ConfigDict(extra="ignore")
 
     name: str
     kind: Kind
@@ -267,10 +271,17 @@ Nodes = Annotated[
 ]
 
 
+def _stored(old: Any, new: Any) -> BeforeValidator:
+    """Read a value that plans of earlier versions contain; in seatrial.toml it is refused."""
+    return BeforeValidator(lambda value, info: new if info.context is None and value == old else value)
+
+
 class ClusterOptions(KeyTable):
     """Where and how a run is placed on a cluster."""
 
-    kind: Kind = Field(default="job", description="Workload kind: an Indexed Job, or what an operator runs.")
+    kind: Annotated[Kind, _stored("auto", "job")] = Field(
+        default="job", description="Workload kind: an Indexed Job, or what an operator runs."
+    )
     runtime: ObjectName = Field(default="torch-distributed", description="ClusterTrainingRuntime of a TrainJob.")
     context: str | None = Field(default=None, description="Kubeconfig context; the current one by default.")
     namespace: ObjectName | None = Field(default=None, description="Namespace; the context's by default.")
@@ -281,7 +292,9 @@ class ClusterOptions(KeyTable):
         default=None, description="Host and namespace that built images are pushed to: HOST[:PORT]/NAMESPACE."
     )
     gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
-    gpu_claims: bool = Field(default=False, description="Claim GPUs by Dynamic Resource Allocation.")
+    gpu_claims: Annotated[bool, _stored(None, False)] = Field(
+        default=False, description="Claim GPUs by Dynamic Resource Allocation."
+    )
     node_selector: dict[str, str] = Field(default={}, description="Node labels that the pods require.")
     tolerations: Listed[TolerationText] = Field(default=(), description="Tolerated taints: KEY[=VALUE][:EFFECT].")
     priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")

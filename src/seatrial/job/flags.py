@@ -1,8 +1,8 @@
 """The options that describe a Job, each once, for the command line, its help, completion, messages and backends.
 
-A new option is a row of flags.json, a field of the Job (model.py), and the place that acts on it. To retire an option,
-delete it and add a line to retired.json, which stays for one release: the sentence that names the replacement is shown
-in place of "no such option".
+A new option is a row of flags.json, a field of the Job (model.py), and the place that acts on it. To retire a command,
+an option or a key, delete it and add a line to retired.json, which stays for one release: the sentence that names the
+replacement is shown in place of "no such command", "no such option" and "unknown key".
 """
 
 from __future__ import annotations
@@ -79,10 +79,22 @@ def in_tables(given: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-#: Command and option → the sentence that names the replacement.
-RETIRED: dict[str, str] = _read("retired.json")
+#: Command, or command and subcommand → the command that replaces it; command and option → the sentence that names the
+#: replacement; key of seatrial.toml, ``table.key`` or a whole table → likewise.
+_RETIRED: dict[str, dict[str, str]] = _read("retired.json")
+COMMANDS, OPTIONS, KEYS = _RETIRED["commands"], _RETIRED["options"], _RETIRED["keys"]
+
+
+def replaced_command(words: list[str]) -> str | None:
+    """Return the command that replaces these first words of a command line; None if nothing was retired there."""
+    return COMMANDS.get(" ".join(words[:2])) or (COMMANDS.get(words[0]) if words else None)
 
 
 def replaced_option(command: str, option: str) -> str | None:
-    """Return the sentence for an option of a command, e.g. ``top`` and ``--sort``; None if it never existed."""
-    return RETIRED.get(f"{command} {option.partition('=')[0]}")
+    """Return the sentence for an option of a command, e.g. ``sweep`` and ``--fused``; None if it never existed."""
+    return OPTIONS.get(f"{command} {option.partition('=')[0]}")
+
+
+def replaced_key(key: str) -> str | None:
+    """Return the sentence for a key such as ``notify.desktop``, or for the table around it; None if there is none."""
+    return KEYS.get(key) or KEYS.get(key.partition(".")[0])

@@ -29,7 +29,7 @@ from seatrial.job.in_container import CONTAINER_PROJECT, folder_inside
 from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers
 from seatrial.job.keys import KeyTable, Listed, typed_keys
 from seatrial.job.own_workload import OwnWorkload
-from seatrial.job.tables import Changes, Notify, Serving, SweepTable, Tuning
+from seatrial.job.tables import Changes, Notify, Retiring, Serving, SweepTable, Tuning
 
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
@@ -145,8 +145,10 @@ class Criteria(KeyTable):
         return {**own, "metrics": metrics} if metrics else own
 
 
-class WatchOptions(KeyTable):
+class WatchOptions(Retiring):
     """Options of the watchdog: what it looks for during a run, and where it reports."""
+
+    retired = ("webhook",)
 
     hang_after_s: Annotated[float | None, keys.or_false(keys.read_duration, keys.text("5m"), {"type": "number"})] = (
         Field(

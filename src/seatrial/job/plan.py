@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from seatrial.common.agent_plan import AgentPlan, Terminal, known
 from seatrial.job.cluster import ClusterPlan
@@ -247,6 +247,18 @@ class Plan(Value):
     warnings: tuple[str, ...] = ()
     git_commit: str | None = None
     driver_version: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, data: Any) -> Any:
+        """Drop what a plan of 0.1 has for its stages and its second container; such runs may still end under this
+        version.
+        """
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if key not in ("view", "companion", "companion_image")}
+            if isinstance(job := data.get("job"), dict):
+                data["job"] = {key: value for key, value in job.items() if key != "outputs"}
+        return data
 
     @property
     def shown_target(self) -> str:

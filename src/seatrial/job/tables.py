@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, StrictBool, create_model
+from pydantic import Field, StrictBool, ValidationInfo, create_model, model_validator
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.common.tunables import TUNABLES, Tunable, in_words
 from seatrial.errors import UsageError
+from seatrial.job.flags import KEYS
 from seatrial.job.keys import Duration, KeyTable, Line, Listed, Typed, one_or_more, text
 from seatrial.system.text import shown
 
@@ -162,8 +163,24 @@ class SweepTable(KeyTable):
     )
 
 
-class Notify(KeyTable):
+class Retiring(KeyTable):
+    """A table that lost keys since 0.1."""
+
+    retired: ClassVar[tuple[str, ...]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stored_by_an_older_version(cls, table: Any, info: ValidationInfo) -> Any:
+        """Drop the retired keys of a stored plan; in seatrial.toml they are refused."""
+        if info.context is None and isinstance(table, dict):
+            return {key: value for key, value in table.items() if key not in cls.retired}
+        return table
+
+
+class Notify(Retiring):
     """The commands to run at the end. A plan has their programs alone: arguments may be secrets."""
+
+    retired = ("desktop", "webhook")
 
     command: Annotated[Listed[Line], one_or_more("./notify.sh")] = Field(
         default=(), description="Shell commands run on this machine, in the project."
@@ -188,9 +205,14 @@ def from_flags(words: Collection[str]) -> dict[str, Any]:
     for word in words:
         if not isinstance(word, str):  # from Python
             raise UsageError(f"notify: {word!r} is not text", run='notify=["notify-send done"]')
+        retired = "desktop" if word == "desktop" else "webhook" if word.startswith(("http://", "https://")) else ""
+        if retired:
+            raise UsageError(
+                f"--notify {'URL' if retired == 'webhook' else word} was removed: {KEYS[f'notify.{retired}']}"
+            )
         if not word.strip() or (len(word.split()) == 1 and not shutil.which(word)):
             raise UsageError(
-                f"--notify {program_of(word)!r}: command not found on this machine",
+                f"--notify {word!r}: command not found on this machine",
                 run="seatrial run … --notify 'notify-send done'",
             )
     return {"command": list(words)} if words else {}

@@ -1,4 +1,4 @@
-"""The table of flags and seatrial.toml agree, and a retired option answers with its replacement."""
+"""The table of flags and seatrial.toml agree, and what was retired answers with its replacement."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from fakes import load_job
-from seatrial.cli import _main
+from seatrial.cli import VERBS, _main
 from seatrial.cli.job import read_job
 from seatrial.errors import ConfigError
 from seatrial.job.cluster import ClusterOptions
-from seatrial.job.flags import FLAGS, OWN, RETIRED, Flag
+from seatrial.job.flags import COMMANDS, FLAGS, KEYS, OPTIONS, OWN, Flag
 from seatrial.job.keys import typed_keys
+from seatrial.job.loading import read_sweep
 from seatrial.job.model import ConfigFile, ImageOptions
 
 OF_THE_FILE = [flag for flag in FLAGS if flag.key not in OWN]
@@ -48,7 +49,22 @@ def test_criteria_of_the_file_can_be_left_out_where_another_target_runs(
     assert read_job([], {**flags, "no_criteria": True}, arguments=[]).criteria.metrics == {}
 
 
-@pytest.mark.parametrize("typed", RETIRED)
-def test_retired_option_names_its_replacement(typed: str, capfd: pytest.CaptureFixture[str]) -> None:
+SENTENCES = {each: line for each, line in COMMANDS.items() if each.split()[0] not in VERBS}
+SENTENCES |= {f"{typed} train.py": line for typed, line in OPTIONS.items()}
+
+
+@pytest.mark.parametrize("typed", SENTENCES)
+def test_retired_command_or_option_names_its_replacement(typed: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert _main(typed.split()) == 2
-    assert RETIRED[typed] in capfd.readouterr().err
+    assert SENTENCES[typed] in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_retired_key_names_its_replacement(key: str, tmp_path: Path) -> None:
+    table, _, name = key.replace("*", "one").rpartition(".")
+    (tmp_path / "seatrial.toml").write_text(f"[{table}]\n{name} = 1\n" if table else f"{name} = 1\n")
+
+    with pytest.raises(ConfigError) as refused:
+        read_sweep(tmp_path)
+
+    assert KEYS[key] in f"{refused.value.message} {refused.value.cause}"

@@ -1,4 +1,4 @@
-"""seatrial.toml and flags → Job: every kind of value, what is refused."""
+"""seatrial.toml and flags → Job: every kind of value, what is refused, and jobs of earlier versions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from fakes import load_job
 from seatrial.errors import ConfigError, UsageError
+from seatrial.job.cluster import Volume
 from seatrial.job.flags import in_tables
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Mount, holds, typed_keys
@@ -220,6 +221,21 @@ def test_a_login_in_an_index_is_in_no_json(tmp_path: Path) -> None:
     job = loaded(tmp_path, "image.index_url", "https://me:hunter2@pypi.org/simple", typed=False)
     assert job.image.index_url == "https://me:hunter2@pypi.org/simple"
     assert json.loads(job.model_dump_json())["image"]["index_url"] == "https://pypi.org/simple"
+
+
+#: What version 0.1.0 wrote, when a Job held its GPU request and its mounts as text; every table of the file is in it.
+RECORDED = (Path(__file__).parents[2] / "recorded" / "job-0.1.0.json").read_text()
+
+
+def test_a_job_of_an_older_run_is_read_as_values() -> None:
+    job = Job.model_validate_json(RECORDED)
+    assert job.gpus == GpuRequest("count", count=2, capabilities=("compute", "utility"))
+    assert job.mounts == (
+        Mount(source=Path("/home/ada/mnist/data"), target="/extra", read_only=True),
+        Mount(source=Path("/home/ada/mnist/extra"), target="/more"),
+    )
+    assert job.kubernetes.data == Volume(kind="pvc", value="mnist", path="small")
+    assert (job.criteria.metrics, job.criteria.mean_utilization_pct) == ({"test_accuracy": ">= 0.985"}, None)
 
 
 @pytest.mark.parametrize(("own", "seen"), [({}, "/workspace/lib:/workspace/."), ({"PYTHONPATH": "x"}, "x")])

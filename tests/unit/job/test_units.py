@@ -72,5 +72,7 @@ def test_plan_has_the_program_of_a_command(command: str, shown: str) -> None:
     assert Notify(command=(command,)).hidden.command == (shown,)
 
 
-def test_words_are_commands() -> None:
+def test_words_are_commands_and_retired_keys_of_a_stored_plan_are_left_out() -> None:
     assert from_flags(["sh", "tell me"]) == {"command": ["sh", "tell me"]}
+    stored = {"desktop": True, "webhook": ["https://a.example/…"], "command": ["beep"]}
+    assert Notify.model_validate(stored, strict=False) == Notify(command=("beep",))
