@@ -46,7 +46,7 @@ from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.reading.modules import find_module
+from seatrial.job.reading.modules import UNTIL_PYTHON_3_9, find_module
 from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
@@ -270,7 +270,7 @@ def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
-    barred, own_base = {**_barred_by_packages(needs), **_barred_by_syntax(script)}, job.image.base != DEFAULT_BASE
+    barred, own_base = {**_barred_by_packages(needs), **_barred_by_code(script)}, job.image.base != DEFAULT_BASE
     python = needs.image.python if needs.image else python_of_image(job.image.base) if own_base else None
     base, resolved, checked, needs = resolve_packages(
         resolver,
@@ -382,8 +382,11 @@ def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetM
     return None if cpu_only else machine or TargetMachine()
 
 
-def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
-    """Return Python → why it cannot read the target's files."""
+def _barred_by_code(script: ScriptFacts) -> dict[str, str]:
+    """Return Python → why it cannot run the target's files."""
+    for name in sorted(UNTIL_PYTHON_3_9 & {*script.imports}):
+        why = f"the code imports {name}, which Python 3.10 removed"
+        return {python: why for python in PYTHONS if Version(python) > Version("3.9")}
     if script.least_python is None:
         return {}
     least, where = script.least_python

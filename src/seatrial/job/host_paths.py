@@ -102,6 +102,10 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         if _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
             gone = (each for each in _of_file(path, read.path, job) if not each.is_there and not each.written)
             found += [each.absence for each in gone]
+        elif "".join(read_sources([path], job.project, _MOST_SEARCHED)).startswith("version https://git-lfs"):
+            found.append(
+                f"{read.where} reads {read.path}, which is a Git LFS pointer without its content: git lfs pull"
+            )
         elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), read)
     found += [f"{read.where} reads {read.path}, which {_instead(job, path, read)}" for path, read in absent.items()]
@@ -169,7 +173,8 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
         if file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION):
             named = named and re.search("conf|cfg", where) is not None
         elif file.suffix:
-            named = file.parent.is_dir() and _READ.search(where) is not None
+            number = re.fullmatch(r"[\d.eE+-]+", value)
+            named = not number and file.parent.is_dir() and _READ.search(where) is not None
         else:
             named = value.startswith("./") and _MODELS.search(where.replace("-", "_")) is not None
         if named and not written:

@@ -65,6 +65,7 @@ def test_without_a_container_a_variable_counts_the_gpus_of_the_machine(
 def test_a_missing_input_is_named_with_its_place(tmp_path: Path, source: str, words: str) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "x.csv").touch()
+    (tmp_path / "w.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "prepare.py").write_text('open("made.csv", "w")\n')
     target = target_of(tmp_path, source)
     [sentence] = missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)

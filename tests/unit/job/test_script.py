@@ -480,6 +480,12 @@ def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
         plan_image(job, script=found, cpu_only=True)
 
 
+def test_a_module_that_python_removed_keeps_newer_pythons_away(tmp_path: Path) -> None:
+    found = facts_of(tmp_path, "from symbol import factor\nimport torch\n")
+    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
+    assert plan_image(job, script=found, cpu_only=True)[0].base == "python:3.9-slim-bookworm"
+
+
 def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text("print 'x'\n")
     for script in ("import old\n", "print 'x'\n"):

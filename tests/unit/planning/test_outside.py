@@ -218,7 +218,19 @@ def test_a_folder_for_results_outside_is_refused_with_the_option(tmp_path: Path)
 
 
 def test_a_missing_path_is_named_and_paths_of_images_are_not(tmp_path: Path) -> None:
-    job = job_of(tmp_path, "--data", "/nowhere/imagenet", "--sh", "/bin/sh", "--out", "/tmp/x", "--d", "/workspace/a")
+    job = job_of(
+        tmp_path,
+        "--data",
+        "/nowhere/imagenet",
+        "--sh",
+        "/bin/sh",
+        "--out",
+        "/tmp/x",
+        "--d",
+        "/workspace/a",
+        "--weight",
+        "0.1",
+    )
     same, choices, warnings = with_host_paths(job, build=True)
     assert (same, choices) == (job, ())
     assert warnings == ("--data /nowhere/imagenet: this machine has no such file or folder",)

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
-from seatrial.job.reading.modules import STANDARD_MODULES, folder_of, is_file, is_folder, is_package
+from seatrial.job.reading.modules import STANDARD_MODULES, UNTIL_PYTHON_3_9, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there, read_text
@@ -80,7 +80,8 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
     elsewhere: dict[str, str] = {}
     unknown = []
     for name in sorted(imports):
-        standard = name in STANDARD_MODULES or name == _OURS or name.startswith("_")  # _plotly_utils: a part of another
+        standard = name in STANDARD_MODULES | UNTIL_PYTHON_3_9 | {_OURS}
+        standard = standard or name.startswith("_")  # _plotly_utils: a part of another
         if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
         if not _is_known(name, names) and any(is_folder(root / name) for root in roots):

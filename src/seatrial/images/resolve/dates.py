@@ -21,8 +21,8 @@ from seatrial.stack.resolve import PYTHON_SINCE
 from seatrial.stack.rules import PARTNERS
 from seatrial.system.checkout import code_time
 
-#: Code of the last half-year takes current releases; files of an archive without times date from 1970 or 1980.
-_CURRENT_DAYS, _FIRST = 180, "2015-01-01"
+#: Code of the last two months takes current releases; files of an archive without times date from 1970 or 1980.
+_CURRENT_DAYS, _FIRST = 60, "2015-01-01"
 
 #: Days after a framework's release within which the packages that it requires were released.
 _SOON_DAYS = 30

@@ -58,7 +58,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 5
+_FORMAT = 6
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -358,7 +358,8 @@ class UvResolver:
             argv += ["--no-build", "--no-header", "--format", "pylock.toml", "-o", _LOCK]
             if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
                 argv += ["--index-strategy", "unsafe-best-match"]
-            argv += ["--prerelease", "allow"] if request.prereleases else []
+            if request.prereleases or request.as_of:  # of a day before the first release, none but what a line names
+                argv += ["--prerelease", "allow" if request.prereleases else "explicit"]
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
             argv += ["--overrides", "requirements.in"] if request.alone else []

@@ -100,6 +100,9 @@ _IN_SOME = frozenset(
 #: Top-level names. None of them names a package of the index.
 STANDARD_MODULES = sys.stdlib_module_names | _IN_SOME | {"__main__"}
 
+#: Modules that Python 3.10 removed. Source: docs.python.org/3/whatsnew/3.10.html, "Removed".
+UNTIL_PYTHON_3_9 = {"formatter", "parser", "symbol"}
+
 #: Modules of every Python. A project may have a package of its own by another's name: ``lib/compression``.
 EVERYWHERE = sys.stdlib_module_names - _IN_SOME
 

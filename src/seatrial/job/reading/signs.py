@@ -149,6 +149,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())
         if (last := last_name(node.func)) in _OF_FRAMES:
             yield f"{NAMED}pandas.{last}", called
+        names_of = (f"{full}.{each.arg}" for each in node.keywords)
+        yield from ((f"{NAMED}{each}", f"{called}({each.rpartition('.')[2]}=)") for each in names_of if lost(each))
         if engine := literal(keywords(node).get("engine")):
             yield f"{NAMED}{'xarray' if full.startswith('xarray.') else 'pandas'}.engine.{engine}", called
     elif isinstance(node, ast.Attribute):

@@ -100,6 +100,8 @@ def test_code_and_versions(
             "transformers<4",
         ),
         ("import datasets, torch\ndatasets.load_metric('bleu')", "datasets>=1.18\n", "datasets<3"),
+        ("import pandas as pd\npd.read_csv('a.csv', squeeze=True)", "", "pandas<2"),
+        ("import pandas as pd\nif old: pd.read_csv('a.csv', squeeze=True)", "", None),
         ("import datasets, torch\nif old: datasets.load_metric('bleu')", "datasets>=1.18\n", None),
         ("from transformers import AdamW", "transformers==4.30.0\n", None),
         ("from transformers import AdamW", "transformers~=4.36\n", "transformers<4.47"),
