@@ -60,6 +60,6 @@ def test_a_table_that_cannot_be_intended_is_one_sentence(local_project):
     local_project.write("train.py", "print(1)\n")
     local_project.write("seatrial.toml", '[watch]\nwebhook = "https://chat.example.org"\n')
     printed = local_project.run("train.py", exit_code=2).stderr
-    assert "watch.webhook: unknown key; known here: " in printed and "command" in printed
+    assert "watch.webhook was removed: use watch.command" in printed and "command" in printed
     local_project.write("seatrial.toml", "[watch]\nhang_after = false\n")
     local_project.run("train.py", "--gpus", "none")

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
 
-from seatrial.errors import TargetError, UsageError
+from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.tables import Serving
 from seatrial.system.nofollow import files_below
@@ -97,14 +97,12 @@ def recipe(name: str) -> Recipe:
 
 
 def require_data(target: Target, project: Path, *, folder: Path | None, mounted: bool) -> None:
-    """Check that the recipe has the data that it reads. Raises TargetError, UsageError for a retired option.
+    """Check that the recipe has the data that it reads. Raises TargetError.
 
     Args:
         folder: ``--data``; None if it was not given. mounted: something else is at its place in the container.
     """
     known = RECIPES.get(target.value) if target.kind == "recipe" else None
-    if known is not None:
-        _refuse_framework(target)
     own = any(word.split("=")[0] in ("--data", "--download") for word in target.args)
     if known is None or known.data is None or mounted or own:
         return
@@ -143,24 +141,13 @@ def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
 
 
 def recipe_requirements(target: Target) -> tuple[str, ...]:
-    """Return the requirements that pip installs for a recipe. Raises UsageError for a retired option."""
-    _refuse_framework(target)
+    """Return the requirements that pip installs for a recipe."""
     another = [word for word in target.args if word in RECIPES] if target.value in _NAME_ANOTHER else []
     needs = [recipe(name).requirements for name in (target.value, *another)]
     needs += [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
     if target.value == "export":
         needs += [_of_export(target.args)]
     return tuple(dict.fromkeys(name for few in needs for name in few))
-
-
-def _refuse_framework(target: Target) -> None:
-    """Refuse ``--framework``, with which mnist once trained in Keras. Raises UsageError."""
-    if any(word.partition("=")[0] == "--framework" for word in target.args):
-        raise UsageError(
-            f"The recipe {target.value} has no option --framework any more: it trains with torch",
-            cause="the same network in Keras 3 is a script now, examples/keras-mnist/train.py",
-            run="seatrial run train.py --data ./mnist --env KERAS_BACKEND=jax   # in examples/keras-mnist",
-        )
 
 
 def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -243,10 +243,3 @@ def needs(recipe: str, *args: str) -> set[str]:
 def test_recipe_that_names_another_gets_its_requirements(recipe: str) -> None:
     assert needs(recipe, "train", "spam") >= {"torch", "safetensors", "transformers", "tokenizers"}
     assert "transformers" not in needs(recipe, "train", "mnist")
-
-
-@pytest.mark.parametrize("words", [("--framework", "jax"), ("--framework=tensorflow",), ("--framework", "torch")])
-def test_framework_option_answers_with_the_example(words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="has no option --framework any more") as refused:
-        needs("mnist", *words)
-    assert "examples/keras-mnist/train.py" in str(refused.value.cause)
