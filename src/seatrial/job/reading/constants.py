@@ -43,7 +43,7 @@ class Text(NamedTuple):
     anywhere: bool = False
 
 
-class _Meant(NamedTuple):
+class _Value(NamedTuple):
     """Hold an expression that a name may stand for, and whether it does so in every run."""
 
     node: ast.expr | None
@@ -165,16 +165,16 @@ class Constants:
 
     def _text_of_member(self, node: ast.Name | ast.Attribute | ast.Subscript, unit: Unit, depth: int) -> Text | None:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
-        meant = self._meant(node, unit, depth)
-        texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in meant]
+        values = self._values(node, unit, depth)
+        texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in values]
         found = [text._replace(sure=text.sure and sure) for text, sure in texts if text is not None]
         key = member(node)
-        if key is None or isinstance(node, ast.Name) or meant or re.fullmatch(r"self\.\w+", dotted(node)):
+        if key is None or isinstance(node, ast.Name) or values or re.fullmatch(r"self\.\w+", dotted(node)):
             return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
         module = self._module_at(unit[0])
         if key in self.options and module is not None:
             owner = dotted(node.value)
-            made = [each for each, _, _ in self._meant(node.value, unit, depth) if each is not None]
+            made = [each for each, _, _ in self._values(node.value, unit, depth) if each is not None]
             parsed = owner in _NAMESPACES or "parse_args" in module.types.get(owner, "")
             if isinstance(node, ast.Attribute) or any("parse_args" in ast.dump(each) for each in made):
                 option = self.of_option(key, depth + 1)
@@ -189,45 +189,45 @@ class Constants:
             return Text(self.settings[key][0], False)
         return None
 
-    def _meant(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Meant]:
+    def _values(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         """Return what a name, an attribute or an item may stand for."""
         self._looks += 1
         module = self._module_at(unit[0])
         if module is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return []
         if isinstance(node, ast.Name):
-            return self._meant_by_name(node.id, unit, module, depth)
+            return self._values_of_name(node.id, unit, module, depth)
         if not isinstance(node, ast.Attribute | ast.Subscript) or (key := member(node)) is None:
             return []
         if isinstance(node, ast.Attribute):
             path, inner = module.bound.get(dotted(node.value), (unit[0], ""))
             if inner is None:
-                found = self._meant(ast.Name(key), (path, ""), depth + 1)
+                found = self._values(ast.Name(key), (path, ""), depth + 1)
                 return [each._replace(sure=each.sure and key not in self.stored) for each in found]
             owner = self._class(node.value, unit, depth + 1)
             values = owner[0].flow.attributes(owner[1], key) if owner else []
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
-                return [_Meant(values[0][1], (owner[0].path, values[0][0]), sure)]
+                return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
         table, where = self._table(node.value, unit, depth + 1)
         pairs = zip(table.keys, table.values, strict=True) if table else ()
-        return [_Meant(value, where, True) for name, value in pairs if literal(name) == key][:1]
+        return [_Value(value, where, True) for name, value in pairs if literal(name) == key][:1]
 
-    def _meant_by_name(self, name: str, unit: Unit, module: Module, depth: int) -> list[_Meant]:
+    def _values_of_name(self, name: str, unit: Unit, module: Module, depth: int) -> list[_Value]:
         given = bool(unit[1]) and name in parameters(module.flow.functions[unit[1]])
         top = (unit[0], "")
         for where in (unit,) if given else (unit, top):
             if values := list(dict.fromkeys(self._assigned(where, name))):
                 sure = len(values) == 1 and not given and not (where == top and name in module.flow.globals)
-                return [_Meant(value, where, sure) for value in values]
+                return [_Value(value, where, sure) for value in values]
         if given:
             function = module.flow.functions[unit[1]]
             if name in self.options and any("option" in ast.dump(each) for each in function.decorator_list):
-                return [_Meant(ast.Attribute(ast.Name("args"), name), unit, True)]
-            passed = [_Meant(*each) for each in self.passed(name, unit)]
-            return passed or [_Meant(_default(name, function), top, False)]
+                return [_Value(ast.Attribute(ast.Name("args"), name), unit, True)]
+            passed = [_Value(*each) for each in self.passed(name, unit)]
+            return passed or [_Value(_default(name, function), top, False)]
         for path, inner in (module.bound[each] for each in module.bound if each == name or each[0] == "*"):
-            found = self._meant(ast.Name(name if inner == "*" else inner), (path, ""), depth + 1) if inner else []
+            found = self._values(ast.Name(name if inner == "*" else inner), (path, ""), depth + 1) if inner else []
             if found:
                 return found
         return []
@@ -246,7 +246,7 @@ class Constants:
             other = self._module_at(path)
             if other is not None and inner in other.flow.bases:
                 return other, inner
-        found = (self._class(each.node, each.unit, depth + 1) for each in self._meant(node, unit, depth))
+        found = (self._class(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth))
         return next(filter(None, found), None)
 
     def _table(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[ast.Dict | None, Unit]:
@@ -259,7 +259,7 @@ class Constants:
                 return ast.Dict(keys, [each.value for each in node.keywords]), unit
             inside = node.args[0] if node.args else getattr(node.func, "value", None)
             return self._table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
-        found = (self._table(each.node, each.unit, depth + 1) for each in self._meant(node, unit, depth))
+        found = (self._table(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth))
         return next((each for each in found if each[0]), (None, unit))
 
     def passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
