@@ -375,6 +375,6 @@ def only_defines(body: Sequence[ast.stmt]) -> bool:
         elif not isinstance(node, _BINDING):
             return False
         else:
-            calls += [part for part in ast.walk(node) if isinstance(part, ast.Call | ast.Await)]
+            calls += [part for part in ast.walk(node) if isinstance(part, ast.Call | ast.Await | ast.BinOp)]
     prepares = all(_PREPARES.fullmatch(dotted(getattr(each, "func", each))) for each in calls)
     return prepares and any(not isinstance(node, ast.Expr | ast.Pass) for node in names)
