@@ -156,7 +156,7 @@ def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
     own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
     if own and resolved.stack.wheel is None:
-        return (f"which GPUs the builds of {own[0]} have code for is not known: its page tells",)
+        return (f"seatrial does not know which GPUs {own[0]} supports: see its release notes",)
     open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
     if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
         return ()
@@ -384,9 +384,9 @@ def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetM
 
 def _barred_by_code(script: ScriptFacts) -> dict[str, str]:
     """Return Python → why it cannot run the target's files."""
-    for name in sorted(UNTIL_PYTHON_3_9 & {*script.imports}):
-        why = f"the code imports {name}, which Python 3.10 removed"
-        return {python: why for python in PYTHONS if Version(python) > Version("3.9")}
+    if old := sorted(UNTIL_PYTHON_3_9 & {*script.imports}):
+        newer = (python for python in PYTHONS if Version(python) > Version("3.9"))
+        return dict.fromkeys(newer, f"the code imports {old[0]}, which Python 3.10 removed")
     if script.least_python is None:
         return {}
     least, where = script.least_python

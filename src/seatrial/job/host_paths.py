@@ -38,6 +38,8 @@ _MOST_MISSING, _MOST_SEARCHED, _LONGEST_LINE = 5, 2_000_000, 200
 #: Folders that every image has; suffixes of lists of files.
 _OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|tmp|usr|var)(/.*)?")
 _LISTS = (".csv", ".lst", ".tsv", ".txt")
+#: Bytes of a Git LFS pointer. Source: github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
+_MOST_OF_POINTER = 1_024
 #: A line that creates the file that it names; names of programs that create data; a README's line about data.
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKERS = re.compile(r"(download|get_?data|prepare|preprocess|make_?data|create_?data|fetch)\w*\.(py|sh)")
@@ -99,13 +101,11 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
     for read in reads:
         path = Path(os.path.normpath(job.folder / read.path))
         seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, read.path)))
-        if _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
+        if "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
+            found.append(f"{read.where} reads {read.path}, a Git LFS pointer without its content: git lfs pull")
+        elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
             gone = (each for each in _of_file(path, read.path, job) if not each.is_there and not each.written)
             found += [each.absence for each in gone]
-        elif "".join(read_sources([path], job.project, _MOST_SEARCHED)).startswith("version https://git-lfs"):
-            found.append(
-                f"{read.where} reads {read.path}, which is a Git LFS pointer without its content: git lfs pull"
-            )
         elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), read)
     found += [f"{read.where} reads {read.path}, which {_instead(job, path, read)}" for path, read in absent.items()]

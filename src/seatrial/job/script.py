@@ -265,7 +265,7 @@ def _refuse_another_name(target: Target, folder: Path) -> None:
     if file is None or not re.search(rb"(?m)^\s*from \.", read_bytes(file, inside=folder)):
         return
     raise TargetError(
-        f"-m {target.value}: there is no package {top} here, and {inner} of {folder.name} has relative imports",
+        f"-m {target.value}: package {top} not found; {inner} in this folder, {folder.name}, uses relative imports",
         cause="Python finds a package by its folder's name, in the parent folder",
         run=f"mv ../{folder.name} ../{top} && cd ../{top} && seatrial run -C .. -m {target.value}",
     )

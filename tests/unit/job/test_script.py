@@ -51,6 +51,11 @@ def test_a_script_that_only_defines_is_refused(tmp_path: Path, end: str, refused
         runnable_facts(Job(project=tmp_path, target=Target(kind="script", value="train.py")))
 
 
+def test_a_script_that_computes_constants_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("rows = b'x' * 1_000_000_000\n")
+    assert runnable_facts(Job(project=tmp_path, target=Target(kind="script", value="train.py"))).files == ("train.py",)
+
+
 @pytest.mark.parametrize(
     ("source", "words", "run"),
     [

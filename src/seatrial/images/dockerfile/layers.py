@@ -1,4 +1,4 @@
-"""What an image holds: requirements split into layers, from the framework to all others."""
+"""Describe the contents of an image, and split its requirements into layers."""
 
 from __future__ import annotations
 

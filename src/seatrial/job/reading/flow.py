@@ -364,7 +364,9 @@ _PREPARES = re.compile(
 
 
 def only_defines(body: Sequence[ast.stmt]) -> bool:
-    """Return whether statements only bind names. False for imports alone: an imported module may train."""
+    """Return whether statements define functions or classes and run none. False for constants: computing them may be
+    the script's work.
+    """
     names = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
     mains = [node for node in names if isinstance(node, ast.If) and _is_main_check(node.test)]
     names = [*(each for node in mains for each in node.body), *(node for node in names if node not in mains)]
@@ -375,6 +377,6 @@ def only_defines(body: Sequence[ast.stmt]) -> bool:
         elif not isinstance(node, _BINDING):
             return False
         else:
-            calls += [part for part in ast.walk(node) if isinstance(part, ast.Call | ast.Await | ast.BinOp)]
+            calls += [part for part in ast.walk(node) if isinstance(part, ast.Call | ast.Await)]
     prepares = all(_PREPARES.fullmatch(dotted(getattr(each, "func", each))) for each in calls)
-    return prepares and any(not isinstance(node, ast.Expr | ast.Pass) for node in names)
+    return prepares and any(isinstance(node, FunctionNode | ast.ClassDef) for node in names)

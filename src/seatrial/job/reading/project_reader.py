@@ -225,14 +225,10 @@ class ProjectReader:
             yield f"{self.parsed[own]} parses a list in the code, not the command line: {typed} has no effect"
 
     def _is_idle(self, script: Module) -> bool:
-        """Return whether the script and its imports only have definitions; constants alone count without imports."""
-        body = script.flow.body("")
-        others = [each for each in self.modules.known() if each is not script]
-        defines = not others or any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in body)
-        starts = (
-            STARTS.search(each.source.decode("utf-8", "replace").partition("\nif __name__")[0]) for each in others
-        )
-        return defines and only_defines(body) and not any(starts)
+        """Return whether the script and its imports only have definitions."""
+        others = (each for each in self.modules.known() if each is not script)
+        texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
+        return only_defines(script.flow.body("")) and not any(map(STARTS.search, texts))
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
