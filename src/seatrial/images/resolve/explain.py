@@ -16,7 +16,8 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.edits import place_of
 from seatrial.images.resolve.framework import PACKAGES, framework_place, is_for, public
-from seatrial.images.resolve.uv import UvResolver, pinned
+from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.uv_texts import pinned
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
 

@@ -18,14 +18,13 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import packaging
 from packaging.requirements import Requirement
@@ -44,13 +43,23 @@ from seatrial.images.resolve.answers import (
     Unsatisfiable,
 )
 from seatrial.images.resolve.framework import is_for
+from seatrial.images.resolve.uv_texts import (
+    bounded_first,
+    configured,
+    is_silence,
+    pinned,
+    read_lock,
+    refusal,
+    shown_index,
+    stored_lock,
+    stored_texts,
+    up_to,
+)
 from seatrial.images.resolve.wheel_metadata import write_links
 from seatrial.images.sources import digest_of_wheel
-from seatrial.job.script import BUILT_ON
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
-from seatrial.system.project_files import parse_toml
 
 #: Most seconds that a plan waits for all answers of all indexes; a run or a build waits PATIENT_S.
 LIMIT_S, PATIENT_S = 30.0, 180.0
@@ -76,25 +85,11 @@ _Found = TypeVar("_Found")
 #: Largest wheel that is downloaded to list its files; most packages without a wheel; each takes a run of uv.
 _MOST_LISTED_BYTES, _MOST_EXCLUDED = 8_000_000, 40
 
-#: Minimum time that uv keeps an index's pages and files.
-_KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
-
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
 
 #: Ubuntu 22.04 has the oldest glibc of the base images, 2.35. Source: packages.ubuntu.com/jammy/libc6.
 _PLATFORM = f"{platform.machine()}-manylinux_2_35"
-
-#: uv 0.13: the texts that are read; all others are shown as they are.
-_NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
-_NO_PACKAGE = re.compile(
-    r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)"
-)
-_NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
-_NO_SOLUTION = "No solution found when resolving dependencies"
-_SILENT = re.compile(r"timed out|network timeout|UV_HTTP_TIMEOUT")
-_LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
-_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 
 #: Variables of the machine that uv needs: the way to the network and to logins.
 _PASSED_ON = ("NETRC", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR")
@@ -123,7 +118,7 @@ class UvResolver:
     def resolve(self, request: ResolveRequest) -> Answer:
         """Return a remembered lock, or run uv."""
         if request.preferred:  # a framework alone: the preferences are the answer
-            own = self._remembered(f"locks/{_digest(replace(request, preferred=()))}", _lock, _FRESH_S)
+            own = self._remembered(f"locks/{_digest(replace(request, preferred=()))}", stored_lock, _FRESH_S)
             if own and tuple((each.name, each.version) for each in own.packages) == request.preferred:
                 return own
         return self._answer(request, self._resolve)
@@ -133,8 +128,8 @@ class UvResolver:
 
         An empty wheel of version 0 stands in for a package that has no wheel.
         """
-        bounded = {line: newest for line in request.lines if (newest := _up_to(line)) and is_for(line, request.python)}
-        questions = {**bounded, **{line: _up_to(line) or line for line in further}}
+        bounded = {line: newest for line in request.lines if (newest := up_to(line)) and is_for(line, request.python)}
+        questions = {**bounded, **{line: up_to(line) or line for line in further}}
         lines = tuple(sorted(questions.values()))
         alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=(), as_of="", dates=())
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in lines}
@@ -152,13 +147,13 @@ class UvResolver:
     def _answer(self, request: ResolveRequest, answered: Callable[[ResolveRequest], Answer]) -> Answer:
         """Return a remembered lock, however old it is where no index answers, or the new one."""
         memory = f"locks/{_digest(request)}"
-        if (lock := self._remembered(memory, _lock, _FRESH_S)) is not None:
+        if (lock := self._remembered(memory, stored_lock, _FRESH_S)) is not None:
             return lock
         answer = answered(request)
         if isinstance(answer, Lock):
             self._remember(memory, asdict(answer))
         elif isinstance(answer, Unreachable):
-            return self._remembered(memory, _lock) or answer
+            return self._remembered(memory, stored_lock) or answer
         return answer
 
     def _remembered(self, memory: str, read: Callable[[Any], _Found], fresh_s: float = float("inf")) -> _Found | None:
@@ -209,7 +204,7 @@ class UvResolver:
         """
         sources = tuple(each for each in request.sources if each.kind == "index" and "@" not in each.url)
         memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources, as_of=request.as_of))}"
-        if (known := self._remembered(memory, _texts, _FRESH_S)) is not None:
+        if (known := self._remembered(memory, stored_texts, _FRESH_S)) is not None:
             return known
         for index in sources if memory not in self._unread else ():
             question = json.dumps([line, request.python, index.url, request.as_of])
@@ -218,7 +213,7 @@ class UvResolver:
                 limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
                 with suppress(SeatrialError, OSError, ValueError, TypeError):
                     ended = command.run(argv, timeout_s=limit_s, input=question, env=env, cwd=Path(scratch))
-                    found = _texts(json.loads(ended.stdout))
+                    found = stored_texts(json.loads(ended.stdout))
                     self._remember(memory, asdict(found))
                     return found
         self._unread.add(memory)
@@ -226,7 +221,7 @@ class UvResolver:
 
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
         """Run uv, and repeat it if an index is silent. Raises CommandTimeoutError: the time limit is reached."""
-        (folder / "uv.toml").write_text(_configured(request))
+        (folder / "uv.toml").write_text(configured(request))
         python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
         argv = [*_bounded(_uv(), "pip", *argv), *python, "--python-platform", _PLATFORM]
         argv += ["--config-file", "uv.toml", "--quiet"]
@@ -234,7 +229,7 @@ class UvResolver:
         while True:
             env = self._environment(request, folder, silence_s)
             ended = command.run(argv, timeout_s=self.left_s(), env=env, cwd=folder)
-            if ended.exit_code == 0 or _NO_SOLUTION in ended.stderr or not _SILENT.search(ended.stderr):
+            if ended.exit_code == 0 or not is_silence(ended.stderr):
                 return ended
             silence_s *= 2
 
@@ -341,13 +336,13 @@ class UvResolver:
     def _late(self, request: ResolveRequest) -> Unreachable:
         longer = f"; run waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
         again = f"plan again to continue from the answers received{longer}"
-        return Unreachable(f"{_shown(request)} did not answer within {self._limit_s:g} s ({again})")
+        return Unreachable(f"{shown_index(request)} did not answer within {self._limit_s:g} s ({again})")
 
     def _compile(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
         """Run uv once; return a requirement without a wheel, or the answer."""
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
             folder = Path(scratch)
-            (folder / "requirements.in").write_text("\n".join([*_bounded_first(request), ""]))
+            (folder / "requirements.in").write_text("\n".join([*bounded_first(request), ""]))
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins)
@@ -366,9 +361,9 @@ class UvResolver:
             argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
-                lock = _read_lock(folder / _LOCK, digests)
+                lock = read_lock(folder / _LOCK, digests)
                 return lock or Unreachable("uv wrote a lock that cannot be read")
-        return _refusal(ended.stderr, request)
+        return refusal(ended.stderr, request)
 
     def _environment(self, request: ResolveRequest, home: Path, silence_s: int) -> dict[str, str]:
         """Translate pip's settings into uv's; addresses may hold logins, so they stand in no argument."""
@@ -392,39 +387,6 @@ class UvResolver:
         }
 
 
-def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, version) of each line that pins one public release for this Python."""
-    for line in lines:
-        requirement = Requirement(line)
-        exact = [each for each in requirement.specifier if each.operator == "==" and not set("*+") & set(each.version)]
-        if len(exact) == len(requirement.specifier) == 1 and is_for(line, python):
-            yield canonicalize_name(requirement.name), str(Version(exact[0].version))
-
-
-def _bounded_first(request: ResolveRequest) -> list[str]:
-    """Return the lines in the order in which uv chooses releases: those with an upper bound first.
-
-    Otherwise uv chooses the newest datasets first, and transformers<4.35, built on torch, falls to 2.3.
-    """
-    every = [(line, Requirement(line)) for line in (*request.lines, *request.constraints)]
-    limited = {each.name.lower() for _, each in every if re.search(r"<|~=|\*", str(each.specifier))}
-    rank = {line: (each.name.lower() in limited) * (1 + (each.name in BUILT_ON)) for line, each in every}
-    return sorted(request.lines, key=lambda line: -rank[line])
-
-
-def _up_to(line: str) -> str | None:
-    """Return the line without its lower bounds, ``numpy<=1.19.2`` of ``numpy==1.19.2``; None if it has no upper one."""
-    requirement, upper = Requirement(line), list[str]()
-    for each in requirement.specifier:
-        if each.operator.startswith("<"):
-            upper.append(str(each))
-        elif each.operator == "~=" or each.version.endswith(".*"):
-            upper += [f"<={each.version.rpartition('.')[0]}.999999"] * (each.operator != "!=")
-        elif each.operator == "==":
-            upper.append(f"<={Version(each.version).public}")
-    return f"{canonicalize_name(requirement.name)}{','.join(upper)}" if upper else None
-
-
 def _uv() -> str:
     """Return the path of the installed uv. Raises EngineUnavailableError if there is none."""
     try:
@@ -433,79 +395,6 @@ def _uv() -> str:
         return str(find_uv_bin())
     except (ImportError, FileNotFoundError) as error:
         raise EngineUnavailableError("uv is not installed", run="pip install --force-reinstall seatrial") from error
-
-
-def _configured(request: ResolveRequest) -> str:
-    """Return uv.toml with the day, and the indexes, the first as default and last in order."""
-    indexes = [each.url for each in request.sources if each.kind == "index"]
-    rows = [f"[[index]]\nurl = {json.dumps(url)}\n{_KEPT}\n" for url in indexes]
-    rows = [*rows[1:], *(f"{row}default = true\n" for row in rows[:1])] or ["no-index = true\n"]
-    days = [f'{name} = "{day}T23:59:59Z"' if day else f"{name} = false" for name, day in request.dates]
-    day = f'exclude-newer = "{request.as_of}T23:59:59Z"\nexclude-newer-package = {{ {", ".join(days)} }}\n'
-    return "".join([day if request.as_of else "", *rows])
-
-
-def _refusal(text: str, request: ResolveRequest) -> Answer | str:
-    """Read uv's error: a package without a wheel, an index that cannot be read, or the reason of a conflict."""
-    text = _IN_URL.sub("", text)
-    if no_wheel := _NO_WHEEL.findall(text):
-        words = " ".join(text.split())
-        name = min(no_wheel, key=words.find)  # the explanation begins with what the others depend on
-        release = re.search(rf"\b{re.escape(name)}==[\w.]+(?= has no usable wheels)", words)
-        return release[0] if release else str(name)
-    if _LOGIN.search(text):
-        return Unreachable(f"{_shown(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
-    if _NO_SOLUTION not in text:
-        return Unreachable(f"{_shown(request, text)} cannot be read: {_last_cause(text)}")
-    if (no_package := _NO_PACKAGE.search(text)) is not None:
-        return Unsatisfiable(_cause(text), no_package=no_package[1])
-    no_version = _NO_VERSION.search(text)
-    return Unsatisfiable(_cause(text), no_version=no_version[1] if no_version else None)
-
-
-def _cause(text: str) -> str:
-    """Return uv's explanation as one line, without its prefixes and hints."""
-    words = text.partition("cause:")[2].partition("\nhint:")[0] or text
-    return " ".join(words.split()).removesuffix(".")
-
-
-def _last_cause(text: str) -> str:
-    causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]
-    return causes[-1] if causes else " ".join(text.split())[:200]
-
-
-def _shown(request: ResolveRequest, text: str = "") -> str:
-    """Return the index that uv's error names, or the first one."""
-    named = (each.shown for each in request.sources if (urlsplit(each.url).hostname or "-") in text)
-    first = request.sources[0].shown if request.sources else "the folder of wheels"
-    return next(named, first)
-
-
-def _read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
-    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file.
-
-    Args:
-        digests: those that uv found in a folder → those of the real wheels; None for a stand-in.
-    """
-    try:
-        listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
-        packages = [_package(each, digests) for each in listed]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
-        return None
-    stood_in = [each for each in packages if each.sha256 == ("",)]
-    lines = [f"{each.name}=={each.version}" for each in stood_in]
-    found = tuple(each for each in packages if each not in stood_in)
-    return Lock(found, tuple(each.name for each in stood_in), tuple(lines))
-
-
-def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPackage:
-    """Read one row; a package with only a stand-in has the hash ""."""
-    wheels = row.get("wheels", [])
-    sizes = [wheel["size"] for wheel in wheels if isinstance(wheel.get("size"), int)]
-    hashes = [wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})]
-    real = {digests.get(each, each) for each in hashes}
-    known = tuple(sorted(each for each in real if each is not None))
-    return LockedPackage(row["name"], row["version"], known or ("",) * (None in real), max(sizes, default=None))
 
 
 def _digest(request: ResolveRequest) -> str:
@@ -518,19 +407,6 @@ def _digest(request: ResolveRequest) -> str:
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def _lock(data: Any) -> Lock:
-    """Read what a lock was remembered as."""
-    rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
-    names = (tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later"))
-    return Lock(tuple(rows), *names)
-
-
-def _texts(data: Any) -> SourceTexts:
-    """Read what a source was written as."""
-    texts = {str(name): str(text) for name, text in data["texts"].items()}
-    return SourceTexts(tuple(map(str, data["names"])), texts, str(data.get("version", "")))
 
 
 def _bounded(*argv: str) -> list[str]:

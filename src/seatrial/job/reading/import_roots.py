@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from seatrial.job.reading.parsed_modules import Import, Module
 from seatrial.job.reading.signs import MOST_PARTS, dotted, texts_of, tops_of
 
 _MOST_NAMES = 1_000
+#: Most names of one ``from x import …`` that are searched as files.
+_MOST_ALIASES = 200
 
 #: A project with one of these can be installed with pip, which then makes its packages importable.
 _PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
@@ -112,3 +115,33 @@ class ImportRoots:
     def _folders(self) -> list[Path]:
         """List the project's top folders without packages, whose modules have longer names."""
         return [each for each in folders_of(self.project, deepest=1)[1:] if not is_package(each)]
+
+
+def imported_modules(
+    node: Import, path: Path, roots: list[Path]
+) -> Iterator[tuple[str, list[Path], dict[str, str | None]]]:
+    """Yield (dotted name, roots to look under, name that it binds → name in that module) of what an import names."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            bound = alias.asname or alias.name.partition(".")[0]
+            yield alias.name, roots, {bound: None} if alias.asname or "." not in alias.name else {}
+        return
+    if node.level:
+        roots = [path.parents[min(node.level, len(path.parents)) - 1]]
+    prefix = node.module or ""
+    inner: dict[str, str | None] = {}
+    for alias in node.names[:_MOST_ALIASES]:
+        submodule = f"{prefix}.{alias.name}".lstrip(".")
+        if locate_module(submodule, roots) or is_cython(submodule, roots):
+            yield submodule, roots, {alias.asname or alias.name: None}
+        else:
+            inner[alias.asname or alias.name] = alias.name
+    if prefix or locate_module("__init__", roots):  # from . import x
+        yield prefix or "__init__", roots, inner
+    if prefix and inner and locate_module(prefix.partition(".")[0], roots) is None:
+        yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values())
+
+
+def is_cython(name: str, roots: list[Path]) -> bool:
+    """Return whether the project has a Cython source of this module."""
+    return any(is_file(root / f"{name.replace('.', '/')}.pyx") for root in roots)

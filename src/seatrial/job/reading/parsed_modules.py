@@ -18,7 +18,7 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow
 from seatrial.job.reading.modules import folders_of, is_file
-from seatrial.job.reading.signs import last_name
+from seatrial.job.reading.signs import dotted, last_name
 from seatrial.system.newer_syntax import in_old_syntax
 from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
@@ -306,3 +306,48 @@ def idle_error(target: str, project: Path) -> TargetError:
     return TargetError(
         message, cause=None if users else "no script of the project imports it", run="\n".join(users) or None
     )
+
+
+def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
+    """Yield the project's functions that a call in ``unit`` runs: its own, and those that it is given by name."""
+    names = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
+    for each in names:
+        called = dotted(each)
+        if called and (each is call.func or isinstance(each, ast.Name)):
+            yield from named(module, unit, called, module_at)
+
+
+def named(module: Module, unit: str, called: str, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
+    """Yield the project's functions that ``net.make``, ``Net``, ``self.load`` or ``make`` stands for in ``unit``."""
+    first, _, rest = called.partition(".")
+    if first == "self" and "." in unit:
+        first = unit.partition(".")[0]
+    elif first in module.types and rest:
+        called = f"{module.types[first]}.{rest}"
+        first, _, rest = called.partition(".")
+    if first in module.bound:
+        path, inner = module.bound[first]
+        other = module_at(path)
+        name = ".".join(part for part in (inner, rest) if part)
+        if other is not None and name:
+            yield from functions_of(other, name)
+        return
+    found = list(functions_of(module, f"{first}.{rest}" if rest else first))
+    starred = [] if found else [module_at(path) for path, inner in module.bound.values() if inner == "*"]
+    yield from found or (each for other in starred if other for each in functions_of(other, called))
+
+
+def functions_of(module: Module, name: str) -> Iterator[Unit]:
+    """Yield a function or method of the module, and what making an object of a class runs."""
+    flow = module.flow
+    if name in flow.functions:
+        yield module.path, name
+    elif name in flow.bases:  # a class: calling it runs its __init__
+        if f"{name}.__init__" in flow.functions:
+            yield module.path, f"{name}.__init__"
+    elif "." in name:  # a method of a class above
+        owner, _, method = name.partition(".")
+        for base in flow.bases.get(owner, ()):
+            if f"{base}.{method}" in flow.functions:
+                yield module.path, f"{base}.{method}"
+                return

@@ -6,7 +6,7 @@ import ast
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,10 +16,20 @@ from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.files import Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, only_defines
-from seatrial.job.reading.import_roots import ImportRoots
+from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
 from seatrial.job.reading.keras_names import keras_signs
-from seatrial.job.reading.modules import is_file, is_folder, locate_module
-from seatrial.job.reading.parsed_modules import STARTS, Import, Module, ParsedModules, Unit, undefined_names
+from seatrial.job.reading.modules import is_file, is_folder
+from seatrial.job.reading.parsed_modules import (
+    STARTS,
+    Import,
+    Module,
+    ParsedModules,
+    Unit,
+    called_by,
+    functions_of,
+    named,
+    undefined_names,
+)
 from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
@@ -56,9 +66,6 @@ _NOTED = (
 
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
-
-#: Most names of one ``from x import …`` that are searched as files.
-_MOST_ALIASES = 200
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
 _OF_CYTHON = {".pyx", ".pxd", ".c", ".cpp", ".h", ".html"}
@@ -265,7 +272,7 @@ class ProjectReader:
                     own = [each for each in found if each is not None]
                     self.certain += [(each[0], "") for each in own]
                     if own and (module := self.modules.at(own[-1][0])):
-                        self.certain += _in(module, parts[-1])
+                        self.certain += functions_of(module, parts[-1])
                         self.own.add(parts[0])
                         self.found_under.setdefault(own[-1][1])
                     elif not own:
@@ -380,7 +387,7 @@ class ProjectReader:
         absolute = self.roots.absolute
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
             self.roots.located([node.module.partition(".")[0]], absolute)
-        for name, roots, bound in _imported(node, module.path, absolute):
+        for name, roots, bound in imported_modules(node, module.path, absolute):
             parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
             found = self.roots.located(parts, roots)
             if found is None:
@@ -399,7 +406,7 @@ class ProjectReader:
                     if roots is absolute:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
-            cython = found[-1] is None and _is_cython(".".join(parts), roots)
+            cython = found[-1] is None and is_cython(".".join(parts), roots)
             folders = (root.joinpath(*parts[:-1]) for root in roots if len(parts) > 1)
             inside = is_module and (any(found[:-1]) or roots is not absolute or any(map(is_folder, folders)))
             if needed and found[-1] is None and (inside or cython):
@@ -437,75 +444,3 @@ def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **
         roots = [*roots, *reader.roots.added]
         reader = ProjectReader(project, roots, inside, start, modules=reader.modules, **how)
     return reading
-
-
-def _imported(node: Import, path: Path, roots: list[Path]) -> Iterator[tuple[str, list[Path], dict[str, str | None]]]:
-    """Yield (dotted name, roots to look under, name that it binds → name in that module) of what an import names."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            bound = alias.asname or alias.name.partition(".")[0]
-            yield alias.name, roots, {bound: None} if alias.asname or "." not in alias.name else {}
-        return
-    if node.level:
-        roots = [path.parents[min(node.level, len(path.parents)) - 1]]
-    prefix = node.module or ""
-    inner: dict[str, str | None] = {}
-    for alias in node.names[:_MOST_ALIASES]:
-        submodule = f"{prefix}.{alias.name}".lstrip(".")
-        if locate_module(submodule, roots) or _is_cython(submodule, roots):
-            yield submodule, roots, {alias.asname or alias.name: None}
-        else:
-            inner[alias.asname or alias.name] = alias.name
-    if prefix or locate_module("__init__", roots):  # from . import x
-        yield prefix or "__init__", roots, inner
-    if prefix and inner and locate_module(prefix.partition(".")[0], roots) is None:
-        yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values())
-
-
-def _is_cython(name: str, roots: list[Path]) -> bool:
-    """Return whether the project has a Cython source of this module."""
-    return any(is_file(root / f"{name.replace('.', '/')}.pyx") for root in roots)
-
-
-def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
-    """Yield the project's functions that a call in ``unit`` runs: its own, and those that it is given by name."""
-    names = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
-    for each in names:
-        called = dotted(each)
-        if called and (each is call.func or isinstance(each, ast.Name)):
-            yield from named(module, unit, called, module_at)
-
-
-def named(module: Module, unit: str, called: str, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
-    """Yield the project's functions that ``net.make``, ``Net``, ``self.load`` or ``make`` stands for in ``unit``."""
-    first, _, rest = called.partition(".")
-    if first == "self" and "." in unit:
-        first = unit.partition(".")[0]
-    elif first in module.types and rest:
-        called = f"{module.types[first]}.{rest}"
-        first, _, rest = called.partition(".")
-    if first in module.bound:
-        path, inner = module.bound[first]
-        other = module_at(path)
-        name = ".".join(part for part in (inner, rest) if part)
-        if other is not None and name:
-            yield from _in(other, name)
-        return
-    found = list(_in(module, f"{first}.{rest}" if rest else first))
-    starred = [] if found else [module_at(path) for path, inner in module.bound.values() if inner == "*"]
-    yield from found or (each for other in starred if other for each in _in(other, called))
-
-
-def _in(module: Module, name: str) -> Iterator[Unit]:
-    flow = module.flow
-    if name in flow.functions:
-        yield module.path, name
-    elif name in flow.bases:  # a class: calling it runs its __init__
-        if f"{name}.__init__" in flow.functions:
-            yield module.path, f"{name}.__init__"
-    elif "." in name:  # a method of a class above
-        owner, _, method = name.partition(".")
-        for base in flow.bases.get(owner, ()):
-            if f"{base}.{method}" in flow.functions:
-                yield module.path, f"{base}.{method}"
-                return

@@ -1,0 +1,166 @@
+"""Write uv's lines and configuration, and read its locks and errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from seatrial.errors import SeatrialError
+from seatrial.images.resolve.answers import (
+    Answer,
+    Lock,
+    LockedPackage,
+    ResolveRequest,
+    SourceTexts,
+    Unreachable,
+    Unsatisfiable,
+)
+from seatrial.images.resolve.framework import is_for
+from seatrial.job.script import BUILT_ON
+from seatrial.system.project_files import parse_toml
+
+#: Minimum time that uv keeps an index's pages and files.
+_KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
+
+#: uv 0.13: the texts that are read; all others are shown as they are.
+_NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
+_NO_PACKAGE = re.compile(
+    r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)"
+)
+_NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
+_SILENT = re.compile(r"timed out|network timeout|UV_HTTP_TIMEOUT")
+_NO_SOLUTION = "No solution found when resolving dependencies"
+_LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, version) of each line that pins one public release for this Python."""
+    for line in lines:
+        requirement = Requirement(line)
+        exact = [each for each in requirement.specifier if each.operator == "==" and not set("*+") & set(each.version)]
+        if len(exact) == len(requirement.specifier) == 1 and is_for(line, python):
+            yield canonicalize_name(requirement.name), str(Version(exact[0].version))
+
+
+def bounded_first(request: ResolveRequest) -> list[str]:
+    """Return the lines in the order in which uv chooses releases: those with an upper bound first.
+
+    Otherwise uv chooses the newest datasets first, and transformers<4.35, built on torch, falls to 2.3.
+    """
+    every = [(line, Requirement(line)) for line in (*request.lines, *request.constraints)]
+    limited = {each.name.lower() for _, each in every if re.search(r"<|~=|\*", str(each.specifier))}
+    rank = {line: (each.name.lower() in limited) * (1 + (each.name in BUILT_ON)) for line, each in every}
+    return sorted(request.lines, key=lambda line: -rank[line])
+
+
+def up_to(line: str) -> str | None:
+    """Return the line without its lower bounds, ``numpy<=1.19.2`` of ``numpy==1.19.2``; None if it has no upper one."""
+    requirement, upper = Requirement(line), list[str]()
+    for each in requirement.specifier:
+        if each.operator.startswith("<"):
+            upper.append(str(each))
+        elif each.operator == "~=" or each.version.endswith(".*"):
+            upper += [f"<={each.version.rpartition('.')[0]}.999999"] * (each.operator != "!=")
+        elif each.operator == "==":
+            upper.append(f"<={Version(each.version).public}")
+    return f"{canonicalize_name(requirement.name)}{','.join(upper)}" if upper else None
+
+
+def configured(request: ResolveRequest) -> str:
+    """Return uv.toml with the day, and the indexes, the first as default and last in order."""
+    indexes = [each.url for each in request.sources if each.kind == "index"]
+    rows = [f"[[index]]\nurl = {json.dumps(url)}\n{_KEPT}\n" for url in indexes]
+    rows = [*rows[1:], *(f"{row}default = true\n" for row in rows[:1])] or ["no-index = true\n"]
+    days = [f'{name} = "{day}T23:59:59Z"' if day else f"{name} = false" for name, day in request.dates]
+    day = f'exclude-newer = "{request.as_of}T23:59:59Z"\nexclude-newer-package = {{ {", ".join(days)} }}\n'
+    return "".join([day if request.as_of else "", *rows])
+
+
+def is_silence(text: str) -> bool:
+    """Return whether uv failed because an index did not answer in time."""
+    return _NO_SOLUTION not in text and _SILENT.search(text) is not None
+
+
+def refusal(text: str, request: ResolveRequest) -> Answer | str:
+    """Read uv's error: a package without a wheel, an index that cannot be read, or the reason of a conflict."""
+    text = _IN_URL.sub("", text)
+    if no_wheel := _NO_WHEEL.findall(text):
+        words = " ".join(text.split())
+        name = min(no_wheel, key=words.find)  # the explanation begins with what the others depend on
+        release = re.search(rf"\b{re.escape(name)}==[\w.]+(?= has no usable wheels)", words)
+        return release[0] if release else str(name)
+    if _LOGIN.search(text):
+        return Unreachable(f"{shown_index(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
+    if _NO_SOLUTION not in text:
+        return Unreachable(f"{shown_index(request, text)} cannot be read: {_last_cause(text)}")
+    if (no_package := _NO_PACKAGE.search(text)) is not None:
+        return Unsatisfiable(_cause(text), no_package=no_package[1])
+    no_version = _NO_VERSION.search(text)
+    return Unsatisfiable(_cause(text), no_version=no_version[1] if no_version else None)
+
+
+def _cause(text: str) -> str:
+    """Return uv's explanation as one line, without its prefixes and hints."""
+    words = text.partition("cause:")[2].partition("\nhint:")[0] or text
+    return " ".join(words.split()).removesuffix(".")
+
+
+def _last_cause(text: str) -> str:
+    causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]
+    return causes[-1] if causes else " ".join(text.split())[:200]
+
+
+def shown_index(request: ResolveRequest, text: str = "") -> str:
+    """Return the index that uv's error names, or the first one."""
+    named = (each.shown for each in request.sources if (urlsplit(each.url).hostname or "-") in text)
+    first = request.sources[0].shown if request.sources else "the folder of wheels"
+    return next(named, first)
+
+
+def read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
+    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file.
+
+    Args:
+        digests: those that uv found in a folder → those of the real wheels; None for a stand-in.
+    """
+    try:
+        listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
+        packages = [_package(each, digests) for each in listed]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
+        return None
+    stood_in = [each for each in packages if each.sha256 == ("",)]
+    lines = [f"{each.name}=={each.version}" for each in stood_in]
+    found = tuple(each for each in packages if each not in stood_in)
+    return Lock(found, tuple(each.name for each in stood_in), tuple(lines))
+
+
+def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPackage:
+    """Read one row; a package with only a stand-in has the hash ""."""
+    wheels = row.get("wheels", [])
+    sizes = [wheel["size"] for wheel in wheels if isinstance(wheel.get("size"), int)]
+    hashes = [wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})]
+    real = {digests.get(each, each) for each in hashes}
+    known = tuple(sorted(each for each in real if each is not None))
+    return LockedPackage(row["name"], row["version"], known or ("",) * (None in real), max(sizes, default=None))
+
+
+def stored_lock(data: Any) -> Lock:
+    """Read what a lock was remembered as."""
+    rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
+    names = (tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later"))
+    return Lock(tuple(rows), *names)
+
+
+def stored_texts(data: Any) -> SourceTexts:
+    """Read what a source was written as."""
+    texts = {str(name): str(text) for name, text in data["texts"].items()}
+    return SourceTexts(tuple(map(str, data["names"])), texts, str(data.get("version", "")))
