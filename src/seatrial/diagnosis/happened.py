@@ -62,7 +62,7 @@ def happened(seen: Signals, ended: EndFacts) -> Diagnosis | None:
         return _failed(first, ended.failed)
     if ended.cut is not None and first is None and (cut := _cut(seen, ended, ended.cut)) is not None:
         return cut
-    if ended.used == 0 and not _on_a_gpu(first):
+    if ended.used == 0 and (first is None or first.facts.get("device") in (None, "cpu")):
         return _on_the_cpu(first, ended)
     if first is not None and first.facts.get("device") == "cpu" and _gpu_rests(seen):
         return _on_the_cpu(first, ended)
@@ -150,10 +150,6 @@ def _nothing_done(seen: Signals, ended: EndFacts) -> bool:
         return True
     rested = seen.gpu.get("utilization_pct", 0.0) < AT.BUSY_WHILE_OTHERS_IDLE_PCT or seen.samples < AT.MIN_SAMPLES
     return ended.measured and rested
-
-
-def _on_a_gpu(first: Anatomy | None) -> bool:
-    return first is not None and first.facts.get("device") not in (None, "cpu")
 
 
 def _failed(first: Anatomy | None, words: str) -> Diagnosis:

@@ -323,7 +323,7 @@ def _to_build(
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
     contents = ImageContents(
-        slug=_slug(job),
+        slug=slug(job.target.value if job.target.kind == "recipe" else job.project.name),
         options=job.image,
         base=base,
         resolved=resolved,
@@ -466,11 +466,6 @@ def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
     """Return folder of the build context → digest of all that its layer is made from."""
     folders = sorted({name.partition("/")[0] for name in texts})
     return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
-
-
-def _slug(job: Job) -> str:
-    """Return the name part of the tag. A recipe's image is the same from every project."""
-    return slug(job.target.value if job.target.kind == "recipe" else job.project.name)
 
 
 def slug(name: str) -> str:

@@ -132,16 +132,15 @@ def source_facts(job: Job) -> ScriptFacts:
     return script_facts(job.source, job.project, any_python=ready, path=path, folder=job.folder)
 
 
-def runnable_facts(job: Job) -> ScriptFacts:
-    """Return the source's facts. Raises TargetError: as source_facts, or every run would fail or do nothing."""
-    facts = source_facts(job)
+def why_useless(job: Job, facts: ScriptFacts) -> TargetError | None:
+    """Return why every run of the source would fail or do nothing; None if nothing shows that."""
     if facts.failing:
         place, name = re.split(r":\d+ uses |, which", facts.failing[0])[:2]
         cause = "every run reaches this line and fails with a NameError"
-        raise TargetError("; ".join(facts.failing[:3]), cause=cause, run=f"define {name} in {place}, or import it")
+        return TargetError("; ".join(facts.failing[:3]), cause=cause, run=f"define {name} in {place}, or import it")
     if facts.idle and job.source.kind in ("script", "module"):
-        raise idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
-    return facts
+        return idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
+    return None
 
 
 def _own_path(job: Job) -> tuple[str, ...]:

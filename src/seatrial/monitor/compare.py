@@ -112,11 +112,12 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     ranked = _unranked(runs)
     arguments = {receipt.header.run_id: _arguments(receipt) for receipt in runs}
     names = dict.fromkeys(name for given in arguments.values() for name in given)
+    labels = [(f"--{name}" if name.lower() in _FACTS else name, name) for name in names]
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
         ("outcome", lambda r: r.outcome.brief, True),
         ("ranked", lambda r: ranked[r.header.run_id] or "yes", False),
-        *((_labelled(name), lambda r, name=name: arguments[r.header.run_id].get(name), False) for name in names),
+        *((label, lambda r, name=name: arguments[r.header.run_id].get(name), False) for label, name in labels),
         ("work", _work, False),
         ("bound by", lambda r: r.diagnosis.cause if r.diagnosis else None, True),
         ("commit", lambda r: r.header.git_commit, False),
@@ -167,11 +168,6 @@ def _arguments(receipt: Receipt) -> dict[str, str]:
     """Return the target's arguments by name; one without a value is ``yes``."""
     typed = _BEFORE_ARGUMENTS.split(receipt.header.target, 1)[1:]
     return {one[1] or one[2]: one[3] or "yes" for one in _ARGUMENT.finditer("".join(typed))}
-
-
-def _labelled(name: str) -> str:
-    """Return ``--gpus`` of an argument that would be taken for a fact of the run."""
-    return f"--{name}" if name.lower() in _FACTS else name
 
 
 def _work(receipt: Receipt) -> str | None:

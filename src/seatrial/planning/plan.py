@@ -126,7 +126,7 @@ def make_plan(
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive, **more),
         choices=(*notes.first, *chosen, *own, *notes.last),
-        warnings=(*unused, *missing, *warned, *notes.warnings),
+        warnings=(*script.misfits, *unused, *missing, *warned, *notes.warnings),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )

@@ -20,7 +20,7 @@ from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.job.reading.keras_names import with_keras_backend
-from seatrial.job.script import ScriptFacts, runnable_facts
+from seatrial.job.script import ScriptFacts, source_facts, why_useless
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
@@ -269,10 +269,16 @@ def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None
 
 
 def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
+    """Read what planning needs. Raises TargetError if every run would fail; with ``offline`` the plan warns of it."""
     job = secrets.hide_notify(job)
     hidden = tuple(name for name in proxies_with_login(host) if name not in job.secrets)
     job = job.changed(secrets=(*job.secrets, *hidden))
-    script = runnable_facts(job)  # first: a script that does not parse needs no engine
+    script = source_facts(job)  # first: a script that does not parse needs no engine
+    if useless := why_useless(job, script):
+        if not offline:
+            raise useless
+        advice = ": ".join(filter(None, (useless.message, useless.cause, useless.run)))
+        script = replace(script, misfits=(advice.replace("\n", ", "), *script.misfits))
     facts = read_host(host)
     wanted = bool(facts.gpus) and job.gpus.kind != "none"
     backend, engine, why = table.choose(job.backend, host, gpus_wanted=wanted, offline=offline)

@@ -65,12 +65,9 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
         try:
             read_pattern(pattern)
         except ValueError as error:
-            raise UsageError(f"--metric-from: {error}", run=_pattern_example(name)) from None
+            example = rf"seatrial sweep … --metric {name}:max --metric-from '{name}: ([\d.]+)'"
+            raise UsageError(f"--metric-from: {error}", run=example) from None
     return Objective(name.strip(), "max" if direction == "max" else "min", pattern)
-
-
-def _pattern_example(name: str) -> str:
-    return rf"seatrial sweep … --metric {name}:max --metric-from '{name}: ([\d.]+)'"
 
 
 @dataclass(frozen=True)

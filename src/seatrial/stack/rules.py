@@ -204,7 +204,8 @@ def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: 
         if not _has_code(candidate, gpu, machine):
             has = ", ".join(f"sm_{cc.replace('.', '')}" for cc in candidate.wheel.sm)
             has = has or f"capability {candidate.wheel.jit_from} and later"
-            return Violation("architecture", f"{candidate.name} has code for {has}", f"{gpu.name} is {_sm(gpu.cc)}")
+            is_sm = f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
+            return Violation("architecture", f"{candidate.name} has code for {has}", is_sm)
     return None
 
 
@@ -300,7 +301,3 @@ def image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
 @lru_cache(maxsize=256)
 def _version(text: str) -> Version:
     return Version(text)
-
-
-def _sm(cc: str) -> str:
-    return f"sm_{cc.replace('.', '')}"

@@ -217,7 +217,8 @@ class Flow:
             return _block(node.orelse, runs)
         both = _called(node.body) & _called(node.orelse)
         children = [RunNode(node.test, *runs)]
-        for each in (*_block(node.body, _PERHAPS), *_block(node.orelse, _PERHAPS)):
+        body, orelse = (runs if _fails(other) else _PERHAPS for other in (node.orelse, node.body))
+        for each in (*_block(node.body, body), *_block(node.orelse, orelse)):
             in_any_case = _called([each.node]) & both
             children.append(RunNode(each.node, *runs._replace(always=False)) if in_any_case else each)
         return children
@@ -308,10 +309,19 @@ def _may_leave(node: ast.stmt) -> bool:
 
 def _exits(node: ast.AST) -> bool:
     """Recognise ``sys.exit()`` and ``exit(0)``; not ``sys.exit("no data")``, by which a run fails."""
+    call = _exit_call(node)
+    return call is not None and not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value)
+
+
+def _fails(block: Sequence[ast.stmt]) -> bool:
+    """Recognise a block that ends in ``raise ValueError(kind)`` or ``sys.exit("no data")``: no good run takes it."""
+    ends = [each for each in block[-1:] if isinstance(each, ast.Raise) or _exit_call(each)]
+    return bool(ends) and not _exits(ends[0])
+
+
+def _exit_call(node: ast.AST) -> ast.Call | None:
     call = node.value if isinstance(node, ast.Expr) else node.exc if isinstance(node, ast.Raise) else None
-    if not (isinstance(call, ast.Call) and last_name(call.func) in {*_EXITS, "SystemExit"}):
-        return False
-    return not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value)
+    return call if isinstance(call, ast.Call) and last_name(call.func) in {*_EXITS, "SystemExit"} else None
 
 
 def _statements_in(node: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:

@@ -94,7 +94,6 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         *injected.warnings,
         *made.warnings,
         *path_warnings,
-        *script.misfits,
         *warn_of_outside(job, script),
         *missing,
         *lost,
