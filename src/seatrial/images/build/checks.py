@@ -90,14 +90,15 @@ def _pair(found: dict[str, Any]) -> Finding | None:
     needed = torchvision_of(torch)
     builds = [version.partition("+")[2] for version in (torch, vision)]
     wrong = needed is not None and _minor(needed) != _minor(vision)
-    if not wrong and not (all(builds) and builds[0] != builds[1]):
+    if not wrong and not (all(re.fullmatch(r"cpu|cu\d+", build) for build in builds) and builds[0] != builds[1]):
         return None
     public = torch.partition("+")[0]
     known = by_id("torchvision-mismatch")
+    index = f"curl -sI https://download.pytorch.org/whl/{builds[0]}/torchvision/   # must answer"
     return known.finding(
         message=f"torch {torch} and torchvision {vision} do not belong together",
-        cause=f"torch {public} goes with torchvision {needed or 'of the same build'}",
-        fix=f"in requirements.txt: torch=={public} and torchvision{f'=={needed}' if needed else ''}",
+        cause=f"torch {public} goes with torchvision {needed if wrong else f'of the build {builds[0]}'}",
+        fix=f"in requirements.txt: torch=={public} and torchvision=={needed}" if wrong else index,
     )
 
 

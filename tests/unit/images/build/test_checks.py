@@ -35,6 +35,8 @@ def installed(folder: Path, version: str, version_py: str | None, **others: str)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {each}\n")
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("raise SystemExit('imported')\n")
+        (folder / name / "version.py").write_text(f"__version__ = '{each}{'+cu130' * (name == 'torchvision')}'\n")
+    (folder / "torch" / "version.py").unlink()
     if version_py is not None:
         (folder / "torch" / "version.py").write_text(version_py)
     env = {**os.environ, "PYTHONPATH": str(folder)}
@@ -49,7 +51,7 @@ def test_a_build_is_read_without_importing_it(
 ) -> None:
     found = installed(tmp_path, version, text, torchvision="0.28.0")
     assert (found["torch"], found.get("cuda", "unknown")) == (torch, cuda)
-    assert found["torchvision"] == "0.28.0"
+    assert found["torchvision"] == "0.28.0+cu130"
 
 
 @cases("found", "no_cuda", "planned", "stack", "index_decides", "printed", "fix")
