@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seatrial.backends.kubernetes.client import not_configured
+from seatrial.backends.kubernetes.client import configured, not_configured
 from seatrial.doctor import cluster
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
 from seatrial.doctor.cluster import DRA_DRIVER, ClusterError, ClusterObjects
@@ -57,9 +57,10 @@ def _reachable(machine: Machine) -> Verdict:
     if path is None:
         why = not_configured(machine.host)
         named = machine.host.env.get("KUBECONFIG")
-        if not named:
+        if not named and (machine.on != "k8s" or configured(machine.host)):
             return skipped(why)
-        cause, fix = "The file that KUBECONFIG names does not exist", "export KUBECONFIG=FILE   # or: unset KUBECONFIG"
+        cause = "The file that KUBECONFIG names does not exist" if named else "No kubeconfig names a cluster"
+        fix = f"export KUBECONFIG=FILE{'   # or: unset KUBECONFIG' if named else ''}"
         return found("k8s-unreachable", [why], severity=severity, cause=cause, fix=fix)
     seen = machine.cluster
     if isinstance(seen, ClusterError):
