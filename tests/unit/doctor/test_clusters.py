@@ -125,7 +125,8 @@ def test_rights_that_the_cluster_does_not_list_are_not_judged(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("named", "on", "status"), [(True, "auto", "warning"), (True, "k8s", "broken"), (False, "k8s", "skipped")]
+    ("named", "on", "status"),
+    [(True, "auto", "warning"), (True, "k8s", "broken"), (False, "k8s", "broken"), (False, "auto", "skipped")],
 )
 def test_a_kubeconfig_that_is_not_there_is_named_if_it_was_requested(
     tmp_path: Path, named: bool, on: str, status: str
