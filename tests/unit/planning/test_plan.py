@@ -237,7 +237,7 @@ def test_extras_of_ray_come_from_the_imports(tmp_path: Path) -> None:
         ("k8s", {}, 64 * GIB),
     ],
 )
-def test_shm_is_half_of_the_memory_and_holds_the_store_of_ray(
+def test_shm_is_half_of_the_memory_for_ray_too(
     tmp_path: Path, backend: str, keys: dict[str, Any], shm_bytes: int
 ) -> None:
     """Ray goes to /tmp and warns where it does not; a smaller one ends many loader workers with "Bus error"."""
