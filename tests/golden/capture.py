@@ -179,11 +179,12 @@ class Capture:
             for pattern, new in _MASKS:
                 value = pattern.sub(new, value)
             value = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "HOST", value).replace(str(_LIMIT), "HOST")
+            value = value.replace(str(_LIMIT // 2), "HOST")
             return value.splitlines() if "\n" in value else value
         if isinstance(value, list):
             return [self.masked(each, area) for each in value]
         if not isinstance(value, dict):
-            return "HOST" if value == _LIMIT else value
+            return "HOST" if value in (_LIMIT, _LIMIT // 2) else value
         kept = {}
         for key, each in value.items():
             sentences = [each] if isinstance(each, str) else each

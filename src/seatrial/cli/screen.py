@@ -43,7 +43,7 @@ _COMMAND = re.compile(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
 #: Beginnings of choices that nearly every run has.
 _USUAL = (
     "GPU injection=none:|base image=.*: small; no GPU|image size=|launcher=none: no sign|memory=.*: of this host's"
-    "|python=.*: (every current framework|the base image's)|root file system=read-only|user=|/dev/shm=.*: (2 GiB|half)"
+    "|python=.*: (every current framework|the base image's)|root file system=read-only|user=|/dev/shm=.*: (64 GiB|half)"
 )
 
 

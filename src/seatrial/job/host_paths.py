@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
-from seatrial.job.reading.files import CONFIGURATION, Read
+from seatrial.job.reading.files import CONFIGURATION, Read, Write
 from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
@@ -24,25 +24,19 @@ _WRITTEN = {
     *("save", "savedir", "tensorboard", "work", "workdir"),
 }
 
-#: Words in the name of an option that reads a file.
-_READ = re.compile(
-    r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data|(train|valid\w*|val|dev|test|eval|input)[-_](file|path)"
-)
-#: Names of options that take a model's folder or its name on a hub.
-_MODELS = re.compile(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model\w*|model_name_or_path")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
-#: Most missing inputs named, bytes read to find what creates them, and characters of a README's line read.
-_MOST_MISSING, _MOST_SEARCHED, _LONGEST_LINE = 5, 2_000_000, 200
+#: Most missing inputs named, also in one sentence; bytes read to find what creates them; characters of a README's line.
+_MOST_MISSING, _MOST_MORE, _MOST_SEARCHED, _LONGEST_LINE = 5, 3, 2_000_000, 200
 #: Folders that every image has; suffixes of lists of files.
 _OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|usr|var)(/.*)?")
 _LISTS = (".csv", ".lst", ".tsv", ".txt")
 #: Bytes of a Git LFS pointer. Source: github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
 _MOST_OF_POINTER = 1_024
-#: A line that creates the file that it names; names of programs that create data; a README's line about data.
+#: A line that creates the file, or the folder, that it names; a README's line about data.
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
-_MAKERS = re.compile(r"(download|get_?data|prepare|preprocess|make_?data|create_?data|fetch)\w*\.(py|sh)")
+_MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
 _IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./)[\w.][\w./+@-]*")
 
@@ -96,7 +90,7 @@ def host_paths(job: Job) -> tuple[HostPath, ...]:
 
 def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
     """Yield a sentence for each missing input, with the place where it is or what creates it."""
-    absent: dict[Path, Read] = {}
+    absent: dict[Path, list[Read]] = {}
     found: list[str] = []
     for read in reads:
         path = Path(os.path.normpath(job.folder / read.path))
@@ -106,9 +100,14 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
             gone = (each for each in _of_file(path, read.path, job) if not each.is_there and not each.written)
             found += [each.absence for each in gone]
+        elif read.where == read.option and not path.is_relative_to(job.project):
+            continue  # see host_paths
         elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
-            absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), read)
-    found += [f"{read.where} reads {read.path}, which {_instead(job, path, read)}" for path, read in absent.items()]
+            absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
+    for path, (read, *more) in absent.items():
+        also = f" ({', '.join(f'{each.where} {each.path}' for each in more[:_MOST_MORE])})" if more else ""
+        verb = "names" if read.where == read.option else "reads"
+        found.append(f"{read.where} {verb} {read.path}{also}, which {_instead(job, path, [read, *more])}")
     yield from found[:_MOST_MISSING]
     if len(found) > _MOST_MISSING:
         yield f"and {len(found) - _MOST_MISSING} more missing inputs"
@@ -120,10 +119,26 @@ def mounted(job: Job) -> list[str]:
     return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
 
 
-def _instead(job: Job, path: Path, read: Read) -> str:
-    """Return where a missing input is, or what creates it. ``path``: the first part of it that is missing."""
+def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
+    """Yield a sentence for each folder that a script writes to, and neither the project nor a mount has."""
+    texts = [*read_sources(_sources(job), job.project, _MOST_SEARCHED)] if writes else []
+    lines = [line for text in texts for line in text.splitlines() if _MAKES_FOLDERS.search(line)]
+    for write in writes[:_MOST_MISSING]:
+        folder = posixpath.normpath(posixpath.dirname(write.path))
+        path = Path(os.path.normpath(job.folder / folder))
+        seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, folder)))
+        known = _exists(path) or any(map(seen.is_relative_to, mounted(job))) or not path.is_relative_to(job.project)
+        if not known and not any(path.name in line for line in lines):
+            yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shlex.quote(folder)}"
+
+
+def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
+    """Return where missing inputs are, or what creates them. ``path``: the first part of them that is missing."""
+    read = reads[0]
     if not path.is_relative_to(job.project):
-        folder = posixpath.dirname(read.path) if Path(read.path).suffix else read.path
+        parents = [posixpath.dirname(each.path) if Path(each.path).suffix else each.path for each in reads]
+        alike = len({each.startswith("/") for each in parents}) == 1
+        folder = posixpath.commonpath(parents) if alike else parents[0]
         target = posixpath.normpath(posixpath.join(job.folder_inside, folder))
         option = "--data DIR" if target == CONTAINER_DATA else f"--mount {shlex.quote(f'DIR:{target}')}"
         typed = read.option or _exists(Path(folder))  # the missing file lies in a folder that is mounted where it is
@@ -138,24 +153,28 @@ def _instead(job: Job, path: Path, read: Read) -> str:
     if same:
         found = os.path.relpath(same[0], job.folder)
         return f"is missing, but the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
-    return f"the project does not have{_maker(folders, job, read.path)}"
+    return f"the project does not have{_maker(job, read.path)}"
 
 
-def _maker(folders: Sequence[Path], job: Job, wanted: str) -> str:
-    """Return what creates or describes a file: a line that names it, a script for data, a README."""
-    files = [path for folder in folders for path in sorted(folder.glob("*")) if path.suffix in (".md", ".py", ".sh")]
-    name = posixpath.basename(wanted) if "." in posixpath.basename(wanted) else wanted
+def _sources(job: Job) -> list[Path]:
+    files = (path for folder in folders_of(job.project) for path in sorted(folder.glob("*")))
+    return [path for path in files if path.suffix in (".md", ".py", ".sh")]
+
+
+def _maker(job: Job, wanted: str) -> str:
+    """Return what creates or describes a file: a line that names it and writes, a README."""
+    is_file = "." in posixpath.basename(wanted)
+    name, makes = (posixpath.basename(wanted), _MAKES) if is_file else (wanted, _MAKES_FOLDERS)
     about = ""
-    for path in files:
+    for path in _sources(job):
         shown = path.relative_to(job.project)
         for text in read_sources([path], job.project, _MOST_SEARCHED):
             for number, line in enumerate(text.splitlines(), 1):
-                if name in line and path.suffix != ".md" and _MAKES.search(line):
+                if name in line and path.suffix != ".md" and makes.search(line):
                     return f"; {shown}:{number} may create it"
                 if path.suffix == ".md" and not about and _ABOUT_DATA.match(line[:_LONGEST_LINE]):
                     about = f"; {shown}:{number} describes the data"
-    maker = next((path for path in files if _MAKERS.fullmatch(path.name)), None)
-    return f"; {maker.relative_to(job.project)} may create it" if maker else about
+    return about
 
 
 def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
@@ -170,15 +189,9 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if not value or not file.is_relative_to(job.project):
         return
     if not _exists(file):
-        named = "/" in value  # a package may resolve the bare name yolov3.yaml
-        if file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION):
-            named = named and re.search("conf|cfg", where) is not None
-        elif file.suffix:
-            number = re.fullmatch(r"[\d.eE+-]+", value)
-            named = not number and file.parent.is_dir() and _READ.search(where) is not None
-        else:
-            named = value.startswith("./") and _MODELS.search(where.replace("-", "_")) is not None
-        if named and not written:
+        configures = file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION)
+        # A package may resolve the bare name yolov3.yaml.
+        if configures and "/" in value and re.search("conf|cfg", where) is not None and not written:
             yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))

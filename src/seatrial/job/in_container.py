@@ -20,9 +20,9 @@ PYTHON_COMMAND = (
     f"{CONTAINER_PYTHON}/bin/python3",
 )
 
-#: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
-#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README gets more by --ipc=host.
-SHM_BYTES_PER_GPU = 2 * 2**30
+#: DataLoader workers hand batches over through /dev/shm; a batch of 512 ImageNet images is 308 MB in float32, and
+#: each of 40 workers holds two. Docker's default of 64 MB ends in "Bus error". A tmpfs takes only what is used of it.
+SHM_BYTES_PER_GPU = 64 * 2**30
 CONTAINER_PLAN = "/seatrial/plan.json"
 CONTAINER_INPUT = "/seatrial/input"
 #: Flags of the agent's Python: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.

@@ -200,7 +200,7 @@ class Requests(KeyTable):
         default=None, validation_alias="memory", description="Memory limit of the container."
     )
     shm_bytes: keys.Size | None = Field(
-        default=None, validation_alias="shm_size", description="Size of /dev/shm; 2 GiB per GPU by default."
+        default=None, validation_alias="shm_size", description="Size of /dev/shm; half of the memory by default."
     )
     gpu_memory_bytes: keys.Size | None = Field(
         default=None,

@@ -13,7 +13,7 @@ from seatrial.common.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
-from seatrial.job.host_paths import missing_inputs
+from seatrial.job.host_paths import missing_folders, missing_inputs
 from seatrial.job.keys import changeable
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan, gpu_models
@@ -108,7 +108,8 @@ def make_plan(
     chosen = (*_folder_choice(job), *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
-    missing = missing_inputs(job, script.reads) if parts.image is None or parts.image.build else ()
+    missing = [*missing_inputs(job, script.reads), *missing_folders(job, script.unmade)]
+    missing = missing if parts.image is None or parts.image.build else []
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(
         run_id=site.run_id,

@@ -88,7 +88,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     pod_env, target_env = without_steering(_env(job, places, site.host))
     all_env = {**image.env, **pod_env, **target_env}
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
-    shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
+    shm_bytes, shm_choice = _shm(job, gpus.plan.count)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
@@ -351,7 +351,7 @@ def _elastic(min_nodes: int | None) -> dict[str, str]:
     return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
 
 
-def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:
+def _shm(job: Job, gpus: int) -> tuple[int, Choice]:
     """Return the size of /dev/shm, an emptyDir in memory that counts as the pod's, and the reason."""
     if job.memory_bytes is not None:
         counts = f"part of the pod's {format_bytes(job.memory_bytes)}"
@@ -359,4 +359,4 @@ def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:
         counts = "requested on top of the pod's memory"
     else:
         counts = "what is used of it counts as the pod's memory"
-    return shm_limit(job, gpus, ray=ray, memory_bytes=job.memory_bytes, counts=counts)
+    return shm_limit(job, gpus, memory_bytes=job.memory_bytes, counts=counts)

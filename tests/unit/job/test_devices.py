@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.job.host_paths import missing_inputs
+from seatrial.job.host_paths import missing_folders, missing_inputs
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.devices import verdicts
 from seatrial.job.script import script_facts
@@ -61,13 +61,15 @@ def test_without_a_container_a_variable_counts_the_gpus_of_the_machine(
     assert words in given[0] if words else not given
 
 
-@cases("source", "words")
-def test_a_missing_input_is_named_with_its_place(tmp_path: Path, source: str, words: str) -> None:
+@cases("source", "words", "args")
+def test_a_missing_input_is_named_with_its_place(
+    tmp_path: Path, source: str, words: str, args: tuple[str, ...] | None
+) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "x.csv").touch()
     (tmp_path / "w.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "prepare.py").write_text('open("made.csv", "w")\n')
-    target = target_of(tmp_path, source)
+    target = target_of(tmp_path, source, *(args or ()))
     [sentence] = missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)
     assert words in sentence
 
@@ -82,7 +84,27 @@ def test_a_missing_input_is_named_with_its_place(tmp_path: Path, source: str, wo
         'np.memmap("x.csv", mode="w+")\n',
         'os.makedirs("data", exist_ok=True)\nopen("data/x.csv")\n',
         'os.chdir(p)\nopen("x.csv")\n',
+        'if late:\n    open("x.csv")\n',
+        'datasets.MNIST("data", download=True)\nopen("data/x.csv")\n',
     ],
 )
 def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> None:
     assert script_facts(target_of(tmp_path, source), tmp_path).reads == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def keep(n):\n    torch.save(w, f'ckpt/{n}.pt')\nif late:\n    keep(1)\n", "train.py:5 may write ckpt/*.pt,"),
+        ("open('ckpt/log', 'w')\n", "and nothing makes that folder: mkdir -p ckpt"),
+        ("os.makedirs('ckpt')\nopen('ckpt/log', 'w')\n", ""),
+        ("for name in names:\n    os.makedirs(name)\nopen('ckpt/log', 'w')\n", ""),
+        ("open('made/log', 'w')\nopen('sub/log', 'w')\nopen('log', 'w')\n", ""),
+    ],
+)
+def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "prepare.sh").write_text("mkdir -p made\n")
+    target = target_of(tmp_path, source)
+    found = [*missing_folders(Job(project=tmp_path, target=target), script_facts(target, tmp_path).unmade)]
+    assert [words in each for each in found] == [True] * bool(words)

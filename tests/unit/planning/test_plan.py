@@ -231,20 +231,21 @@ def test_extras_of_ray_come_from_the_imports(tmp_path: Path) -> None:
     [
         ("docker", {"shm_bytes": 3 * GIB}, 3 * GIB),
         ("docker", {"memory_bytes": 4 * GIB}, 2 * GIB),
-        ("docker", {"memory_bytes": 64 * GIB}, 2 * GIB + int(int(0.3 * 64 * GIB) / 0.95)),
-        ("docker", {"memory_bytes": 64 * GIB, "gpus": 2}, 4 * GIB + int(int(0.3 * 64 * GIB) / 0.95)),
-        ("k8s", {"memory_bytes": 64 * GIB}, 2 * GIB + int(int(0.3 * 64 * GIB) / 0.95)),
+        ("docker", {}, (64 * 10**9 * 19 // 20) // 2),
+        ("docker", {"memory_bytes": 64 * GIB, "gpus": 2}, 32 * GIB),
+        ("k8s", {"memory_bytes": 64 * GIB}, 32 * GIB),
+        ("k8s", {}, 64 * GIB),
     ],
 )
-def test_object_store_of_ray_fits_into_shm(tmp_path: Path, backend: str, keys: dict[str, Any], shm_bytes: int) -> None:
-    """Where it does not, Ray goes to /tmp and warns."""
+def test_shm_is_half_of_the_memory_for_ray_too(
+    tmp_path: Path, backend: str, keys: dict[str, Any], shm_bytes: int
+) -> None:
+    """Ray goes to /tmp and warns where it does not; a smaller one ends many loader workers with "Bus error"."""
     plan = plan_of(tmp_path, TUNE, backend, ready=True, **keys)
     place = plan.container or plan.cluster
     assert place is not None and place.shm_bytes == shm_bytes
     assert plan.agent.env["RAY_USAGE_STATS_ENABLED"] == "0"
     assert int(plan.agent.env[STORE]) <= 0.95 * shm_bytes
-    limited = "shm_bytes" in keys or shm_bytes == 2 * GIB
-    assert limited or "object store of Ray (train.py:1 ray)" in chosen(plan, "/dev/shm").reason
 
 
 def test_facts_of_ray_are_one_process_for_all_gpus(tmp_path: Path) -> None:

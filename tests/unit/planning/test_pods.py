@@ -84,10 +84,10 @@ def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "size", "requested", "counts"),
     [
-        ({"gpus": "2"}, 4 * 2**30, "2Gi", "what is used of it counts as the pod's memory"),
+        ({"gpus": "2"}, 128 * 2**30, "2Gi", "what is used of it counts as the pod's memory"),
         ({"gpus": "2", "shm_size": "8GiB"}, 8 * 2**30, "10Gi", "requested on top of the pod's memory"),
         ({"gpus": "none", "shm_size": "512MiB"}, 2**29, "1.5Gi", "requested on top"),
-        ({"gpus": "2", "memory": "6GiB"}, 3 * 2**30, str(6 * 2**30), "half of the memory limit"),
+        ({"gpus": "2", "memory": "6GiB"}, 3 * 2**30, str(6 * 2**30), "half of the memory"),
         ({"gpus": "2", "memory": "6GiB", "shm_size": "1GiB"}, 2**30, str(6 * 2**30), "part of the pod's 6 GiB"),
     ],
 )

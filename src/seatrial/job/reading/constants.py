@@ -52,11 +52,12 @@ class _Value(NamedTuple):
 
 
 class ParsedCall(NamedTuple):
-    """A call, and whether it runs whenever its unit does."""
+    """A call, and whether it runs whenever its unit does, or is likely to (see RunNode)."""
 
     unit: Unit
     node: ast.Call
     always: bool
+    likely: bool
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Constants:
 
     Attributes:
         callers: unit → calls that run it.
-        always: units that run in every run, once that is known.
+        always: units that run in every run, once that is known. likely: take those that are likely to, instead.
         options: name → option.
         stored: names of attributes that are set: ``args.output = …``.
         settings: key of a configuration file that is read → (value, ``config.yaml:3``), where it has one value.
@@ -89,6 +90,7 @@ class Constants:
         self._module_at, self.arguments, self._folder = module_at, arguments, folder
         self.callers: dict[Unit, list[ParsedCall]] = {}
         self.always: set[Unit] = set()
+        self.likely = False
         self.options: dict[str, ParserOption] = {}
         self.stored: set[str] = set()
         self.settings: dict[str, tuple[str, str]] = {}
@@ -269,9 +271,9 @@ class Constants:
         function = module.flow.functions[unit[1]]
         names = parameters(function)
         index = names.index(name) - (names[0] in ("self", "cls"))
-        for caller, node, always in self.callers.get(unit, ()):
+        for caller, node, always, likely in self.callers.get(unit, ()):
             given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
-            sure = always and caller in self.always and None not in keywords(node)
+            sure = (likely if self.likely else always) and caller in self.always and None not in keywords(node)
             yield given or _default(name, function), caller if given else (unit[0], ""), sure
 
     def note_option(self, unit: Unit, node: ast.Call) -> None:

@@ -5,68 +5,22 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.errors import ConfigError
-from seatrial.job.reading.constants import ANY, Constants, ParsedCall, is_outside, typed_options
+from seatrial.job.reading import file_calls as calls
+from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, is_constant, keywords, literal
+from seatrial.job.reading.signs import keywords, literal, of_a_machine
 from seatrial.system.project_files import parse_yaml, read_sources, read_text
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
 
-#: Last name of a call → index of the path among its arguments (None: the first that is an absolute path) and the
-#: keywords that it may come by.
-_FILES: dict[str, tuple[int | None, tuple[str, ...]]] = {
-    **dict.fromkeys(
-        ("save", "dump", "export", "save_file"), (None, ("f", "path", "filepath", "filename", "fp", "file"))
-    ),
-    **dict.fromkeys(("savez", "savez_compressed", "savetxt"), (0, ("file", "fname"))),
-    **dict.fromkeys(("savefig", "imsave", "imwrite", "write_image", "write_html"), (0, ("fname", "file", "filename"))),
-    **dict.fromkeys(
-        ("to_csv", "to_parquet", "to_json", "to_pickle", "to_feather", "to_excel", "to_hdf"),
-        (0, ("path_or_buf", "path")),
-    ),
-    **dict.fromkeys(
-        ("save_weights", "save_checkpoint", "save_state", "save_vocabulary"), (None, ("filepath", "path", "filename"))
-    ),
-    **dict.fromkeys(("copy", "copy2", "copyfile", "move"), (1, ("dst",))),
-    "FileHandler": (0, ("filename",)),
-    "ModelCheckpoint": (0, ("filepath",)),
-}
-_FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
-    **dict.fromkeys(("makedirs", "mkdir"), (0, ("name", "path"))),
-    **dict.fromkeys(
-        ("save_pretrained", "save_model", "save_to_disk"), (None, ("save_directory", "output_dir", "path"))
-    ),
-    **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
-    "copytree": (1, ("dst",)),
-}
-#: Calls that read a file or list a folder, by last or full name; keywords of the path, else the first argument.
-_READERS = {
-    *(f"read_{kind}" for kind in ("csv", "table", "excel", "parquet", "json", "pickle", "feather", "hdf")),
-    *("np.load", "numpy.load", "torch.load", "joblib.load", "np.memmap", "np.fromfile", "librosa.load", "loadtxt"),
-    *("torchaudio.load", "loadmat", "load_file", "genfromtxt", "imread", "load_from_disk", "listdir", "scandir"),
-    *("os.walk", "merge_from_file", "flow_from_directory", "image_dataset_from_directory", "glob.glob", "glob.iglob"),
-    *("glob", "iglob", "load_weights", "load_model", "from_pretrained", "ImageFolder", "DatasetFolder"),
-}
-_PATHS = {
-    *("filepath_or_buffer", "io", "path", "path_or_buf", "file", "f", "filename", "fname", "dataset_path", "root"),
-    *("directory", "pathname", "filepath", "pretrained_model_name_or_path", "cfg_filename", "annFile"),
-}
-#: torchvision's datasets, and their keywords. Source: docs.pytorch.org/vision/stable/datasets.html.
-_DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
-#: Calls whose argument may be a model's name on a hub; arguments that are paths.
-_NAMES_MODELS, _NO_NAME = {"from_pretrained", "load_model"}, re.compile(r"[./].*|.*\.(h5|keras)")
-#: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
-_MAY_LACK, _MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
-#: Methods of pathlib.Path that read their receiver.
-_READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
 #: Calls that check for a path, and calls that may create any.
@@ -81,26 +35,23 @@ _SETTING = re.compile(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
 _TYPED_SETTING = re.compile(r"\+{0,2}(?:[\w-]+[./])*([\w-]+)=([^\s\[{]+)")
-#: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
-#: Below: methods that open their receiver.
-_OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
-_OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile", "Image.open", "PIL.Image.open", "jsonlines.open"}
-_WRITES = frozenset("wax+")
-#: Methods of pathlib.Path, whose receiver they make.
-_OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
-#: Keywords of settings that trainers write to; they choose when.
-_SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "default_root_dir", "checkpoint_dir"}
-
 #: Names of options for a place to write to.
 _OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
+#: Options, with their values, that name an input; and values that are paths and no names on a hub.
+_INPUT = re.compile(
+    r"(?i)weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data|label|corpus|image|model_name_or_path|base_model"
+    r"|(train|valid\w*|val|dev|test|eval|input)[-_](file|path|list)"
+)
+_PATH_LIKE = re.compile(
+    r"(?![/~-])(\.\.?/.*|.*/|.*\.(csv|tsv|jsonl?|txt|pkl|np[yz]|h5|hdf5|parquet|zip|mat|db|xlsx?|lst|star)|.*/.*\.(pth?|ckpt))"
+)
+_NO_INPUT = re.compile(rf"cache|conf|cfg|{_OUTPUT.pattern}")
 #: Names of settings for a place to write to.
 _OUTPUT_KEYS = re.compile(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
-
-
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = re.compile(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
@@ -128,7 +79,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Read:
-    """Hold a file or folder that a script reads in every run and neither creates nor checks for.
+    """Hold a file or folder that a script reads in any usual run, and neither creates nor checks for.
 
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
@@ -156,53 +107,48 @@ class Files:
         self._asking: list[ParsedCall] = []
         self._given: set[str] = set()
         self._makes_any = False
-        self._always: dict[Unit, list[Unit]] = {}
+        self._runs: dict[Unit, list[tuple[Unit, bool, bool]]] = {}
         self._moves = False
-        self._composed: Sequence[str] = ()
+        self._composed: Mapping[str, str] = {}
 
-    def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool) -> None:
+    def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, likely: bool) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
-        name, last = _called(node)
+        name, last = calls.called_names(node)
         if last in ("add_argument", "option"):
             self.constants.note_option(unit, node)
         elif name == "os.chdir":
             self._moves = True
-        elif len(self._noted) < _MOST_WRITES and (
-            last in _FILES or last in _FOLDERS or last in _OF_PATHS or name in _OPENERS or {*keywords(node)} & _SETTINGS
-        ):
-            self._noted.append(ParsedCall(unit, node, always))
-        if not called and len(self._reading) < _MOST_WRITES and any(_read_paths(node)):
-            self._reading.append(ParsedCall(unit, node, always))
+        elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
+            self._noted.append(ParsedCall(unit, node, always, likely))
+        if not called and len(self._reading) < _MOST_WRITES and any(calls.read_paths(node)):
+            self._reading.append(ParsedCall(unit, node, always, likely))
         elif last in _ASKS:
-            self._asking.append(ParsedCall(unit, node, always))
+            self._asking.append(ParsedCall(unit, node, always, likely))
         elif last not in ("add_argument", "Path", "join") and not called:
             self._given.update(filter(None, map(literal, (*node.args, *keywords(node).values()))))
         made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
         if made and not name.startswith("nltk.") and (not made[2] or _STARTS.search(ast.dump(node))):
             self._makes_any = True
         for each in called:
-            self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always))
-            if always and self._runs_when_called(each):
-                self._always.setdefault(unit, []).append(each)
+            self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always, likely))
+            if self._runs_when_called(each):
                 owner, _, method = each[1].rpartition(".")
-                if method == "__init__":
-                    self._always[unit] += ((each[0], f"{owner}.{later}") for later in _CALLED_LATER)
+                more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
+                self.note_runs(unit, [each, *more], always=always, likely=likely)
 
-    def note_import(self, unit: Unit, imported: Unit) -> None:
-        """Note that ``unit`` imports a module in every run."""
-        self._always.setdefault(unit, []).append(imported)
+    def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, likely: bool) -> None:
+        """Note that ``unit`` calls or imports others; ``always`` and ``likely``: see RunNode."""
+        self._runs.setdefault(unit, []).extend((each, always, likely) for each in run)
 
-    def note_store(self, name: str) -> None:
-        """Note that an attribute is set: ``args.output = …``."""
-        self.constants.stored.add(name)
-
-    def read_settings(self, composed: Sequence[str] = ()) -> None:
+    def read_settings(self, composed: Mapping[str, str]) -> None:
         """Note the settings of the files that the script opens in the working directory, and those of the command line.
 
-        Args: composed: files that Hydra reads.
+        Args: composed: file that Hydra reads → where.
         """
         self._composed = composed
-        opened = [self.constants.text(path, each.unit) for each in self._reading for path in _read_paths(each.node)]
+        opened = [
+            self.constants.text(path, each.unit) for each in self._reading for path in calls.read_paths(each.node)
+        ]
         names = dict.fromkeys(
             [*composed, *self.constants.arguments, *(each.text for each in opened if each is not None)]
         )
@@ -218,44 +164,85 @@ class Files:
             values.setdefault(key, {}).setdefault(value, where)
         self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
-    def reads(self) -> tuple[Read, ...]:
-        """Return what the script reads; () if unseen code may create it. Call ``found`` first."""
-        reads = {each: Read(each, each, None) for each in self._composed}
-        if self._moves or self._makes_any:
+    def reads(self, start: Unit) -> tuple[Read, ...]:
+        """Return what the script reads; () if unseen code may create it."""
+        reads = {path: Read(path, where, None) for path, where in self._composed.items()}
+        if self._moves:
             return tuple(reads.values())
-        made = [self.constants.text(path, each.unit) for each in self._noted for path, _, _ in _targets(each.node)]
-        made += [self.constants.text(argument, each.unit) for each in self._asking for argument in _asked(each.node)]
-        known = {posixpath.normpath(each.text.partition(ANY)[0] or ANY) for each in made if each is not None} | _MADE
-        above = {str(parent) for each in known for parent in PurePosixPath(each).parents}
-        begun = tuple(each.text.partition(ANY)[0] or "\n" for each in made if each is not None and ANY in each.text)
-        for unit, node, runs in self._reading:
+        self.constants.always, self.constants.likely = self._reached(start, 2), True
+        typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
+        made = [
+            self.constants.text(path, each.unit) for each in self._noted for path, *_ in calls.written_paths(each.node)
+        ]
+        asked = [self.constants.text(path, each.unit) for each in self._asking for path in calls.asked_paths(each.node)]
+        guarded = {each.text for each in asked if each is not None}
+        kept, kept_or_asked = _Paths(made), _Paths([*made, *(each for each in asked if each and ANY not in each.text)])
+        paths = [(each, path) for each in self._reading for path in calls.read_paths(each.node)]
+        for (unit, node, _, likely), path in paths:
+            found, flag, last = self.constants.text(path, unit), self.constants.by_option, calls.called_names(node)[1]
             module = self._module_at(unit[0])
-            if module is None or not runs or unit not in self.constants.always:
+            if module is None or found is None:
                 continue
-            for path in _read_paths(node):
-                found, flag = self.constants.text(path, unit), self.constants.by_option
-                if found is None or not (found.sure or self.constants.by_setting):
-                    continue
-                start, any_part, _ = found.text.partition(ANY)
-                start = posixpath.dirname(start) if any_part else start
-                text = posixpath.normpath(start or ".")
-                parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
-                named = _called(node)[1] in _NAMES_MODELS and not _NO_NAME.fullmatch(start)
-                unclear = named or found.text in self._given or re.search(r"^~|[:\\\n]", text) or not parents
-                ours = text in above or text.startswith(begun) or posixpath.splitext(text)[0] in known
-                ours |= _called(node)[1] in _MAY_LACK and any(map(_OUTPUT.search, parents))
-                if not unclear and not ours and known.isdisjoint(parents):
-                    reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
+            is_typed = flag in typed and found.text.startswith(typed[flag])
+            usual = likely and unit in self.constants.always and (found.sure or self.constants.by_setting)
+            begin, any_part, _ = found.text.partition(ANY)
+            begin = posixpath.dirname(begin) if any_part else begin
+            text = posixpath.normpath(begin or ".")
+            asks = not is_typed and not of_a_machine(text)
+            unclear: object = (
+                found.text in self._given or re.search(r"^~|[:\\\n]", text) or (asks and found.text in guarded)
+            )
+            unclear = unclear or (last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin))
+            unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
+            unclear = unclear or (self._makes_any and not of_a_machine(text))
+            if (usual or is_typed) and not unclear and text not in (kept_or_asked if asks else kept):
+                reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
+        above = {text for each in reads for text in (each, *map(str, PurePosixPath(each).parents))}
+        for flag, value in typed.items() if not self._makes_any else ():
+            text, name = posixpath.normpath(value), flag.lstrip("-")
+            is_input = _INPUT.search(f"{name} {value}") and _PATH_LIKE.fullmatch(value) and not _NO_INPUT.search(name)
+            if is_input and text not in above and text not in kept:
+                reads[text] = Read(value, flag, flag)
         return tuple(reads.values())
+
+    def unmade(self, start: Unit) -> tuple[Write, ...]:
+        """Return files that it writes in folders of the project that it does not make. Call ``reads`` first.
+
+        () if unseen code may make them.
+        """
+        folders: list[Text | None] = []
+        for unit, node, *_ in self._noted:
+            texts = [self.constants.text(path, unit) for path, folder, _ in calls.written_paths(node) if folder]
+            if calls.called_names(node)[1] in ("mkdir", "makedirs") and not all(each and each.sure for each in texts):
+                return ()
+            folders += texts
+        reached, made, writes = self._reached(start), _Paths(folders), dict[str, Write]()
+        for unit, node, *_ in () if self._moves or self._makes_any else self._noted:
+            names, module = calls.called_names(node), self._module_at(unit[0])
+            needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
+            if module is not None and unit in reached and needy:
+                texts = [self.constants.text(target, unit) for target, *_ in calls.written_paths(node)]
+                for text in [each.text for each in texts if each and each.sure]:
+                    folder = posixpath.normpath(posixpath.dirname(text))
+                    relative = folder != "." and ANY not in folder and not is_outside(f"{folder}/") and folder[0] != "~"
+                    if relative and folder not in made:
+                        write = Write(text[:_LONGEST_PATH], False, f"{module.shown}:{node.lineno}", False)
+                        writes.setdefault(folder, write)
+        return tuple(writes.values())
+
+    def _reached(self, start: Unit, kind: int = 0) -> set[Unit]:
+        """Return the units that ``start`` runs: perhaps, in every run (1), or likely (2)."""
+        reached, pending = {start}, [start]
+        while pending:
+            for edge in self._runs.get(pending.pop(), ()):
+                if edge[kind] and edge[0] not in reached:
+                    reached.add(edge[0])
+                    pending.append(edge[0])
+        return reached
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""
-        always, pending = {start}, [start]
-        while pending:
-            for unit in self._always.get(pending.pop(), ()):
-                if unit not in always:
-                    always.add(unit)
-                    pending.append(unit)
+        always = self._reached(start, 1)
         self.constants.always = always
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):
@@ -265,11 +252,11 @@ class Files:
         return tuple(writes.values())
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
-        for unit, node, runs in self._noted:
+        for unit, node, runs, _ in self._noted:
             module = self._module_at(unit[0])
             if module is None:
                 continue
-            for target, folder, sure in _targets(node):
+            for target, folder, sure in calls.written_paths(node):
                 found = self.constants.text(target, unit)
                 if found is None or not is_outside(found.text):
                     continue
@@ -311,56 +298,19 @@ class Files:
         return not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in statements(function.body))
 
 
-def _targets(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
-    """Yield (path, whether it is a folder, whether the call always makes it) for each argument that may be one."""
-    name, last = _called(node)
-    given = keywords(node)
-    receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
-    if name in _OPENERS:
-        mode = node.args[1] if len(node.args) > 1 else given.get("mode")
-        if node.args and _opens_to_write(mode):
-            yield node.args[0], False, literal(mode) is not None
-        return
-    if receiver is not None and last in _OF_PATHS and name != "os.mkdir":
-        if last != "open" or _opens_to_write(node.args[0] if node.args else given.get("mode")):
-            yield receiver, last == "mkdir", True
-        return
-    index, names = _FILES.get(last) or _FOLDERS.get(last) or (0, ())
-    folder = last in _FOLDERS
-    if last in _FILES or folder:
-        positional = node.args if index is None else node.args[index : index + 1]
-        yield from ((each, folder, True) for each in positional if not isinstance(each, ast.Starred))
-        yield from ((given[each], folder, True) for each in names if each in given)
-    yield from ((value, True, False) for key, value in given.items() if key in _SETTINGS)
+class _Paths:
+    """Know whether a path, what is above or below it, or the file without its suffix is among others."""
 
+    def __init__(self, texts: Sequence[Text | None]) -> None:
+        starts = [each.text.partition(ANY) for each in texts if each is not None]
+        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts} | calls.MADE
+        self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
+        self._begun = tuple(start or "\n" for start, any_part, _ in starts if any_part)
 
-def _read_paths(node: ast.Call) -> Iterator[ast.expr]:
-    """Yield the path that a call reads, if it reads one."""
-    name, last = _called(node)
-    given = keywords(node)
-    if name in _OPENERS:
-        yield from node.args[: not _opens_to_write(node.args[1] if len(node.args) > 1 else given.get("mode"))]
-    elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in _READERS:
-        yield node.func.value
-    elif not _READERS.isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given}):
-        downloads = not is_constant(given.get("download", ast.Constant(False)), False)
-        if not downloads and not _opens_to_write(given.get("mode")):
-            yield from (*node.args[:1], *(value for key, value in given.items() if key in _PATHS))
-
-
-def _asked(node: ast.Call) -> list[ast.expr]:
-    return node.args[:1] or ([node.func.value] if isinstance(node.func, ast.Attribute) else [])
-
-
-def _called(node: ast.Call) -> tuple[str, str]:
-    """Return a call's name and its last part: ``os.mkdir``, ``mkdir``; ``.open``, ``open`` of ``Path("x").open()``."""
-    name = dotted(node.func)
-    name = f".{name}" if isinstance(node.func, ast.Attribute) and "." not in name else name
-    return name, name.rpartition(".")[2]
-
-
-def _opens_to_write(mode: ast.expr | None) -> bool:
-    return mode is not None and not (isinstance(mode, ast.Constant) and _WRITES.isdisjoint(literal(mode) or ""))
+    def __contains__(self, text: str) -> bool:
+        parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
+        ours = text in self._above or not self._known.isdisjoint((*parents, posixpath.splitext(text)[0]))
+        return ours or not parents or text.startswith(self._begun)
 
 
 def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:

@@ -64,12 +64,14 @@ class RunNode(NamedTuple):
     Attributes:
         certain: it runs whenever its block does. needed: so, and no ``except ImportError`` stands around it.
         always: certain, in no loop that may be empty, behind no exit, and nothing catches its errors.
+        likely: it stands in no branch that a training may pass by, and nothing catches its errors.
     """
 
     node: ast.AST
     certain: bool
     needed: bool
     always: bool
+    likely: bool
 
 
 class _Runs(NamedTuple):
@@ -78,9 +80,10 @@ class _Runs(NamedTuple):
     certain: bool
     needed: bool
     always: bool
+    likely: bool
 
 
-_ALWAYS, _PERHAPS = _Runs(True, True, True), _Runs(False, False, False)
+_ALWAYS, _PERHAPS = _Runs(True, True, True, True), _Runs(False, False, False, False)
 
 
 class Flow:
@@ -201,7 +204,7 @@ class Flow:
             return [*_each([node.subject], runs), *bodies]
         inner = runs
         if isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
-            inner = inner._replace(needed=False, always=False)
+            inner = inner._replace(needed=False, always=False, likely=False)
         if isinstance(node, ast.For | ast.AsyncFor | ast.While) and not _loops_for_certain(node):
             inner = inner._replace(always=False)
         head: list[ast.expr] = [node.iter] if isinstance(node, ast.For | ast.AsyncFor) else []
@@ -218,9 +221,13 @@ class Flow:
         both = _called(node.body) & _called(node.orelse)
         children = [RunNode(node.test, *runs)]
         body, orelse = (runs if _fails(other) else _PERHAPS for other in (node.orelse, node.body))
+        if _holds_on_gpus(node.test):
+            body = body._replace(likely=runs.likely)
         for each in (*_block(node.body, body), *_block(node.orelse, orelse)):
             in_any_case = _called([each.node]) & both
-            children.append(RunNode(each.node, *runs._replace(always=False)) if in_any_case else each)
+            children.append(
+                RunNode(each.node, *runs._replace(always=False, likely=each.likely)) if in_any_case else each
+            )
         return children
 
     def _try(self, node: ast.Try, runs: _Runs) -> list[RunNode]:
@@ -230,7 +237,8 @@ class Flow:
         optional = any(not isinstance(end[0], ast.Raise) and _EXITS.isdisjoint(_called(end)) for end in ends)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
         stands_in = optional and any(not self._provided(each) for each in tried)
-        inner = runs._replace(needed=runs.needed and not optional, always=runs.always and not node.handlers)
+        always, likely = (each and not node.handlers for each in (runs.always, runs.likely))
+        inner = runs._replace(needed=runs.needed and not optional, always=always, likely=likely)
         children = _block(node.body, inner)
         for handler in node.handlers:
             children += _block(handler.body, _PERHAPS._replace(needed=runs.needed and stands_in and handler in caught))
@@ -291,7 +299,7 @@ def _block(block: Sequence[ast.stmt], runs: _Runs) -> list[RunNode]:
         if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue):
             break
         if runs.certain and any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node)):
-            runs = _PERHAPS
+            runs = _PERHAPS._replace(likely=runs.likely)
         elif runs.always and _may_leave(node):
             runs = runs._replace(always=False)
     return found
@@ -349,6 +357,13 @@ def _is_main_check(test: ast.expr) -> bool:
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return False
     return {literal(side) or dotted(side) for side in (test.left, *test.comparators)} == {"__name__", "__main__"}
+
+
+def _holds_on_gpus(test: ast.expr) -> bool:
+    """Recognise ``torch.cuda.is_available()`` and ``"LOCAL_RANK" in os.environ``."""
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In):
+        return literal(test.left) in ("LOCAL_RANK", "RANK", "WORLD_SIZE")
+    return isinstance(test, ast.Call) and dotted(test.func).endswith("cuda.is_available")
 
 
 def _catches_import_error(handler: ast.ExceptHandler) -> bool:

@@ -239,7 +239,7 @@ def undefined_names(
         guarded = _guarded(module) if any(names - known for names in loose.values()) else set()
         for unit in (each for each in visited if each[0] == module.path):
             names = loose.get(module.flow.functions[unit[1]].lineno if unit[1] else 0, set()) - known
-            for node, _, _, runs in module.flow.walk(unit[1]) if names else ():
+            for node, _, _, runs, _ in module.flow.walk(unit[1]) if names else ():
                 if isinstance(node, ast.Name) and node.id in names and id(node) not in guarded:
                     place = runs and unit in always, -node.lineno
                     found[node.id] = max(place, found.get(node.id, place))

@@ -17,7 +17,6 @@ from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.files import Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
-from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import (
     STARTS,
@@ -47,7 +46,7 @@ from seatrial.job.reading.signs import (
     started_files,
     used_paths,
 )
-from seatrial.job.reading.version_checks import version_bounds
+from seatrial.job.reading.version_checks import keras_signs, version_bounds
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
@@ -55,6 +54,7 @@ _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
 _NOTED = (
     *TELLING,
     ast.Assign,
+    ast.Dict,
     ast.Assert,
     ast.If,
     ast.List,
@@ -81,7 +81,7 @@ class Readings:
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         writes: files and folders that it makes outside of the working directory.
-        reads: paths that it reads in every run, and Hydra's files.
+        reads: paths that it reads in any usual run, and Hydra's files. unmade: files in folders that it does not make.
         devices: what keeps it from the GPUs, with these arguments.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
@@ -99,6 +99,7 @@ class Readings:
     machine_paths: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
+    unmade: tuple[Write, ...] = ()
     devices: tuple[Reason, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -171,7 +172,7 @@ class ProjectReader:
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
-        self.composed: dict[str, None] = {}  # files, relative to the working directory
+        self.composed: dict[str, str] = {}  # file, relative to the working directory → where
         self.words_typed = arguments
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
@@ -183,7 +184,9 @@ class ProjectReader:
         if self.calls and module is not None:
             self._visit(self.certain.pop(), certain=True)  # now it is known what the names stand for
             self.certain += [unit for call in self.calls for unit in named(module, "", call, self.modules.at)]
-        self.certain += [(path.resolve(), "") for path in self.also if is_file(path)]
+        for path in (each.resolve() for each in self.also if is_file(each)):
+            also = self.modules.at(path)
+            self.certain += [(path, ""), *(functions_of(also, "get_config") if also else ())]  # of ml_collections
         while self.certain or self._import_by_text() or self._compose():
             self._visit(self.certain.pop(0), certain=True)
             if self.roots.added and len(self.visited) == 1:  # by the script's module level, as is usual
@@ -196,7 +199,7 @@ class ProjectReader:
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
         ignored = [*self._take_own_words()]
-        self.files.read_settings([*self.composed])
+        self.files.read_settings(self.composed)
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
         may_fail = [f"{each}: a run that reaches this line fails" for each, sure in wrong if not sure]
@@ -207,8 +210,9 @@ class ProjectReader:
             self.reading,
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
             writes=writes,
-            reads=self.files.reads(),
             devices=self.devices.found(self.visited, imported),
+            reads=self.files.reads((self.start, "")),  # by what is likely, and so after the devices
+            unmade=self.files.unmade((self.start, "")),
             files=self.modules.files(),
             misfits=(
                 *ignored,
@@ -264,8 +268,15 @@ class ProjectReader:
         for path, call in calls:
             given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
             folder, name = (literal(given.get(key)) for key in ("config_path", "config_name"))
-            for file, text in composed(path.parent / (folder or "."), name or "config", self.words_typed, self.project):
-                self.composed.setdefault(os.path.relpath(file, self.roots.folder))
+            files = composed(path.parent / (folder or "."), name or "config", self.words_typed, self.project)
+            chosen = "ConfigStore" in self.mentioned or re.search(
+                r"--config|(^| )-c[nd]|://", " ".join((*self.words_typed, folder or ""))
+            )
+            if name and folder and not files and not chosen:
+                lost = path.parent / folder / f"{name.removesuffix('.yaml')}.yaml"
+                self.composed[os.path.relpath(lost, self.roots.folder)] = f"{self.modules.shown(path)}:{call.lineno}"
+            for file, text in files:
+                self.composed.setdefault(shown := os.path.relpath(file, self.roots.folder), shown)
                 for match in _TARGET.finditer(text):
                     parts = match[1].split(".", MOST_PARTS)[:MOST_PARTS]
                     found = self.roots.located(parts, self.roots.absolute) or []
@@ -335,7 +346,7 @@ class ProjectReader:
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         self.decorators.update(map(id, getattr(node, "decorator_list", ())))
-        if certain and seen.always and id(node) not in self.decorators:
+        if certain and seen.likely and id(node) not in self.decorators:
             for text in filter(of_a_machine, used_paths(node, self.typed)):
                 self.reading.machine_paths.setdefault(text, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         for started in (self.roots.folder / name for name in started_files(node)):
@@ -353,8 +364,7 @@ class ProjectReader:
             written = "." * node.level + (node.module or "")
             self.relative = self.relative or (f"{module.shown}:{node.lineno}", written)
         if isinstance(node, Import) and not self.roots.exhausted:
-            always = (module.path, unit) if seen.always else None
-            self._follow(module, node, needed=certain and seen.needed, always=always)
+            self._follow(module, node, needed=certain and seen.needed, seen=seen, unit=(module.path, unit))
         elif isinstance(node, ast.Call):
             self.roots.extend_by_call(module, node)
             called = dotted(node.func)
@@ -372,18 +382,14 @@ class ProjectReader:
                 own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
                 taken={each.arg for function in functions if function for each in function.args.args},
             )
-            self.files.note((module.path, unit), node, run, always=seen.always)
+            self.files.note((module.path, unit), node, run, always=seen.always, likely=seen.likely)
             if node.args or node.keywords or not run:
                 self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
             if certain and seen.certain:
                 self.certain += called_by(module, unit, node, self.modules.at)
 
-    def _follow(self, module: Module, node: Import, *, needed: bool, always: Unit | None) -> None:
-        """Queue files of the project that an import names; note the other modules.
-
-        Args:
-            always: the unit that imports in every run, or None.
-        """
+    def _follow(self, module: Module, node: Import, *, needed: bool, seen: RunNode, unit: Unit) -> None:
+        """Queue files of the project that an import in ``unit`` names; note the other modules."""
         absolute = self.roots.absolute
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
             self.roots.located([node.module.partition(".")[0]], absolute)
@@ -401,8 +407,7 @@ class ProjectReader:
             for each in found:
                 if each is not None:
                     (self.certain if needed else self.perhaps).append((each[0], ""))
-                    if always is not None:
-                        self.files.note_import(always, (each[0], ""))
+                    self.files.note_runs(unit, [(each[0], "")], always=seen.always, likely=seen.likely)
                     if roots is absolute:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module

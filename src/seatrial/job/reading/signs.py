@@ -238,10 +238,14 @@ _FOR_PATHS = re.compile(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?
 
 
 def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[str]:
-    """Yield paths that an assignment or a call has, but for those of typed options; of a longer text its folder."""
+    """Yield paths of an assignment, a call or a dictionary, but not of typed options; of a longer text its folder."""
     values: list[ast.expr] = []
     if isinstance(node, ast.Assign) and not any(isinstance(each, ast.Subscript) for each in node.targets):
         values = [node.value]
+    elif isinstance(node, ast.Dict):
+        values = [
+            each for key, each in zip(node.keys, node.values, strict=True) if _FOR_PATHS.fullmatch(literal(key) or "")
+        ]
     elif isinstance(node, ast.Call):
         given = {name: value for name, value in keywords(node).items() if name and _FOR_PATHS.fullmatch(name)}
         names = [*(each for each in _constants(node.args) if isinstance(each, str)), *given]

@@ -1,4 +1,4 @@
-"""Limits of a container: memory, shared memory, processes, and the object store of Ray."""
+"""Limits of a container: memory, shared memory and processes; variables of Ray."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.units import format_bytes
 
-#: Ray's own defaults for its object store: of the memory, at most, and of a /dev/shm; and the least that it accepts.
-#: Source: ray 2.60, ray/_private/ray_constants.py (DEFAULT_OBJECT_STORE_MEMORY_PROPORTION, …_MAX_MEMORY_BYTES,
-#: OBJECT_STORE_MINIMUM_MEMORY_BYTES) and ray/_private/utils.py, resolve_object_store_memory.
-STORE_SHARE = 0.3
+#: Ray's own defaults for its object store: at most, and of a /dev/shm; and the least that it accepts.
+#: Source: ray 2.60, ray/_private/ray_constants.py (…_MAX_MEMORY_BYTES, OBJECT_STORE_MINIMUM_MEMORY_BYTES) and
+#: ray/_private/utils.py, resolve_object_store_memory.
 MOST_STORE_BYTES = 200 * 10**9
 SHM_SHARE = 0.95
 LEAST_STORE_BYTES = 75 * 2**20
@@ -25,11 +24,6 @@ _MOST_VARIABLE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
 
 #: ``ray start`` prompts, and sends statistics if nobody answers. Source: docs.ray.io, "Usage Stats Collection".
 _STATISTICS_VARIABLE = "RAY_USAGE_STATS_ENABLED"
-
-
-def store_bytes(memory_bytes: int | None) -> int:
-    """Return the default size of Ray's object store for this much memory; 0 if that is unknown."""
-    return 0 if memory_bytes is None else min(int(memory_bytes * STORE_SHARE), MOST_STORE_BYTES)
 
 
 def ray_env(evidence: str | None, shm_bytes: int | None, have: Mapping[str, str]) -> dict[str, str]:
@@ -62,29 +56,22 @@ HOST_MEMORY_LEAST_BYTES = 512 * 2**20
 LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
 
 
-def shm_limit(
-    job: Job, gpu_count: int, *, ray: str | None = None, memory_bytes: int | None = None, counts: str = ""
-) -> tuple[int, Choice]:
+def shm_limit(job: Job, gpu_count: int, *, memory_bytes: int | None, counts: str = "") -> tuple[int, Choice]:
     """Compute the size of /dev/shm in bytes, and explain it.
 
     Args:
-        ray: where the script imports Ray, or None.
-        memory_bytes: the container's limit, where there is one.
+        memory_bytes: the container's limit, or its machine's memory; None if both are unknown.
         counts: a remark on how it counts as memory.
     """
     if job.shm_bytes is not None:
         size, reason = job.shm_bytes, "--shm-size"
+    elif memory_bytes is not None:
+        # Half, as the kernel sizes a tmpfs of its own: no number of DataLoader workers meets a smaller bound, and a
+        # script that fills it meets "no space", which names the cause, and not the OOM killer, which does not.
+        size, reason = memory_bytes // 2, "half of the memory; loader workers pass batches through it"
     else:
         size = SHM_BYTES_PER_GPU * max(1, gpu_count)
-        reason = "2 GiB × max(1, GPUs): processes pass batches and gradients through it; engines default to 64 MB"
-        if ray is not None and (store := store_bytes(memory_bytes)):
-            size += int(store / SHM_SHARE)
-            reason = f"2 GiB × max(1, GPUs), and {format_bytes(store)} for the object store of Ray ({ray})"
-        # /dev/shm counts as memory. At half the limit, as the kernel sizes a tmpfs of its own, a script that fills
-        # it meets "no space", which names the cause, and not the OOM killer, which does not.
-        most = memory_bytes if ray is not None else job.memory_bytes
-        if most is not None and size > most // 2:
-            size, reason = most // 2, "half of the memory limit, as it counts towards that limit"
+        reason = f"{format_bytes(SHM_BYTES_PER_GPU)} × max(1, GPUs), as the machine's memory is unknown"
     reason = f"{reason}; {counts}" if counts else reason
     return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
 

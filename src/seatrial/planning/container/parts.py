@@ -84,7 +84,6 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         site,
         image,
         injected,
-        script.ray_evidence,
         made_if_missing=made_by_writes(job, script),
         more_mounts=() if wheel is None else (Mount(source=wheel, target=CONTAINER_RECIPES, read_only=True),),
     )

@@ -66,7 +66,6 @@ def plan_container(
     site: Site,
     image: ImagePlan,
     injection: InjectionPlan,
-    ray: str | None = None,
     *,
     made_if_missing: Collection[str] = (),
     more_mounts: Sequence[Mount] = (),
@@ -74,7 +73,6 @@ def plan_container(
     """Plan everything about the container but the image.
 
     Args:
-        ray: where the script imports Ray, or None.
         made_if_missing: targets of the user's mounts whose folders in the project need not be there.
         more_mounts: on top of the job's.
 
@@ -94,7 +92,7 @@ def plan_container(
     filled = [mount for mount in mounts if mount not in injection.mounts]
     env, target_env, env_warnings = plan_env(job, image, injection, host, filled)
     memory_bytes, memory_choice = memory_limit(job, engine, host_memory)
-    shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or host_memory)
+    shm_bytes, shm_choice = shm_limit(job, gpu_count(site), memory_bytes=memory_bytes or host_memory)
     has_names = job.network not in (None, "host", "none", "bridge")
     plan = ContainerPlan(
         name=f"seatrial-{site.run_id}",
