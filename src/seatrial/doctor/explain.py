@@ -16,16 +16,13 @@ from seatrial.findings.catalogue import (
     LAYERS,
     OF_A_BUILD,
     Known,
-    beginning,
     by_id,
-    cut_behind_a_gap,
-    ending,
     entries,
     plain,
     without_consequences,
 )
 from seatrial.findings.finding import SEVERITIES, Finding
-from seatrial.findings.match import Matches, Seams, match_text, one_byte_letters
+from seatrial.findings.match import Matches, match_text, one_byte_letters
 
 #: A longer line is read in pieces, so that memory stays bounded. Symptoms are below 150 characters.
 MAX_LINE_BYTES = 1 << 16
@@ -48,15 +45,8 @@ MAX_PASTED_BYTES = 1 << 14
 #: Layers of causes in a build's log; its other entries are consequences.
 _OF_BUILDS = ("build", "registry", "disk")
 
-#: Characters of a symptom that a text cut off in its middle must still show.
-MIN_CUT = 22
-
-#: The same for a text that begins within a symptom: as many letters end many sentences.
-MIN_TAIL = 28
-
-#: Characters of a symptom that are enough if a single entry has them, or its beginning stands before them; and the
-#: number of entries that more characters may fit.
-MIN_PART, MOST_FITTING = 12, 3
+#: Characters of a symptom that are enough if a single entry has them; as many that may fit several, and how many.
+MIN_PART, MIN_LONG_PART, MOST_FITTING = 12, 22, 3
 
 #: Failures that are listed where a few words stand in the messages of each.
 MOST_LISTED = 5
@@ -101,49 +91,29 @@ def explain_stream(stream: BinaryIO) -> list[Finding]:
 
 
 class _Log:
-    """Matches the lines of a log, each by itself and where two meet; in a short one also parts of a line."""
+    """Matches the lines of a log, and in a short one also lines that may have been one."""
 
     def __init__(self) -> None:
-        self._whole = Matches(LAYERS)
-        self._broken = Matches(LAYERS)
-        self._seams = Seams()
-        self._begun = False
+        self._matches = Matches(LAYERS)
         self._kept = bytearray()
 
     def add(self, number: int, line: bytes) -> None:
-        begun, self._begun = self._begun, self._whole.add(number, line)
-        if seam := self._seams.before(line):
-            self._broken.add_broken(number, *seam, begun=begun)
+        self._matches.add(number, line)
         if len(self._kept) <= MAX_PASTED_BYTES:
             self._kept += line + b"\n"
 
     def findings(self) -> list[Finding]:
-        found = self._whole.findings
-        lines = [_TIMESTAMP.sub("", line).strip() for line in self._text.splitlines()]
-        is_one_line = len(lines) <= BROKEN_LINES and self._is_short
+        found, text = self._matches.findings, self._kept.decode("utf-8", "replace")
+        lines = [_TIMESTAMP.sub("", line).strip() for line in text.splitlines()]
         general = [finding for finding in found if finding.id in GENERAL]
-        if found and found != general and not (general and is_one_line):
+        is_one_line = len(lines) <= BROKEN_LINES
+        if len(self._kept) > MAX_PASTED_BYTES or (found != general and not (general and is_one_line)):
             return found
-        # A terminal may have broken the line anywhere: one line of an error may stand in several.
-        broken = match_text(" ".join(lines), LAYERS) if is_one_line else []
-        specific = [finding for finding in (*self._broken.findings, *broken) if finding.id not in GENERAL]
-        specific = specific or [finding for finding in found if finding.id not in GENERAL]
-        if specific or not self._is_short:
-            return list({finding.id: finding for finding in specific}.values()) or found
-        lines = lines[:MOST_LINES]
-        threes = (" ".join(lines[at : at + BROKEN_LINES]) for at in range(len(lines) - BROKEN_LINES + 1))
-        wrapped = [finding for finding in match_text("\n".join(threes), LAYERS) if finding.id not in GENERAL]
-        if wrapped:
-            return wrapped
-        return _cut_off(self._text, besides=found) or _within(self._text, besides=found) or broken or found
-
-    @property
-    def _is_short(self) -> bool:
-        return len(self._kept) <= MAX_PASTED_BYTES
-
-    @property
-    def _text(self) -> str:
-        return self._kept.decode("utf-8", "replace")
+        # A terminal may have broken the line: one line of an error may stand in several.
+        starts = range(max(1, min(len(lines), MOST_LINES) - BROKEN_LINES + 1))
+        broken = match_text("\n".join(" ".join(lines[at : at + BROKEN_LINES]) for at in starts), LAYERS)
+        specific = [finding for finding in broken or found if finding.id not in GENERAL]
+        return specific or found or _within(text) or broken
 
 
 def _causes(found: list[Finding]) -> list[Finding]:
@@ -168,25 +138,10 @@ def _hidden_from_build(finding: Finding) -> Finding:
     return by_id("build-module-missing").finding(finding.evidence, values={"module": module[1] if module else ""})
 
 
-def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
-    """Return the failure whose symptom the text ends or begins in the middle of; the one of which it shows most."""
-    if any(finding.id not in PARTS for finding in besides):
-        return []
-    line = plain(" ".join(text.split()))
-    shown = [(length, entry) for entry in entries() if (length := _shown_of(entry, line)) >= MIN_CUT]
-    if not shown:
-        return []
-    most = max(length for length, _ in shown)
-    fitting = [entry for length, entry in shown if length == most]
-    if len(fitting) > MOST_FITTING:  # "No such file or directory", with which many begin
-        return []
-    return [fitting[0].finding([f"part of a line: {line[-200:]}"])]
-
-
-def _within(text: str, besides: list[Finding]) -> list[Finding]:
+def _within(text: str) -> list[Finding]:
     """Return the failures that have these copied words in a symptom, if one or a few do."""
-    part, shown = _with_words("" if besides else text)
-    most = 1 if len(part) < MIN_CUT else MOST_FITTING
+    part, shown = _with_words(text)
+    most = 1 if len(part) < MIN_LONG_PART else MOST_FITTING
     return [entry.finding([f"part of a line: {part[:200]}"]) for entry in shown] if len(shown) <= most else []
 
 
@@ -201,32 +156,7 @@ def _with_words(text: str) -> tuple[str, list[Known]]:
     part = plain(" ".join(text.split())).strip(" .,:;!'")
     if len(part) < MIN_PART or (" " not in part and "-" not in part):
         return part, []
-    return part, [entry for entry in entries() if any(_has_words(plain(symptom), part) for symptom in entry.symptoms)]
-
-
-def _has_words(symptom: str, part: str) -> bool:
-    """Return True if a symptom has these words side by side, the first and the last one whole."""
-    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", symptom) is not None
-
-
-def _ends_with(line: str, part: str) -> bool:
-    """Return True if the line ends with ``part`` at a whole word: "FileNotFoundError: " has no "error: "."""
-    return line.endswith(part) and not line[: -len(part)][-1:].isalnum()
-
-
-def _shown_of(entry: Known, line: str) -> int:
-    """Count the characters of a symptom that the line ends within, or of its end that the line begins with.
-
-    A number is not cut: "exit code: 1" is another one than "exit code: 137".
-    """
-    most, line = 0, entry.without_healthy(line)
-    for symptom in entry.symptoms:
-        first, last = beginning(symptom), ending(symptom)
-        cuts = (n for n in range(MIN_CUT, len(first) + 1) if not first[n - 1 : n + 1].isdigit() or n == len(first))
-        most = max([most, *(n for n in cuts if _ends_with(line, first[:n]))])
-        most = max([most, *(n for n in range(MIN_TAIL, len(last) + 1) if line.startswith(last[-n:]))])
-        most = max(most, cut_behind_a_gap(symptom, line, MIN_PART))
-    return most
+    return part, [entry for entry in entries() if any(part in plain(symptom) for symptom in entry.symptoms)]
 
 
 def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:

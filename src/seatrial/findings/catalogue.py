@@ -166,12 +166,6 @@ def beginning(symptom: str) -> str:
     return plain(_BLANK.split(symptom, maxsplit=1)[0])
 
 
-def ending(symptom: str) -> str:
-    """Return a symptom from its last gap or value on, as plain text."""
-    blanks = list(_BLANK.finditer(symptom))
-    return plain(symptom[blanks[-1].end() :] if blanks else symptom)
-
-
 @lru_cache(maxsize=None)
 def _pattern(symptom: str) -> "re.Pattern[str]":
     """Compile the symptom with its gaps as groups. Called only for a text that shows its beginning."""
@@ -187,31 +181,6 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
             words = "." if blank.group(2) else r"[^\s\"'`]"
             pattern += "(?P<%s>%s%s)" % (name, words, "+" if at == len(symptom) else "{1,%d}?" % MAX_GAP)
     return re.compile(pattern + _literal(symptom[at:]), re.IGNORECASE)
-
-
-def cut_behind_a_gap(symptom: str, text: str, least: int) -> int:
-    """Return how many letters of a symptom a text shows that ends within the words behind one of its gaps; 0 if it
-    does not.
-
-    Args:
-        text: plain. least: letters of those words that have to be there.
-    """
-    if not beginning(symptom) or beginning(symptom) not in text:
-        return 0
-    blanks = list(_BLANK.finditer(symptom))
-    for blank, end in reversed([*zip(blanks, [*(each.start() for each in blanks[1:]), len(symptom)])]):
-        words = plain(symptom[blank.end() : end])
-        for shown in range(len(words), least - 1, -1):
-            before = text[: len(text) - shown][-3 * MAX_GAP :]  # no symptom has more gaps
-            if text.endswith(words[:shown]) and _ends_there(symptom[: blank.end()]).search(before):
-                return len(_BLANK.sub("", symptom[: blank.end()])) + shown
-    return 0
-
-
-@lru_cache(maxsize=None)
-def _ends_there(symptom: str) -> "re.Pattern[str]":
-    """Return a pattern for a text that ends with the symptom, whose first word stands in it whole."""
-    return re.compile(r"(?<!\w)" + _pattern(symptom).pattern + r"\Z", re.IGNORECASE)
 
 
 @lru_cache(maxsize=None)

@@ -3,7 +3,7 @@
 import posixpath
 import re
 from functools import lru_cache
-from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.findings.catalogue import IN_RUN, QUOTE, Known, beginning, by_id, entries, plain
 from seatrial.findings.finding import Finding
@@ -11,61 +11,13 @@ from seatrial.findings.finding import Finding
 #: Colours, cursor movements and titles of a terminal (ECMA-48: CSI and OSC), and their escape as JSON writes it.
 STEERS = re.compile(rb"(?:\x1b|\\u001b|\\x1b|\\033)(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
-#: Prefix of a line: a date and a time, ``[rank3]:``, ``[1,0]<stderr>:``, ``[pod/NAME/CONTAINER]``, a frame.
-_BEFORE = re.compile(
-    rb"\s*(?:[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[^\s\])]*[\])]?(?=\s)"
-    rb"|\[rank\d+\]:|\[\d+,\d+\]<std(?:err|out)>:|\[pod/[^\s\]]+\]|\xe2\x94[\x82\x83]|\xe2\x9d\xb1)"
-)
-#: Suffix of a line: the other side of its frame.
-_BEHIND = (b"\xe2\x94\x82", b"\xe2\x94\x83")
-
 #: Windows' PowerShell redirects output as UTF-16, after one of these marks.
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-
-#: Narrowest width that lines are broken at: terminals have 80 columns, frames some less.
-_MIN_WIDTH = 40
-
-#: Most characters that a line broken between two words is shorter than the longest line.
-_RAGGED = 24
-
-#: Bytes on each side of the place where a line was broken. Symptoms are below 150 characters.
-_SEAM = 160
 
 
 def without_steering(line: bytes) -> bytes:
     """Return a line without the sequences that steer a terminal."""
     return STEERS.sub(b"", line) if b"\x1b" in line or b"1b[" in line or b"\\033[" in line else line
-
-
-class Seams:
-    """The ends of two lines that may have been one, broken at a terminal's width.
-
-    A line that was broken is as long as any before it: where there are longer ones, nothing broke it.
-    """
-
-    def __init__(self) -> None:
-        self._width = _MIN_WIDTH
-        self._end = b""
-
-    def before(self, line: bytes) -> Optional[Tuple[bytes, bytes]]:
-        """Return the end of the line before and the beginning of this one; None if nothing broke them."""
-        line = without_steering(line).rstrip(b"\r\n")
-        end = self._end
-        self._width = max(self._width, len(line))
-        is_long = len(line) >= max(_MIN_WIDTH, self._width - _RAGGED)
-        bare = _bare(line) if end or is_long else b""
-        self._end = bare[-_SEAM:] if is_long else b""
-        begin = bare[:_SEAM].lstrip()
-        return (end, begin) if end and begin else None
-
-
-def _bare(line: bytes) -> bytes:
-    while before := _BEFORE.match(line):
-        line = line[before.end() :]
-    line = line.rstrip()
-    while line.endswith(_BEHIND):
-        line = line[:-3].rstrip()
-    return line
 
 
 def one_byte_letters(line: bytes, beginning: bytes) -> bytes:
@@ -99,9 +51,6 @@ _WRITES = re.compile(
 _NOT_WRITTEN = re.compile(
     rb"(?:FileNotFoundError|PermissionError|OSError): \[Errno (2|13)\][^']{0,80}'([^'\0]{1,4096})'"
 )
-
-#: Stands for the letters outside of a symptom's beginning.
-_NONE = b"\0"
 
 
 class Match(NamedTuple):
@@ -171,33 +120,30 @@ class Matches:
         """Return one finding of each failure, in order of appearance."""
         return list(self._findings.values())
 
-    def add(self, number: int, raw: bytes) -> bool:
-        """Search one line of the log; return True if it has the beginning of a symptom, if no more."""
+    def add(self, number: int, raw: bytes) -> None:
+        """Search one line of the log."""
         raw = without_steering(raw)
         if (self._writes or b"    " in raw) and self._is_failed_write(number, raw):
-            return True
+            return
         is_source, self._is_source = self._is_source and raw[:4] == b"    ", raw.startswith(b'  File "')
         if is_source:  # a traceback's source line; the exception's own line follows
-            return False
+            return
         plain_text = _plain_bytes(raw)
         self._added += len(plain_text)
         if self._added > _FEW_BYTES:
             begun = _any_beginning(self._layers).search(plain_text) is not None
         else:
             begun = _may_begin(plain_text, self._layers) and bool(_begun_in(plain_text, self._layers))
-        if not begun:
-            return False
         line = raw.decode("utf-8", "replace")
-        match = first_in(line, self._layers)
-        if match is None:  # only a beginning
-            return True
+        match = first_in(line, self._layers) if begun else None
+        if match is None:
+            return
         finding = self._findings.get(match.known.id)
         if finding is None:
             values = dict(_engine_of(line), **match.values)
             finding = self._findings[match.known.id] = match.known.finding(values=values)
         if len(finding.evidence) < MAX_EVIDENCE:
             finding.evidence.append("line %d: %s" % (number, line.strip()[:MAX_CHARACTERS]))
-        return True
 
     def _is_failed_write(self, number: int, raw: bytes) -> bool:
         """Record a write that found no folder or no permission: a read raises the same, below another call."""
@@ -214,29 +160,6 @@ class Matches:
             self._findings.setdefault(known.id, known.finding(evidence, values={"folder": folder}, fix=fix))
             return True
         return False
-
-    def add_broken(self, number: int, end: bytes, begin: bytes, begun: bool) -> None:
-        """Search two lines that may have been one, broken within a word or between two.
-
-        Args:
-            end: of the first one. begin: of the second, whose number it is.
-            begun: the first one has the beginning of a symptom. Else only one that the break cuts is looked for.
-        """
-        for joint in (b"", b" "):
-            if begun or self._may_be_cut(end[-2:], joint, begin[:2]):
-                self.add(number, end + joint + begin)
-
-    def _may_be_cut(self, before: bytes, joint: bytes, behind: bytes) -> bool:
-        """Return whether a symptom's beginning may stand across a break, by the letters around it."""
-        around = before + behind
-        if len(around) < 4 or not around.isascii() or b"\\" in around:
-            return True
-        around = around.lower().translate(_ONE_QUOTE)
-        before, behind = around[:2], around[2:]
-        lefts, rights = [before, _NONE + before[1:]], [behind, behind[:1] + _NONE]
-        if joint:  # which may be its first letter, or its last
-            lefts, rights = [*lefts, _NONE * 2], [*rights, _NONE * 2]
-        return not _cuts(self._layers).isdisjoint([left + joint + right for left in lefts for right in rights])
 
 
 def _engine_of(line: str) -> Dict[str, str]:
@@ -277,13 +200,6 @@ def _heads(layers: Sequence[str]) -> Dict[bytes, List[Tuple[bytes, int]]]:
             if start:
                 found.setdefault(start[:_HEAD], []).append((start, number))
     return found
-
-
-@lru_cache(maxsize=None)
-def _cuts(layers: Sequence[str]) -> FrozenSet[bytes]:
-    """Return four and five letters in a row of any symptom's beginning."""
-    texts = [_NONE * 2 + start + _NONE * 2 for start in _beginnings(layers)]
-    return frozenset(text[at : at + size] for text in texts for size in (4, 5) for at in range(len(text) - size + 1))
 
 
 @lru_cache(maxsize=None)

@@ -15,15 +15,12 @@ from seatrial.findings.catalogue import IN_RUN, LAYERS, entries
 from seatrial.findings.match import (
     MAX_CHARACTERS,
     MAX_EVIDENCE,
-    Matches,
-    Seams,
     match_lines,
     match_text,
     one_byte_letters,
     without_steering,
 )
 from symptoms import shown
-from tables import cases
 
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 
@@ -83,28 +80,6 @@ def test_any_bytes_and_text_can_be_read(lines: list[bytes], text: str) -> None:
     assert isinstance(match_lines(lines), list) and isinstance(match_text(text), list)
 
 
-def test_symptom_is_found_wherever_a_line_was_broken() -> None:
-    for symptom in (symptom for entry in entries() for symptom in entry.symptoms):
-        text = shown(symptom).encode()
-        whole = Matches(LAYERS)
-        whole.add(1, text + b" and so on")
-        for at in range(1, len(text), 11):
-            end, begin = text[:at].rstrip(), text[at:].lstrip() + b" and so on"
-            if text + b" and so on" not in (end + begin, end + b" " + begin):
-                continue  # two spaces are lost where a line is broken
-            first, broken = Matches(LAYERS), Matches(LAYERS)
-            broken.add_broken(2, b"x" * 60 + b" " + end, begin, begun=first.add(1, end))
-            assert {one.id for one in whole.findings} <= {one.id for one in broken.findings}, (symptom, at)
-
-
-def test_lines_that_only_stand_below_each_other_are_not_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    matches, looked_at = Matches(LAYERS), []
-    monkeypatch.setattr(matches, "add", lambda number, line: looked_at.append(line))
-    for number in range(100):
-        matches.add_broken(number, b"INFO step 17 loss=0.1234 lr=0.001 1234.5", b"INFO step 18 loss=0.1233", False)
-    assert looked_at == []
-
-
 def test_a_line_that_repeats_the_first_half_of_a_symptom_costs_little() -> None:
     line = b"Timed out waiting 1 ms for " * 2400
     began = time.process_time()
@@ -130,21 +105,6 @@ def test_long_log_and_short_one_show_the_same(monkeypatch: pytest.MonkeyPatch) -
 
 def _shown(lines: list[bytes]) -> list[tuple[str, list[str]]]:
     return [(finding.id, finding.evidence) for finding in match_lines(lines)]
-
-
-@cases("first", "second")
-def test_where_two_lines_were_one(first: str, second: str) -> None:
-    seams = Seams()
-    assert seams.before(first.encode()) is None
-    seam = seams.before(second.encode())
-    assert seam is not None and any(b"CUDA out of memory" in joint.join(seam) for joint in (b"", b" "))
-
-
-def test_a_line_that_is_shorter_than_others_was_not_broken() -> None:
-    seams = Seams()
-    seams.before(b"x" * 200)
-    seams.before(b"loss: 0.3, and then a sentence of about sixty characters, CUDA out")
-    assert seams.before(b"of memory of mine") is None
 
 
 @pytest.mark.parametrize(
