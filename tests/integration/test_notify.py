@@ -1,4 +1,4 @@
-"""The end of a run, a sweep or an up reaches a command as JSON on its standard input, and no file."""
+"""The end of a run reaches a command as JSON on its standard input, and no file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ import pytest
 
 from cli_project import Project
 from pace import until
-from seatrial import cli
-from seatrial.errors import DiskError
 from seatrial.runs import notify
 from seatrial.runs.notify import NOTES
-from seatrial.search.search import Search
 
 #: For so long that nobody waits for it, and for a time that no other process sleeps.
 SLEEP = f"sleep 2970.{os.getpid()}"
@@ -55,18 +52,6 @@ def project(tmp_path: Path, environ: dict[str, str]) -> Iterator[Project]:
 
 def record_of(project: Project) -> Path:
     return next((project.state / "projects").glob("*/runs/*"))
-
-
-SWEEP = ("sweep", "train.py", "--on", "local", "--gpus", "none", "--metric", "accuracy:max",
-         "--metric-from", "accuracy=(.*)")  # fmt: skip
-
-#: The setting is the accuracy; 0 fails.
-TRIAL = """\
-import os, sys
-value = float(os.environ.get("LR") or sys.argv[-1])
-print(f"accuracy={value}")
-sys.exit(value == 0)
-"""
 
 
 def noted(project: Project, lines: int = 1) -> list[str]:
@@ -144,72 +129,6 @@ def test_no_module_of_the_project_is_run_on_this_machine(project: Project, poste
     project.cli(*RUN, "--notify", posted.command)
     until(lambda: posted.messages, "the post")
     assert not (project.folder / "ran").exists()
-
-
-def test_the_end_of_a_sweep_is_reported_once_and_reports_what_came_of_it(project: Project, posted: Posted) -> None:
-    out = project.folder / "out.txt"
-    project.write("train.py", TRIAL)
-    project.write("seatrial.toml", f'[notify]\ncommand = "touch {out}.file"\n')  # the flags replace it
-    command = f'echo "$SEATRIAL_KIND $SEATRIAL_RUN_ID $SEATRIAL_OUTCOME $SEATRIAL_EXIT_CODE" > {out}.part; \
-        cat "$SEATRIAL_RECEIPT" >> {out}.part; mv {out}.part {out}'
-    project.cli(*SWEEP, "--set", "lr=0.5,0.75,0", "--study", "mine", "--notify", posted.command,
-                "--notify", command)  # fmt: skip
-    until(lambda: posted.messages and out.exists(), "the end")
-    (message,) = posted.messages
-    assert message["text"] == "seatrial: sweep mine: 3 trials, best accuracy 0.75 (trial 1), 1 failed"
-    assert (message["kind"], message["outcome"], message["exit_code"], message["run"]) == ("sweep", "done", 0, None)
-    first, results = out.read_text().split("\n", 1)
-    assert first == "sweep mine done 0" and [trial["value"] for trial in json.loads(results)] == [0.5, 0.75, 0.0]
-    kept = [path for folder in (project.state, project.folder / ".seatrial") for path in folder.rglob("*")]
-    assert not any(b"S3CRET" in path.read_bytes() for path in kept if path.is_file())
-
-    project.cli("sweep", "--resume", "mine", "--trust")  # now the file counts, once it is allowed
-    until(Path(f"{out}.file").exists, "the file's")
-    assert len(posted.messages) == 1
-
-
-def test_a_sweep_that_cannot_go_on_names_the_reason(project: Project, posted: Posted) -> None:
-    project.write("train.py", "import os\nprint('nothing to see', os.environ['LR'])\n")
-    project.cli(*SWEEP, "--set", "lr=1,2", "--notify", posted.command, exit_code=None)
-    until(lambda: posted.messages, "the post")
-    message = posted.messages[0]
-    assert message["outcome"] == "failed" and message["exit_code"] != 0
-    assert ": failed: " in message["text"] and message["text"].endswith("1 of 2 trials, 1 failed")
-
-
-def test_a_sweep_that_breaks_off_is_reported(
-    project: Project, posted: Posted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(search: Search) -> None:
-        raise DiskError("The disk is full", run="df -h")
-
-    project.write("train.py", TRIAL)
-    monkeypatch.setattr("seatrial.search.runner.run_trials", full)
-    monkeypatch.setenv("SEATRIAL_STATE", str(project.state))
-    code = cli._main(
-        [*SWEEP, "--set", "lr=1,2", "--study", "mine", "--notify", posted.command, "-C", str(project.folder)]
-    )
-    assert code == 5 and "The disk is full" in capsys.readouterr().err
-    until(lambda: posted.messages, "the post")
-    message = posted.messages[0]
-    assert (
-        message["text"] == "seatrial: sweep mine: failed: The disk is full; 0 of 2 trials" and message["exit_code"] == 5
-    )
-
-
-@pytest.mark.docker
-@pytest.mark.slow
-def test_the_end_of_an_up_is_posted_once_and_names_the_service_that_failed(
-    docker_project: Project, posted: Posted
-) -> None:
-    project = docker_project
-    image = "{image: python:3.11-slim-bookworm, command: python -c 'raise SystemExit(%d)'}"
-    project.write("compose.yaml", f"services:\n  first: {image % 0}\n  second: {image % 1}\n")
-    project.cli("up", "--trust", "--notify", posted.command, exit_code=1, timeout_s=200)
-    until(lambda: posted.messages, "the post")
-    message = posted.messages[0]
-    assert (message["kind"], message["outcome"], message["exit_code"]) == ("compose", "failed", 1)
-    assert ": 2 services: failed in " in message["text"] and "1 done, 1 failed; second: " in message["text"]
 
 
 def test_a_tune_reports_its_end_as_a_run_does(project: Project, posted: Posted) -> None:

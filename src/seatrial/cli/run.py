@@ -120,7 +120,6 @@ def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
 @option("--detach", "-d", is_flag=True, help="Run in the background.")
 @option("--gpus", metavar="REQUEST", help="Replace the GPU request of each service that has one, e.g. none.")
 @option("backend", "--on", metavar="BACKEND", help="auto or docker.")
-@option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
 @option("name", "--name", metavar="TEXT", type=RunReference(new=True), help="A name for the group.")
 @AS_JSON
 @option("--verbose", "-v", is_flag=True, help="Print every line of a build; with --plan, the override file.")

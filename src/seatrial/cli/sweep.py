@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -30,7 +29,6 @@ from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, Sea
 
 if TYPE_CHECKING:
     from seatrial.cli.screen import SearchScreen
-    from seatrial.job.tables import Notify
     from seatrial.runs.launch import Prepared
     from seatrial.search.search import Search
     from seatrial.search.trial import Trial
@@ -41,7 +39,7 @@ RUNNERS = {"local": "runner", "ray": "ray_tuner"}
 
 #: Options that --resume takes; all others are the study's own.
 _WITH_RESUME = (
-    "resume", "trials", "budget", "parallel", "engine", "notify", "address", "as_json", "verbose", "quiet",
+    "resume", "trials", "budget", "parallel", "engine", "address", "as_json", "verbose", "quiet",
     "project", "trust",
 )  # fmt: skip
 
@@ -95,7 +93,7 @@ def sweep(
     with importing():
         from seatrial.cli.job import read_allowed_job, require_consent
         from seatrial.cli.screen import SearchScreen
-        from seatrial.job.loading import read_notify, read_sweep
+        from seatrial.job.loading import read_sweep
         from seatrial.search.request import define, parse_parallel
         from seatrial.search.search import open_search, resume_search
         from seatrial.system.command import install_extra
@@ -116,9 +114,7 @@ def sweep(
     if resume is not None:
         at_once = parse_parallel(parallel)
         found = resume_search(project, resume, host, screen.note, trials=trials, budget_s=budget_s, parallel=at_once)
-        notify, asks = read_notify(project, flags.get("notify") or ())
-        asking = found.job.changed(asks=(*found.job.asks, *asks))
-        require_consent(asking, screen, trust=bool(flags.get("trust")))
+        require_consent(found.job, screen, trust=bool(flags.get("trust")))
     else:
         for word in words[1:]:
             if "=" in word and not chosen.get("settings"):
@@ -130,13 +126,12 @@ def sweep(
         )
         table = read_sweep(project).changed(**{key: value for key, value in typed.items() if value is not None})
         definition, at_once = define(table, settings, study), parse_parallel(table.parallel)
-        job = read_allowed_job(words, flags, screen)
-        notify, job = job.notify, job.without_notify
+        job = read_allowed_job(words, flags, screen).without_notify
         found = open_search(definition, job, host, screen.note, budget_s=table.budget_s, parallel=at_once)
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
-    return _run_search(found, engine, screen, notify, as_json=as_json)
+    return _run_search(found, engine, screen, as_json=as_json)
 
 
 def _refuse_more(study: str) -> None:
@@ -157,27 +152,20 @@ def _refuse_more(study: str) -> None:
         )
 
 
-def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notify, *, as_json: bool) -> int:
+def _run_search(search: Search, engine: str, screen: SearchScreen, *, as_json: bool) -> int:
     """Run the search, then print table and page; return the exit code, or raise the error that ended it early."""
     from seatrial.cli.tables import print_trials
     from seatrial.search import results
     from seatrial.system.names import Names, names_of
     from seatrial.system.text import as_typed
 
-    began_s, name, job = time.monotonic(), search.study.definition.name, search.job
+    name, job = search.study.definition.name, search.job
     names = Names() if job.with_names else names_of(search.host, secrets=job.secrets)
     screen.note(f"study {name}: {search.summary()}")
 
     def tick() -> None:
         screen.show(search)
         results.refresh(search, names)
-
-    def announce_end(code: int) -> None:
-        try:
-            trials, seconds = search.study.trials(), time.monotonic() - began_s
-            results.notify_end(search, trials, notify, names, search.host, exit_code=code, seconds=seconds)
-        except SeatrialError as error:  # the result of the sweep itself stands
-            screen.note(f"warning: the end was not announced: {error.message}")
 
     search.tick, search.building = tick, screen.building
     had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
@@ -190,7 +178,6 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
             search.leave(error)
             screen.note(f"go on: seatrial sweep --resume {name}")
             results.write(search, names)
-        announce_end(error.exit_code)
         raise
     screen.close()
     trials = search.finish()
@@ -200,7 +187,6 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
         print_trials(trials, search.objective)
     code = _summarise(search, trials, screen)
     screen.note(f"page: {as_typed(results.write(search, names))}")
-    announce_end(code)
     if search.problem is not None:
         raise search.problem
     _print_how_to_resume(search, screen, had_all=had_all, trials=len(trials))

@@ -17,7 +17,7 @@ from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import ENDED, Group, GroupStore, ended, identity
 from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
 from seatrial.compose.read import COMPOSE_FILES, ComposeFile, find_files, read_compose, with_profiles
-from seatrial.compose.receipt import request_notify, show_receipt
+from seatrial.compose.receipt import show_receipt
 from seatrial.compose.review import ComposeWarning, check_compose, compose_asks, short_form
 from seatrial.compose.watch import Watch, exit_code
 from seatrial.errors import EXIT_DONE, EngineUnavailableError, SeatrialError, UsageError
@@ -59,8 +59,6 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
             group = starting.start(context, request, store, console)
     else:
         console.note(f"{group.name} is up already ({group.id}): going on with it")
-    if request.notify or not again:
-        request_notify(request, store.folder(group.id), console, host)
     if request.detach:
         return _detach(request, store, group, console)
     backend = _engine_of(group, host)
@@ -68,7 +66,7 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     with console.working(f"{group.name} is up"):
         group = store.change_group(watch.to_the_end(), launcher=None)
     code = exit_code(group)
-    show_receipt(group, store.runs, console, host, as_json=request.as_json, exit_code=code)
+    show_receipt(group, store.runs, console, host, as_json=request.as_json)
     return code
 
 
@@ -156,7 +154,7 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
         raise _no_file(request)
     backend, facts = _available(request.backend or "auto", host)
     gpus = checked_gpus(request.gpus)
-    job = _job(request.project, request.notify, request.target)
+    job = _job(request.project, request.target)
     file = read_compose(files, compose_of(backend, host), request.names)
     try:
         job = job.changed(asks=(*job.asks, *compose_asks(file)))
@@ -215,18 +213,15 @@ def _engine_of(group: Group, host: Host) -> ContainerEngine:
     return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
 
 
-def _job(project: Path, notify: tuple[str, ...], target: str | None = None) -> Job:
+def _job(project: Path, target: str | None = None) -> Job:
     """Return what seatrial.toml has for every service: how images are built, criteria; without its target."""
     job = load_job(
         project,
-        {"image": {"ready": "compose", **({"target": target} if target else {})}, "notify": notify},
+        {"image": {"ready": "compose", **({"target": target} if target else {})}},
         recipes=RECIPES,
         without_container=lambda name: not table.isolates(name),
-    )
-    kept = {
-        key: getattr(job, key)
-        for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s", "notify")
-    }
+    ).without_notify
+    kept = {key: getattr(job, key) for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s")}
     return Job(project=job.project, target=Target(kind="image", value=""), **kept)
 
 

@@ -28,7 +28,6 @@ class UpRequest:
         profiles: of the Compose file, added to those in COMPOSE_PROFILES.
         plan_only: print what would happen and change nothing. whole: with the override file.
         gpus, backend: replace the file's for each member. target: the machine that a plan is for.
-        notify: replaces [notify] of the file; as typed.
     """
 
     project: Path
@@ -44,7 +43,6 @@ class UpRequest:
     as_json: bool = False
     files: tuple[Path, ...] = ()
     profiles: tuple[str, ...] = ()
-    notify: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def plan_service(
     assert site.service is not None
     python = service.facts.python if service.facts else None
     watch, argv = context.job.watch, site.service.argv
-    job = context.job.without_notify.changed(
+    job = context.job.changed(
         name=service.name,
         target=Target(
             kind="image", value="", args=argv if argv and argv[0][:1] != "(" else (), command=one_command(argv)

@@ -11,12 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from seatrial.compose.console import Console, UpRequest
-from seatrial.compose.group import KIND, PAGES, Group, GroupStore, Member
+from seatrial.compose.console import Console
+from seatrial.compose.group import KIND, PAGES, Group, Member
 from seatrial.errors import SeatrialError
-from seatrial.job.loading import read_notify
 from seatrial.job.units import format_seconds
-from seatrial.runs import notify
 from seatrial.runs.run import SUMMARY, Run, Summary
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
@@ -183,13 +181,8 @@ def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[st
     return receipt.outcome.sentence, receipt.outcome.level, findings
 
 
-def show_receipt(
-    group: Group, store: RunStore, console: Console, host: Host, *, as_json: bool = False, exit_code: int | None = None
-) -> None:
-    """Write receipt.html, .md and .json of a group, print it as text or JSON, and notify of its end.
-
-    Args:
-        exit_code: of the command that followed the group; None if that is another one.
+def show_receipt(group: Group, store: RunStore, console: Console, host: Host, *, as_json: bool = False) -> None:
+    """Write receipt.html, .md and .json of a group, and print it as text or JSON.
 
     Raises DiskError, UntrustedPathError: it cannot be written; it has been printed then.
     """
@@ -198,9 +191,6 @@ def show_receipt(
     console.show(json.dumps(clean.as_dict(), indent=1) if as_json else "\n".join(terminal(chain)))
     page = write(clean, store.project)
     console.note(f"receipt: {as_typed(page)}")
-    if group.state != "running":
-        folder = GroupStore(store).folder(group.id)
-        notify.begin(folder, ended_group(clean, exit_code, page.with_name("receipt.json")), host)
 
 
 def write(chain: ServiceChain, project: Path) -> Path:
@@ -271,31 +261,3 @@ def _seconds(link: Link) -> str:
 
 def _gpu_seconds(link: Link) -> str:
     return f"{format_seconds(link.gpu_seconds)} × GPU" if link.gpus and link.gpu_seconds else ""
-
-
-def request_notify(request: UpRequest, folder: Path, console: Console, host: Host) -> None:
-    """Keep in the group's record who is notified of its end. Raises ConfigError, DiskError."""
-    wanted, _ = read_notify(request.project, request.notify)
-    if wanted.requested:
-        notify.keep_request(folder, request.project, wanted)
-
-
-def ended_group(chain: ServiceChain, exit_code: int | None, receipt: Path) -> notify.Ended:
-    """Return the notification of a group's end, from its chain without names."""
-    outcome = "unmet" if chain.state == "done" and not chain.passed else chain.state
-    bad = next((link for link in chain.links if link.state == "failed"), None)
-    bad = bad or next((link for link in chain.links if link.state != "done" or link.missed_criteria), None)
-    headline = f"{chain.summary}; {bad.name}: {bad.verdict}" if bad is not None else chain.summary
-    return notify.Ended(
-        kind=KIND,
-        id=chain.id,
-        name=chain.name,
-        target=chain.headline,
-        outcome=outcome,
-        level="good" if chain.passed else "warning" if outcome in ("stopped", "interrupted") else "bad",
-        exit_code=exit_code,
-        headline=headline,
-        seconds=chain.wall_s,
-        text=f"seatrial: up: {chain.headline}: {headline}",
-        receipt=receipt,
-    )

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from seatrial.errors import ConfigError, DataError
-from seatrial.job.asks import Ask, mounted, notify_asks, project_asks
+from seatrial.job.asks import mounted, project_asks
 from seatrial.job.cluster import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS, replaced_key
 from seatrial.job.host_paths import host_paths
@@ -128,16 +128,6 @@ def read_file(project: Path) -> dict[str, Any]:
 def read_sweep(project: Path) -> SweepTable:
     """Read [sweep] of the project's file; empty where it has none. Raises ConfigError."""
     return SweepTable(**read_file(project).get("sweep", {}))
-
-
-def read_notify(project: Path, words: Collection[str]) -> tuple[Notify, tuple[Ask, ...]]:
-    """Return the commands for the end, of ``--notify`` or else of the file, and the file's wishes to allow first.
-
-    Raises ConfigError, UsageError.
-    """
-    typed = _Source("", "seatrial up --help", project, _given({"notify": tuple(words)})).read() if words else None
-    notify = Notify(**(read_file(project) if typed is None else typed).get("notify", {}))
-    return notify, () if words else tuple(notify_asks(notify))
 
 
 @dataclass(frozen=True)

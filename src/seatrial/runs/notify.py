@@ -1,4 +1,4 @@
-"""Notifications: run the commands of ``[notify]`` after a run, a sweep or an ``up``, in a process of their own.
+"""Notifications: run the commands of ``[notify]`` after a run, in a process of their own.
 
 The request lies in the record of the run, which no container sees, until a process knows its end: the command line
 that started it, the recorder of a detached one, or a later ``seatrial runs``. That process writes the message, starts
@@ -40,13 +40,11 @@ class Ended:
     """The message, without paths, addresses, and names of people or machines.
 
     Attributes:
-        kind: run, sweep or compose. id: the ID for ``seatrial``.
-        outcome: of a run as its receipt has it; else done, unmet, failed, stopped or interrupted.
+        outcome: as the receipt has it.
         exit_code: of the command; None if it was killed.
         text: the sentence for people. receipt: for a command, which is run on this machine.
     """
 
-    kind: str
     id: str
     name: str | None
     target: str
@@ -62,11 +60,11 @@ class Ended:
     def message(self) -> dict[str, Any]:
         """Return the JSON that a command gets. ``text`` and ``content`` are the keys that chat services show."""
         keys = {key: value for key, value in asdict(self).items() if key != "receipt"}
-        return {**keys, "run": self.id if self.kind == "run" else None, "content": self.text}
+        return {**keys, "kind": "run", "run": self.id, "content": self.text}
 
 
 def keep_request(folder: Path, project: Path, notify: Notify) -> None:
-    """Write the request into the record of a run, a sweep or a group. Raises DiskError."""
+    """Write the request into the record of a run. Raises DiskError."""
     Folder(folder).write(REQUEST, {"project": str(project), "notify": notify.model_dump(mode="json")})
 
 
@@ -116,7 +114,6 @@ def ended_run(run: Run, receipt: Receipt) -> Ended:
     outcome, name = receipt.outcome, run_name(run)
     title = f"{name} ({receipt.header.target})" if name else receipt.header.target
     return Ended(
-        kind="run",
         id=run.id,
         name=name,
         target=receipt.header.target,

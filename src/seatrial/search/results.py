@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,22 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.common.paired import mean
-from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_seconds
 from seatrial.receipt.reported import PHASES
 from seatrial.receipt.values import in_words
 from seatrial.search.request import Objective
-from seatrial.search.search import PLACE_FOLDER, Search, place_of
+from seatrial.search.search import PLACE_FOLDER, Search
 from seatrial.search.trial import State, Trial
 from seatrial.system import nofollow
-from seatrial.system.files import make_folder
-from seatrial.system.host import Host
 from seatrial.system.names import Names
 
 if TYPE_CHECKING:
-    from seatrial.job.tables import Notify
     from seatrial.receipt.section import Plot
-    from seatrial.runs.notify import Ended
 
 PAGE, RESULTS = "index.html", "results.json"
 
@@ -314,59 +308,3 @@ def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> _Cell:
     less, more = (best, value) if column.lower_is_better else (value, best)
     share = less / more if less > 0 < more else float(less == more)  # from zero, so that 5 % are 5 % of a bar
     return _Cell(f"{value:.4g}", f"{100 * min(1.0, share):.0f}", best=best_in(trials, column) is trial)
-
-
-def notify_end(
-    search: Search, trials: Sequence[Trial], wanted: Notify, names: Names, host: Host, *, exit_code: int, seconds: float
-) -> None:
-    """Notify of the search's end without waiting for it. Another terminal of the study notifies of its own.
-
-    Raises DiskError.
-    """
-    from seatrial.runs import notify
-
-    if not wanted.requested:
-        return
-    folder = search.study.path.parent / "told" / str(os.getpid())
-    make_folder(folder)
-    notify.keep_request(folder, search.job.project, wanted)
-    notify.begin(folder, ended_sweep(search, trials, names, exit_code, seconds), host)
-
-
-def ended_sweep(search: Search, trials: Sequence[Trial], names: Names, exit_code: int, seconds: float) -> Ended:
-    """Return the notification ``sweep mnist-1b0af5: 12 trials, best accuracy 0.991 (trial 7), 2 failed``."""
-    from seatrial.runs.notify import Ended
-
-    name = search.study.path.parent.name
-    outcome = "failed" if search.problem is not None or exit_code != EXIT_DONE else "done"
-    outcome = "stopped" if search.interrupted else outcome
-    headline = names.text(_end_line(search, trials))
-    return Ended(
-        kind="sweep",
-        id=name,
-        name=name,
-        target=names.text(search.study.definition.title),
-        outcome=outcome,
-        level={"done": "good", "failed": "bad"}.get(outcome, "warning"),
-        exit_code=exit_code,
-        headline=headline,
-        seconds=seconds,
-        text=f"seatrial: sweep {names.text(name)}: {headline}",
-        receipt=place_of(search.job.project, name) / RESULTS,
-    )
-
-
-def _end_line(search: Search, trials: Sequence[Trial]) -> str:
-    """Return ``12 trials, best accuracy 0.991 (trial 7), 2 failed``; if it ended early, the reason is first."""
-    counted = Counter(trial.state for trial in trials)
-    ended = sum(trial.ending is not None and trial.state != "stopped" for trial in trials)
-    of = f" of {search.expected}" if search.expected is not None and ended < search.expected else ""
-    parts = [f"{ended}{of} trial{'s' * ((search.expected if of else ended) != 1)}"]
-    best = best_of(trials, search.objective)
-    if best is not None and search.objective is not None:
-        parts.append(f"best {best.reported(search.objective.metric)} (trial {best.number})")
-    parts += [f"{counted[state]} {state}" for state in ("failed", "pruned") if counted[state]]
-    line = ", ".join(parts)
-    if search.problem is not None:
-        return f"failed: {search.problem.message}; {line}"
-    return f"stopped by the user; {line}" if search.interrupted else line
