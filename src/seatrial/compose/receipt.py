@@ -1,4 +1,4 @@
-"""Write the chained receipt: each member's verdict, and the group's time; HTML, Markdown and JSON."""
+"""Write the chained receipt: each member's verdict, and the group's time; HTML and JSON."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[st
 
 
 def show_receipt(group: Group, store: RunStore, console: Console, host: Host, *, as_json: bool = False) -> None:
-    """Write receipt.html, .md and .json of a group, and print it as text or JSON.
+    """Write receipt.html and .json of a group, and print it as text or JSON.
 
     Raises DiskError, UntrustedPathError: it cannot be written; it has been printed then.
     """
@@ -194,10 +194,9 @@ def show_receipt(group: Group, store: RunStore, console: Console, host: Host, *,
 
 
 def write(chain: ServiceChain, project: Path) -> Path:
-    """Write receipt.html, .md and .json; return the page's path. Raises DiskError, UntrustedPathError."""
-    texts = {"receipt.json": json.dumps(chain.as_dict(), indent=1), "receipt.md": markdown(chain)}
-    for name, text in texts.items():
-        nofollow.write_inside(project, *PAGES, chain.id, name, data=text.encode())
+    """Write receipt.html and .json; return the page's path. Raises DiskError, UntrustedPathError."""
+    text = json.dumps(chain.as_dict(), indent=1)
+    nofollow.write_inside(project, *PAGES, chain.id, "receipt.json", data=text.encode())
     return nofollow.write_inside(project, *PAGES, chain.id, "receipt.html", data=html(chain).encode())
 
 
@@ -214,16 +213,6 @@ def terminal(chain: ServiceChain) -> Iterator[str]:
         head, words = f"{mark} {link.name:<{width}}  ", f"{link.verdict}{f' ({took})' if took else ''}"
         columns = shutil.get_terminal_size((10_000, 0)).columns
         yield head + f"\n{' ' * len(head)}".join(textwrap.wrap(words, max(20, columns - len(head))) or [""])
-
-
-def markdown(chain: ServiceChain) -> str:
-    """Return the receipt for an issue or a wiki."""
-    lines = [f"# {chain.headline}", "", chain.summary, ""]
-    lines += ["| service | state | verdict | wall | GPU-seconds | run |", "|---|---|---|---|---|---|"]
-    for link in chain.links:
-        cells = [link.name, link.state, link.verdict, _seconds(link), _gpu_seconds(link), link.run or ""]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
-    return "\n".join([*lines, ""])
 
 
 def html(chain: ServiceChain) -> str:

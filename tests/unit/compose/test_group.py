@@ -20,7 +20,7 @@ from seatrial.compose.console import Console, MemberOutput
 from seatrial.compose.group import Group, GroupStore, Member, State, ended, find_run
 from seatrial.compose.listing import as_json, listed
 from seatrial.compose.plan import one_command
-from seatrial.compose.receipt import ServiceChain, chain_of, html, markdown, terminal, write
+from seatrial.compose.receipt import ServiceChain, chain_of, html, terminal, write
 from seatrial.errors import NameInUseError, RunNotFoundError
 from seatrial.runs.run import Summary
 from seatrial.runs.store import RunStore, new_run_id
@@ -285,13 +285,12 @@ def test_times_of_members_add_up(tmp_path: Path) -> None:
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     made = chain(tmp_path, Member(ODD, target=ODD, state="failed", why=ODD))
     assert "<script" not in html(made) and "&lt;script&gt;" in html(made)
-    assert all(line.count("|") - line.count("\\|") in (0, 7) for line in markdown(made).splitlines())
 
 
 def test_it_is_written_into_the_project_without_names_of_people(tmp_path: Path) -> None:
     made = chain(tmp_path, Member("a", state="failed", target="/home/alice/train.py", why="alice was here"))
     path = write(made.without_names(Names(users=("alice",), homes=("/home/alice",))), tmp_path)
-    for name in ("receipt.html", "receipt.md", "receipt.json"):
+    for name in ("receipt.html", "receipt.json"):
         assert "alice" not in (path.parent / name).read_text(), name
     assert path == tmp_path / ".seatrial/pipelines" / made.id / "receipt.html"
 
@@ -303,7 +302,7 @@ def test_a_member_that_missed_its_criteria_fails_the_whole(tmp_path: Path) -> No
     assert fine.passed and "[!] first" in "\n".join(terminal(fine)) and "criteria not met" not in html(fine)
     missed = replace(made, links=(first, replace(second, level="bad")))
     assert not missed.passed and missed.state == "done"
-    for text in ("\n".join(terminal(missed)), markdown(missed), html(missed)):
+    for text in ("\n".join(terminal(missed)), html(missed)):
         assert "criteria not met: second" in text
 
 
