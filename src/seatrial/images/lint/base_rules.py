@@ -94,8 +94,7 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
             problem = f"no nvidia/cuda tag is known for CUDA {base['cuda']}"
             same = [each for each in cuda_images() if each.cuda.startswith(".".join(base["cuda"].split(".")[:2]) + ".")]
             image = same[-1] if same else None
-            if image and base["cuda"].count(".") == 2:
-                yield _old_release(stage, base["cuda"], image)
+            if image and base["cuda"].count(".") == 2:  # an older patch release, whose tag may still be there
                 continue
         elif ubuntu and ubuntu[1] not in image.ubuntu and ubuntu[1] <= max(max(one.ubuntu) for one in cuda_images()):
             problem = f"CUDA {image.cuda} is not built on Ubuntu {ubuntu[1]}"
@@ -119,19 +118,6 @@ def _nearest(cuda: str | None, ubuntu: re.Match[str] | None, flavour: str) -> st
 
 def _key(cuda: str) -> tuple[int, ...]:
     return tuple(int(part[:6]) for part in cuda.split("."))
-
-
-def _old_release(stage: Stage, cuda: str, newest: CudaImage) -> Remark:
-    """Report a patch release that was followed by another: NVIDIA removes such tags some day."""
-    ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", stage.image)
-    built = not ubuntu or ubuntu[1] in newest.ubuntu
-    return remark(
-        stage.line,
-        "old-tag",
-        cuda=cuda,
-        newest=newest.cuda,
-        fix=f"FROM {stage.image.replace(cuda, newest.cuda)}" if built else f"FROM {newest.tag(_flavour(stage.image))}",
-    )
 
 
 def _flavour(image: str) -> str:
