@@ -194,7 +194,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, *, as_json: b
 
 
 def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int:
-    """Print the best trial and remarks; return the exit code: with an objective there must be a best trial."""
+    """Print the best trial; return the exit code: with an objective there must be a best trial."""
     from seatrial.search.results import best_of, close_second
 
     best = best_of(trials, search.objective)
@@ -204,8 +204,8 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
         screen.note(f"best in every metric: {best.label} (run {best.run_id})")
     elif search.objective is None and len(trials) > 1:
         screen.note("no best trial: --metric NAME:max names what decides, --metric-from PATTERN finds it in the output")
-    for line in filter(None, [close_second(trials, search.objective), *search.remarks(trials)]):
-        screen.note(line)
+    if (other := close_second(trials, search.objective)) is not None:
+        screen.note(other)
     if search.problem is not None:
         return search.problem.exit_code
     if search.interrupted:

@@ -265,17 +265,3 @@ def _numbers(trial: Trial) -> tuple[object, ...]:
     names = [name for name in sorted(ending.metrics) if name not in ending.printed and not name.endswith(_OF_TIME)]
     kept = tuple((name, ending.metrics[name]) for name in names)
     return (*kept, *((report.step, report.value) for report in trial.reports))
-
-
-def without_effect(trials: Sequence[Trial]) -> list[str]:
-    """Return settings that made no difference wherever trials differed in nothing else, twice at least."""
-    done = [trial for trial in trials if trial.state == "done" and _numbers(trial)]
-    found = []
-    for name in done[0].settings if done else ():
-        groups: dict[tuple[object, ...], list[Trial]] = {}
-        for trial in done:
-            groups.setdefault(tuple(item for item in trial.settings.items() if item[0] != name), []).append(trial)
-        several = [group for group in groups.values() if len(group) > 1]
-        if len(several) > 1 and all(len({_numbers(trial) for trial in group}) == 1 for group in several):
-            found.append(name)
-    return found

@@ -216,7 +216,7 @@ def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
         chip=(standing, STATES[standing]),
         as_of=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()) if standing == "running" else None,
         problem=names.text(search.problem.message) if search.problem else ended,
-        remarks=[names.text(line) for line in filter(None, [close_second(trials, objective), *search.remarks(trials)])],
+        remark=names.text(second) if (second := close_second(trials, objective)) else None,
         best=best,
         objective=objective,
         tiles=_tiles(best, objective),

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -23,7 +23,7 @@ from seatrial.job.keys import NAME
 from seatrial.job.model import Job
 from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
-from seatrial.search.metrics import problem_of, series_of, unreported, without_effect
+from seatrial.search.metrics import problem_of, series_of, unreported
 from seatrial.search.request import Definition, Objective, require_optuna
 from seatrial.search.space import Space
 from seatrial.search.study import FILE, OLD_FILE, Study
@@ -96,10 +96,6 @@ class Search:
         prune = f", {definition.prune} prunes" if definition.prune != "none" else ""
         objective = f" for {self.objective}" if self.objective is not None else ""
         return f"{definition.search} search over {', '.join(definition.space)}{objective}{of}{prune}"
-
-    def remarks(self, trials: Sequence[Trial]) -> list[str]:
-        """Return what the whole study shows about the script."""
-        return [f"{name} made no difference to any number that the script reported" for name in without_effect(trials)]
 
     def finish(self) -> list[Trial]:
         """Leave the study, which has ended if nothing is left to do; return all trials."""

@@ -10,7 +10,7 @@ import pytest
 
 from seatrial.errors import EXIT_TARGET_FAILED
 from seatrial.runs.run import Run
-from seatrial.search.metrics import Reading, problem_of, unreported, without_effect
+from seatrial.search.metrics import Reading, problem_of, unreported
 from seatrial.search.request import Objective
 from seatrial.search.results import _cell, best_of, close_second, columns, seconds_left, summary_line
 from seatrial.search.trial import Ending, State, Trial, TrialReport
@@ -42,16 +42,6 @@ def test_five_trials_equal_in_all_but_their_speed_end_it() -> None:
         assert trial.ending is not None
         trial.ending.printed.append("loss")
     assert problem_of(trials) is None, "a printed number has few digits"
-
-
-def test_a_setting_that_changes_nothing_is_named_next_to_one_that_does() -> None:
-    done = [
-        _trial(0, loss=0.5, lr="1", batch="8"),
-        _trial(1, loss=0.5, lr="1", batch="16"),
-        _trial(2, loss=0.4, lr="2", batch="8"),
-        _trial(3, loss=0.4, lr="2", batch="16"),
-    ]
-    assert without_effect(done) == ["batch"] and without_effect(done[:2]) == [] == without_effect([])
 
 
 def test_a_metric_that_nobody_reports_names_those_that_there_are() -> None:
