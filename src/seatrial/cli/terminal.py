@@ -314,8 +314,10 @@ def alive() -> Iterator[None]:
     live, began_s, drawing, printed = LiveLine(), time.monotonic(), threading.RLock(), False
 
     def show() -> None:
+        from seatrial.system.command import now_doing  # after half a second
+
         with drawing:
-            live.show("" if printed else f"working, {time.monotonic() - began_s:.0f} s")
+            live.show("" if printed else f"{now_doing('working')}, {time.monotonic() - began_s:.0f} s")
 
     def clear() -> None:
         nonlocal printed

@@ -311,6 +311,24 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode(errors="replace")
 
 
+_doing: list[str] = []
+
+
+@contextmanager
+def doing(words: str) -> Iterator[None]:
+    """Note what takes its time while open, as ``asking the package index``; it is shown to those who wait."""
+    _doing.append(words)
+    try:
+        yield
+    finally:
+        _doing.remove(words)
+
+
+def now_doing(otherwise: str) -> str:
+    """Return the newest note of all threads."""
+    return next(reversed([*_doing]), otherwise)
+
+
 #: Limit on the age of an engine's answer that one command uses again.
 _GOOD_FOR_S = 60.0
 

@@ -307,7 +307,8 @@ class EngineClient:
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
         """Run a command of the engine. Raises EngineUnavailableError if it does not end in time."""
         try:
-            return command.run([*self.call, *words], timeout_s=timeout_s)
+            with command.doing(f"asking {self.dialect.name.capitalize()}"):
+                return command.run([*self.call, *words], timeout_s=timeout_s)
         except CommandTimeoutError as error:
             silent = EngineUnavailableError(
                 f"{self.dialect.name.capitalize()} did not respond within {timeout_s:g} s",
