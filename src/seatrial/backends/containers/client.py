@@ -358,7 +358,7 @@ class EngineClient:
         raise self.unavailable(ended.stderr)
 
 
-#: Variables that lead Docker's client elsewhere or change how it asks, and its socket. Source: docker(1), "Environment".
+#: Variables that lead Docker's client elsewhere or change how it asks, and its socket. Source: docker(1).
 _LEADING = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VERIFY")
 _SOCKET = "unix:///var/run/docker.sock"
 
