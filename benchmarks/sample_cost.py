@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from seatrial.agent.observer import GPM_FIRST_S, GPM_LATER_S
+from seatrial.agent.observer import GPM_FIRST_S
 from seatrial.probe import container, nvml, processes
 from seatrial.probe.container import Cgroup
 from seatrial.probe.gpu import Gpm, Gpu
@@ -166,7 +166,7 @@ def main() -> None:
             f"10 Hz, GPM every {GPM_INTERVAL_S:g} s": (10, GPM_INTERVAL_S),
             f"10 Hz, GPM every {GPM_FIRST_S:g} s": (10, GPM_FIRST_S),
             f"1 Hz, GPM every {GPM_FIRST_S:g} s (agent, first minute)": (1, GPM_FIRST_S),
-            f"1 Hz, GPM every {GPM_LATER_S:g} s (agent, later)": (1, GPM_LATER_S),
+            f"1 Hz, GPM every {GPM_INTERVAL_S:g} s (agent, later)": (1, GPM_INTERVAL_S),
         }
         found["in_use"] = {
             name: attempt(lambda hz=hz, every_s=every_s: in_use(uuids, hz, options.seconds, every_s))

@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 
 from seatrial.probe import nvml
-from seatrial.probe.sampler import Sampler
+from seatrial.probe.sampler import GPM_INTERVAL_S, Sampler
 
 pytestmark = pytest.mark.gpu
 
@@ -42,10 +42,13 @@ def test_every_counter_of_the_chip_is_read(gpu):
 
 def test_a_sample_costs_at_most_0_3_ms_of_cpu_at_10_hz(gpu):
     """Sample in ordinary use: in a container, with GPM."""
-    sampler = Sampler([gpu.uuid])
-    sampler.sample()
+    sampler = Sampler([gpu.uuid], gpm_interval_s=0.0)
+    for _ in range(3):  # the first comparison costs three times as much
+        sampler.sample()
+        time.sleep(0.2)
+    sampler.gpm_interval_s = GPM_INTERVAL_S
     spent_ms = []
-    for _ in range(60):
+    for _ in range(100):
         time.sleep(0.1)
         before = time.process_time()
         sampler.sample()

@@ -13,7 +13,7 @@ from seatrial.events import GpuContext, Sample
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.probe import processes
-from seatrial.probe.sampler import Sampler
+from seatrial.probe.sampler import GPM_INTERVAL_S, Sampler
 
 #: A run with GPU memory this full ends soon. torch's allocator keeps what it ever had: less would warn of nothing.
 GPU_MEMORY_FULL = 0.97
@@ -186,9 +186,8 @@ _LOOKS = ((2.0, 0.05), (10.0, 0.1), (60.0, 0.5))
 #: Interval between looks for reports; an idle look costs nothing else.
 _REPORTS_S = 0.5
 
-#: GPM values come every second at first, so that a short run has enough of them to be judged; later they are the
-#: costly part of a sample, and a mean over five seconds shows as much.
-GPM_FIRST_S, GPM_LATER_S = 1.0, 5.0
+#: GPM values come every second at first, so that a short run has enough of them to be judged.
+GPM_FIRST_S = 1.0
 _GPM_FIRST_FOR_S = 60.0
 
 
@@ -239,7 +238,7 @@ class Observer(threading.Thread):
                 self._look_for_contexts()
             if due:
                 early = time.monotonic() - started_s < _GPM_FIRST_FOR_S
-                self._sampler.gpm_interval_s = GPM_FIRST_S if early else GPM_LATER_S
+                self._sampler.gpm_interval_s = GPM_FIRST_S if early else GPM_INTERVAL_S
                 sample = self._sampler.sample()
                 self._journal.write(Sample(**sample))
                 self._watchdog.look(sample)

@@ -36,7 +36,7 @@ _MOST_PATHS = 20
 #: Most missing inputs named, bytes read to find what creates them, and characters of a README's line read.
 _MOST_MISSING, _MOST_SEARCHED, _LONGEST_LINE = 5, 2_000_000, 200
 #: Folders that every image has; suffixes of lists of files.
-_OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|tmp|usr|var)(/.*)?")
+_OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|usr|var)(/.*)?")
 _LISTS = (".csv", ".lst", ".tsv", ".txt")
 #: Bytes of a Git LFS pointer. Source: github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
 _MOST_OF_POINTER = 1_024
@@ -126,7 +126,8 @@ def _instead(job: Job, path: Path, read: Read) -> str:
         folder = posixpath.dirname(read.path) if Path(read.path).suffix else read.path
         target = posixpath.normpath(posixpath.join(job.folder_inside, folder))
         option = "--data DIR" if target == CONTAINER_DATA else f"--mount {shlex.quote(f'DIR:{target}')}"
-        return f"this machine does not have; to mount it: {option}"
+        typed = read.option or _exists(Path(folder))  # the missing file lies in a folder that is mounted where it is
+        return "this machine does not have" + ("" if typed else f"; to mount it: {option}")
     folders, parts = folders_of(job.project), Path(read.path).parts
     if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
         script = os.path.relpath(job.project / job.target.value, root)

@@ -75,7 +75,7 @@ def test_mappings_stand_in_where_nvml_lists_no_processes(tmp_path, target, monke
 @pytest.mark.parametrize("early", [True, False])
 def test_gpm_is_compared_often_at_first_and_seldom_later(tmp_path, target, monkeypatch, early):
     monkeypatch.setattr(observer, "GPM_FIRST_S", 0.2)
-    monkeypatch.setattr(observer, "GPM_LATER_S", 30.0)
+    monkeypatch.setattr(observer, "GPM_INTERVAL_S", 30.0)
     monkeypatch.setattr(observer, "_GPM_FIRST_FOR_S", 60.0 if early else 0.0)
     compared = []
     real = FakeNvml.nvmlGpmMetricsGet

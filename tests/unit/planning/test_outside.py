@@ -217,6 +217,13 @@ def test_a_folder_for_results_outside_is_refused_with_the_option(tmp_path: Path)
     assert with_host_paths(mounted, build=True)[0] == mounted
 
 
+def test_a_folder_for_results_in_tmp_is_told(tmp_path: Path) -> None:
+    (project := tmp_path / "project").mkdir()
+    (out := tmp_path / "out").mkdir()
+    same, _, [warning] = with_host_paths(job_of(project, "--out", str(out)), build=True)
+    assert same.mounts == () and warning.endswith(f"--mount {out}:{out}")
+
+
 def test_a_missing_path_is_named_and_paths_of_images_are_not(tmp_path: Path) -> None:
     job = job_of(
         tmp_path,

@@ -75,6 +75,9 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
         if path.target == "/" or any(inside(path.target, each) for each in kept):
             continue
         for_scripts = inside(path.target, "/tmp") or inside(path.target, CONTAINER_HOME)
+        if for_scripts and not own and path.written and path.is_there and path.typed and build:
+            mount = shlex.quote(f"{path.source}:{path.target}")
+            warnings.append(f"{path} is for results and outside of the project; to have them there: --mount {mount}")
         if for_scripts and not own and (path.written or not path.is_there):
             continue
         if path.written and not own and path.typed and build and not job.writable:
