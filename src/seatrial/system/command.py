@@ -311,22 +311,18 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode(errors="replace")
 
 
-_doing: list[str] = []
+#: What takes its time now, the newest last, for those who wait.
+doing_now: list[str] = []
 
 
 @contextmanager
 def doing(words: str) -> Iterator[None]:
-    """Note what takes its time while open, as ``asking the package index``; it is shown to those who wait."""
-    _doing.append(words)
+    """Note what takes its time while open, as ``asking the package index``."""
+    doing_now.append(words)
     try:
         yield
     finally:
-        _doing.remove(words)
-
-
-def now_doing(otherwise: str) -> str:
-    """Return the newest note of all threads."""
-    return next(reversed([*_doing]), otherwise)
+        doing_now.remove(words)
 
 
 #: Limit on the age of an engine's answer that one command uses again.

@@ -358,9 +358,8 @@ class EngineClient:
         raise self.unavailable(ended.stderr)
 
 
-#: Variables that lead Docker's client elsewhere or change how it asks, and its socket. Source: docker(1).
+#: Variables that lead Docker's client elsewhere or change how it asks. Source: docker(1).
 _LEADING = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VERIFY")
-_SOCKET = "unix:///var/run/docker.sock"
 
 
 def _docker_info() -> tuple[str, dict[str, Any]] | None:
@@ -368,22 +367,19 @@ def _docker_info() -> tuple[str, dict[str, Any]] | None:
 
     None: a context or variable leads elsewhere, ``docker`` is a script (podman-docker), or the client has to explain.
     """
-    env, program = Host().env, shutil.which("docker")
-    endpoint = env.get("DOCKER_HOST") or _SOCKET
+    env, program = Host().env, Path(shutil.which("docker") or "/")
+    endpoint = env.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     settings = Path(env.get("DOCKER_CONFIG") or Path(env.get("HOME", "/root"), ".docker"), "config.json")
-    with suppress(OSError, ValueError, AttributeError):
-        chosen = json.loads(settings.read_text()).get("currentContext") if settings.is_file() else ""
-        with Path(program or "").open("rb") as file:
-            is_script = file.read(2) == b"#!"
-        if is_script or any(map(env.get, _LEADING)) or (not env.get("DOCKER_HOST") and chosen not in ("", None)):
+    with suppress(OSError, ValueError, AttributeError), program.open("rb") as file, socket.socket(socket.AF_UNIX) as at:
+        known = json.loads(settings.read_text()) if settings.is_file() and not env.get("DOCKER_HOST") else {}
+        if file.read(2) == b"#!" or known.get("currentContext") or any(map(env.get, _LEADING)):
             return None
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(1.0)
-            connection.connect(endpoint.removeprefix("unix://"))
-            connection.sendall(b"GET /info HTTP/1.0\r\n\r\n")
-            head, _, body = b"".join(iter(lambda: connection.recv(1 << 16), b"")).partition(b"\r\n\r\n")
-        info = json.loads(body) if b" 200 " in head[:16] and b"Server: Docker/" in head else {}
-        return (endpoint, info) if info.get("ServerVersion") else None
+        at.settimeout(1.0)
+        at.connect(endpoint.removeprefix("unix://"))
+        at.sendall(b"GET /info HTTP/1.0\r\n\r\n")
+        head, _, body = b"".join(iter(lambda: at.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+        if b" 200 " in head[:16] and b"Server: Docker/" in head and (info := json.loads(body)).get("ServerVersion"):
+            return endpoint, info
     return None
 
 
