@@ -273,7 +273,7 @@ class UvResolver:
             if isinstance(answer, Lock):
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
                 built = set(excluded) - set(request.elsewhere)
-                if request.as_of and (built or (request.dependencies and self._is_behind(request, answer))):
+                if request.as_of and (built or self._is_behind(request, answer)):
                     current = self._answer(replace(request, as_of="", dates=()), self._resolve)
                     known = current.packages if isinstance(current, Lock) else ()
                     if brought := {each.name for each in known} - self._undated(request):
