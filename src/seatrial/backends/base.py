@@ -77,7 +77,7 @@ class Handle(BaseModel):
         context, namespace: of a cluster. engine: None in handles of earlier versions.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
     backend: str
     id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # never a flag of an engine

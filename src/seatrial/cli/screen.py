@@ -18,6 +18,7 @@ from rich.text import Text
 from seatrial.cli import terminal
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file, ticking
+from seatrial.system.command import doing_now
 from seatrial.system.names import Names
 from seatrial.system.text import as_typed, one_line
 
@@ -122,7 +123,7 @@ class Screen:
                 if self.builds:
                     began_s = time.monotonic()
                 elif live.changes and not self._quiet:
-                    live.show(f"{words}, {time.monotonic() - began_s:.0f} s")
+                    live.show(f"{[words, *doing_now][-1]}, {time.monotonic() - began_s:.0f} s")
 
         self._live = live
         try:

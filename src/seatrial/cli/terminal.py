@@ -311,16 +311,17 @@ def ticking(act: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def alive() -> Iterator[None]:
     """Show on a terminal for how long a verb has worked, until it prints something itself."""
-    live, began_s, drawing, printed = LiveLine(), time.monotonic(), threading.RLock(), False
+    live, began_s, drawing = LiveLine(), time.monotonic(), threading.RLock()
 
     def show() -> None:
+        from seatrial.system.command import doing_now  # the first time is after half a second
+
+        words = f"{['working', *doing_now][-1]}, {time.monotonic() - began_s:.0f} s"
         with drawing:
-            live.show("" if printed else f"working, {time.monotonic() - began_s:.0f} s")
+            live.show(words if clear in before_printing else "")
 
     def clear() -> None:
-        nonlocal printed
         with drawing:
-            printed = True
             live.clear()
 
     before_printing.append(clear)

@@ -21,6 +21,7 @@ from seatrial.job.reading.project_reader import ProjectReading, Readings, read_p
 from seatrial.job.reading.signs import NAMED
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
+from seatrial.system.command import doing
 from seatrial.system.project_files import read_bytes
 
 #: Top-level module → its framework. The frameworks themselves are searched first.
@@ -154,6 +155,7 @@ def _own_path(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys(folders))
 
 
+@doing("reading the project's code")
 def script_facts(
     target: Target,
     project: Path,

@@ -41,7 +41,7 @@ class Wheel(BaseModel):
         sure: the row was read in its source, not inferred.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     framework: Framework
     version: str
@@ -71,7 +71,7 @@ class Wheel(BaseModel):
 class GpuModel(BaseModel):
     """A GPU by its marketing name. ``kind`` is ``datacenter``, ``workstation`` or ``jetson``."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     gpu: str
     cc: str
@@ -86,7 +86,7 @@ class CudaImage(BaseModel):
         ubuntu: releases it is built on.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     cuda: str
     cudnn_infix: str
@@ -108,7 +108,7 @@ class FrameworkImage(BaseModel):
         bounds: package → releases that run with the framework, although its metadata does not show that.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     image: str
     framework: Framework

@@ -311,6 +311,20 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode(errors="replace")
 
 
+#: What takes its time now, the newest last, for those who wait.
+doing_now: list[str] = []
+
+
+@contextmanager
+def doing(words: str) -> Iterator[None]:
+    """Note what takes its time while open, as ``asking the package index``."""
+    doing_now.append(words)
+    try:
+        yield
+    finally:
+        doing_now.remove(words)
+
+
 #: Limit on the age of an engine's answer that one command uses again.
 _GOOD_FOR_S = 60.0
 

@@ -219,6 +219,7 @@ class UvResolver:
         self._unread.add(memory)
         return None
 
+    @command.doing("asking the package index")
     def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
         """Run uv, and repeat it if an index is silent. Raises CommandTimeoutError: the time limit is reached."""
         (folder / "uv.toml").write_text(configured(request))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from pydantic import ValidationError
 from fakes import a_program
 from seatrial import errors
 from seatrial.backends.base import State
+from seatrial.backends.containers import client
 from seatrial.backends.containers.client import (
     ERRORS,
     addressed,
@@ -220,3 +224,37 @@ def test_endpoint_that_a_client_would_read_as_an_option_is_refused(endpoint: str
     """A lease is a file that any user may write."""
     with pytest.raises(ValidationError):
         EngineAddress(endpoint=endpoint, id="1")
+
+
+@pytest.mark.parametrize(
+    ("environ", "context", "script", "server", "asked"),
+    [
+        ({}, "", False, "Docker/28.5", True),
+        ({}, "", False, "Libpod/5.0", False),
+        ({}, "", True, "Docker/28.5", False),
+        ({"DOCKER_HOST": ""}, "rootless", False, "Docker/28.5", False),
+        ({"DOCKER_CONTEXT": "far"}, "", False, "Docker/28.5", False),
+        ({"DOCKER_HOST": "tcp://box:1"}, "", False, "Docker/28.5", False),
+    ],
+)
+def test_dockers_socket_is_asked_only_where_its_client_would_ask_it(
+    environ, context, script, server, asked, tmp_path, monkeypatch
+):
+    (tmp_path / "docker").write_bytes(b"#!/bin/sh" if script else b"\x7fELF")
+    (tmp_path / "docker").chmod(0o755)
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": context}))
+    there = {"DOCKER_HOST": f"unix://{tmp_path}/s", "DOCKER_CONFIG": str(tmp_path), "PATH": str(tmp_path), **environ}
+    for name, value in there.items():
+        monkeypatch.setenv(name, value)
+
+    def answer() -> None:
+        with suppress(OSError), listening.accept()[0] as peer:
+            peer.recv(100)
+            peer.sendall(f'HTTP/1.0 200 OK\r\nServer: {server}\r\n\r\n{{"ServerVersion": "28"}}'.encode())
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{tmp_path}/s")
+        listening.listen()
+        threading.Thread(target=answer, daemon=True).start()
+        found = client._docker_info()
+    assert (found is not None) == asked
