@@ -44,10 +44,11 @@ from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
+from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.reading.modules import UNTIL_PYTHON_3_9, find_module
-from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
+from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts, source_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS
@@ -423,8 +424,17 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         places = [job.folder, job.project, job.project / "src"] if job.target.kind == "module" else []
         module = find_module(job.target.value, places, main=True)
         around = file.parent if file else job.folder
+
+        def reread(folders: Iterable[str]) -> ScriptFacts:
+            path = ":".join([*filter(None, [job.env.get("PYTHONPATH")]), *(f"{CONTAINER_PROJECT}/{each}" for each in folders)])
+            return source_facts(job.changed(env={**job.env, "PYTHONPATH": path}))
+
         needs = project_needs(
-            *(job.project, script, around, further), file=file, folder=job.folder, package=module and module.parent
+            *(job.project, script, around, further),
+            file=file,
+            folder=job.folder,
+            package=module and module.parent,
+            reread=reread,
         )
     if not further:
         return needs
