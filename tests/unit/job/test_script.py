@@ -430,7 +430,9 @@ def test_a_module_of_a_package_of_the_project_that_is_not_there(
         ("import sys\nsys.path.insert(0, '/opt/other')\nfrom net import Net\n", {"net": ""}, None),
     ],
 )
-def test_an_import_that_fails_in_every_run(tmp_path: Path, source: str, others: dict[str, str], fix: str | None) -> None:
+def test_an_import_that_fails_in_every_run(
+    tmp_path: Path, source: str, others: dict[str, str], fix: str | None
+) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "a.proto").touch()
     facts_of(tmp_path, source, **others)

@@ -17,7 +17,6 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.job.reading.modules import STANDARD_MODULES, UNTIL_PYTHON_3_9, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
-from seatrial.system.project_files import is_there, read_text
 
 _OURS = "seatrial"
 

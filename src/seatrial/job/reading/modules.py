@@ -96,8 +96,8 @@ class Missing(NamedTuple):
 def remedy(parts: Sequence[str], roots: Sequence[Path], project: Path, file: str, *, relative: bool) -> str:
     """Return the command or edit that provides a module, or a name in ``file``. Args: roots: where Python looks."""
     name, last = ".".join(parts), parts[-1]
-    if folder := next((each for each in empty_submodules(project) if _is_below(each, roots, parts, project)), None):
-        return f"git submodule update --init --recursive   # {folder} is empty"
+    if empty := next((each for each in empty_submodules(project) if _is_below(each, roots, parts, project)), None):
+        return f"git submodule update --init --recursive   # {empty} is empty"
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
     if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
         root = os.path.relpath(base, project)

@@ -431,10 +431,10 @@ class ProjectReader:
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[f"*{found[-1][0]}" if local == "*" else local] = (found[-1][0], inner)
-            for lost in lacking if needed else ():
+            for lacked in lacking if needed else ():
                 first = found[0][1] if found[0] and roots is absolute and len(parts) == 1 else None
                 sure = first is None or first in (absolute[0], self.start.parent)
-                inner = [*parts, lost] if name != "__init__" else [lost]
+                inner = [*parts, str(lacked)] if name != "__init__" else [str(lacked)]
                 self._note_missing(module, node, inner, roots, always if sure else None, other)
             modules = self.reading.needed if needed else self.reading.optional
             own = cython or roots is not absolute or any(found) or self.roots.holds(module, parts[0])
@@ -444,7 +444,7 @@ class ProjectReader:
     def _note_missing(
         self, module: Module, node: Import, parts: list[str], roots: list[Path], always: Unit | None, of: Module | None
     ) -> None:
-        """Note a module, or a name ``of`` one, that the project lacks: a build may make it. Args: always: of _follow."""
+        """Note a module, or a name ``of`` one, that the project lacks; a build may make it. ``always``: of _follow."""
         for root in roots:
             inside = root.joinpath(*parts[:-1])
             there = {path.suffix for path in inside.glob(f"{glob.escape(parts[-1])}.*")}
