@@ -201,8 +201,8 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
 
 
 def _written(needs: Needs, script: ScriptFacts, name: str) -> Iterator[str]:
-    """Yield the texts in which a project that also computes on NVIDIA's GPUs names CUDA: code counts for torch_xla, whose
-    import does not fail without a TPU.
+    """Yield the texts that name CUDA if the project also computes on NVIDIA's GPUs. torch_xla's import does not fail
+    without a TPU: code counts.
     """
     yield from needs.requirements.lines
     if name == "torch_xla" and needs.project is not None:

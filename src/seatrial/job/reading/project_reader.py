@@ -434,8 +434,8 @@ class ProjectReader:
             for lacked in lacking if needed else ():
                 first = found[0][1] if found[0] and roots is absolute and len(parts) == 1 else None
                 sure = first is None or first in (absolute[0], self.start.parent)
-                inner = [*parts, str(lacked)] if name != "__init__" else [str(lacked)]
-                self._note_missing(module, node, inner, roots, always if sure else None, other)
+                name_in = [*parts[: None if name != "__init__" else 0], str(lacked)]
+                self._note_missing(module, node, name_in, roots, always if sure else None, other)
             modules = self.reading.needed if needed else self.reading.optional
             own = cython or roots is not absolute or any(found) or self.roots.holds(module, parts[0])
             if not own:
