@@ -110,7 +110,8 @@ def remedy(parts: Sequence[str], roots: Sequence[Path], project: Path, file: str
     if generates(project):
         how = "pip install -e ." if any(is_file(project / each) for each in PACKAGING) else "build it"
         return f"if the project's installation generates it, run {how} first"
-    return f"add {os.path.relpath(roots[0].joinpath(*parts), project)}.py"
+    owner = next((root for root in roots if is_folder(root.joinpath(*parts[:-1]))), roots[0])
+    return f"add {os.path.relpath(owner.joinpath(*parts), project)}.py"
 
 
 def _is_below(submodule: str, roots: Sequence[Path], parts: Sequence[str], project: Path) -> bool:
