@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -44,13 +44,15 @@ from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
+from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.reading.modules import UNTIL_PYTHON_3_9, find_module
-from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts
+from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts, source_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS
+from seatrial.system.project_files import read_sources
 
 
 def ready_image(tag: str, **facts: Any) -> tuple[ImagePlan, Choice]:
@@ -137,6 +139,8 @@ _OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"
 #: Module → beginning of the packages without which it does not compute on GPUs; None: it never does.
 _WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
 
+_MOST_SOURCE_BYTES = 5_000_000
+
 #: Beginnings of the names of packages that compute on NVIDIA's GPUs.
 _FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
 #: Those of frameworks whose builds no table knows.
@@ -178,7 +182,7 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
     Raises ConfigError: the project computes on accelerators of another maker.
     """
     for name in script.imports:
-        if name in _OTHER_ACCELERATORS and not any("cuda" in line for line in needs.requirements.lines):
+        if name in _OTHER_ACCELERATORS and not any("cuda" in text for text in _written(needs, script, name)):
             where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]
             message = f"{where} imports {name}, which computes on {theirs}; seatrial runs on NVIDIA's GPUs"
             raise ConfigError(message, run=_ON_THE_CPU)
@@ -194,6 +198,15 @@ def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
     where = script.where.get(framework) or script.where.get(built, "the target")
     reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
     return replace(needs, imports=(*needs.imports, framework), reason=reason)
+
+
+def _written(needs: Needs, script: ScriptFacts, name: str) -> Iterator[str]:
+    """Yield the texts that name CUDA if the project also computes on NVIDIA's GPUs. torch_xla's import does not fail
+    without a TPU: code counts.
+    """
+    yield from needs.requirements.lines
+    if name == "torch_xla" and needs.project is not None:
+        yield from read_sources([needs.project / each for each in script.files], needs.project, _MOST_SOURCE_BYTES)
 
 
 def _chosen(
@@ -291,7 +304,8 @@ def _with_system_packages(
     job: Job, resolved: Resolved, checked: Checked
 ) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
     """Add the Debian packages that the job's packages need; on a base of the user's own, only warn about them."""
-    needed = system_packages(resolved.requirements.lines)
+    locked = checked.lock.packages if checked.lock else ()
+    needed = system_packages(resolved.requirements.lines, (f"{each.name}=={each.version}" for each in locked))
     needed |= {each.name: ("libgomp1", *needed.get(each.name, ())) for each in checked.builds if each.openmp}
     packages = sorted({each for few in needed.values() for each in few} - set(job.image.system_packages))
     if not packages:
@@ -423,8 +437,19 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         places = [job.folder, job.project, job.project / "src"] if job.target.kind == "module" else []
         module = find_module(job.target.value, places, main=True)
         around = file.parent if file else job.folder
+
+        def reread(folders: Iterable[str]) -> ScriptFacts:
+            path = ":".join(
+                [*filter(None, [job.env.get("PYTHONPATH")]), *(f"{CONTAINER_PROJECT}/{each}" for each in folders)]
+            )
+            return source_facts(job.changed(env={**job.env, "PYTHONPATH": path}))
+
         needs = project_needs(
-            *(job.project, script, around, further), file=file, folder=job.folder, package=module and module.parent
+            *(job.project, script, around, further),
+            file=file,
+            folder=job.folder,
+            package=module and module.parent,
+            reread=reread,
         )
     if not further:
         return needs

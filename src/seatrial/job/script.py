@@ -136,9 +136,10 @@ def source_facts(job: Job) -> ScriptFacts:
 def why_useless(job: Job, facts: ScriptFacts) -> TargetError | None:
     """Return why every run of the source would fail or do nothing; None if nothing shows that."""
     if facts.failing:
-        place, name = re.split(r":\d+ uses |, which", facts.failing[0])[:2]
-        cause = "every run reaches this line and fails with a NameError"
-        return TargetError("; ".join(facts.failing[:3]), cause=cause, run=f"define {name} in {place}, or import it")
+        sentences = [sentence for sentence, _ in facts.failing[:3]]
+        error = "an ImportError" if " imports " in sentences[0] else "a NameError"
+        fixes = "\n".join(dict.fromkeys(fix for _, fix in facts.failing[:3]))
+        return TargetError("; ".join(sentences), cause=f"every run reaches this line and fails with {error}", run=fixes)
     if facts.idle and job.source.kind in ("script", "module"):
         return idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
     return None

@@ -309,6 +309,8 @@ def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     several = f"; it names {', '.join(named)}" if named else ""
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named
+    if kind == "shell script" and not text.strip():
+        return TargetError(f"{word} is empty: it starts nothing", run=f"ls {as_typed(path.parent)}")
     return TargetError(
         f"{word} is a {kind}, not Python{several}",
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"

@@ -41,7 +41,7 @@ SETTINGS = "EPOCHS = 3\nMODEL_DIR = 'models'\n"
 )
 def test_a_name_that_nothing_defines(tmp_path: Path, end: str, failing: bool, warned: bool) -> None:
     facts = facts_of(tmp_path, TRAIN + end, settings=SETTINGS)
-    sides = facts.failing, facts.misfits
+    sides = [sentence for sentence, _ in facts.failing], facts.misfits
     assert [any("uses MODEL_PATH, which is not" in each for each in side) for side in sides] == [failing, warned]
 
 

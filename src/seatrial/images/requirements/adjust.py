@@ -270,11 +270,21 @@ def _quantises(script_dir: Path, project: Path) -> bool:
     return any(map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES)))
 
 
-def system_packages(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return required package → the Debian packages (bookworm) that it needs, for those that need any."""
-    names = [name for line in lines if (name := canonical_name(line)) is not None]
-    needed = _needed()
-    return {name: needed[name] for name in names if name in needed}
+def system_packages(lines: Iterable[str], locked: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Return required package → the Debian packages (bookworm) that it needs, for those that need any.
+
+    Args: locked: all packages with their releases: of those that others bring, only libraries are needed.
+    """
+    needed, listed = _needed(), [name for line in lines if (name := canonical_name(line)) is not None]
+    found = {name: needed[name] for name in listed if name in needed}
+    for line in locked:
+        pinned = Requirement(line)
+        row = table("system_packages")["before"].get(pinned.name, {"release": "0", "packages": []})
+        libraries = [each for each in needed.get(pinned.name, ()) if each.startswith("lib")]
+        libraries += row["packages"] if is_below(pinned.specifier, row["release"]) else []
+        if libraries and pinned.name not in found:
+            found[pinned.name] = tuple(libraries)
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,6 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.job.reading.modules import STANDARD_MODULES, UNTIL_PYTHON_3_9, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
-from seatrial.system.project_files import is_there, read_text
 
 _OURS = "seatrial"
 
@@ -199,9 +198,11 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
 
 
 def elsewhere_in_the_project(
-    script: ScriptFacts, own: dict[str, Path], absent: list[str], project: Path, found: Requirements
+    script: ScriptFacts, own: dict[str, Path], project: Path, start: Path, found: Requirements
 ) -> Iterator[str]:
     """Yield a warning for each module of the project that the target cannot import, and for each import that fails.
+
+    Args: start: the working directory.
 
     Raises ConfigError: a module is in a git submodule that was not fetched.
     """
@@ -210,19 +211,18 @@ def elsewhere_in_the_project(
             f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"
             for name, folder in own.items()
         ]
-        them = "that folder" if len(folders := dict.fromkeys(map(str, own.values()))) == 1 else "these folders"
-        yield (
-            f"{'; '.join(lies)}: unless the script adds {them} to sys.path, run with "
-            f"-e PYTHONPATH={':'.join([*script.python_path, *folders])}"
-        )
-    for name, where in script.missing.items():
-        if _is_installed(name, project, found):
+        folders = list(dict.fromkeys([*script.python_path, *map(str, own.values())]))
+        them = "that folder" if len(folders) == 1 else "these folders"
+        path = ":".join(os.path.relpath(project / each, start) for each in folders)
+        yield f"{'; '.join(lies)}: unless the script adds {them} to sys.path, run with -e PYTHONPATH={path}"
+    failing = " ".join(sentence for sentence, _ in script.failing)
+    for name, (where, remedy) in script.missing.items():
+        if _is_installed(name, project, found) or f"{where} imports {name}," in failing:
             continue
-        folder = next((each for each in absent if f"/{each}/" in f"/{name.lstrip('.').replace('.', '/')}/"), None)
-        if folder:
+        if remedy.startswith("git "):
+            folder = remedy.split()[-3]
             message = f"{where} imports {name} from the git submodule {folder}, which is empty"
-            raise ConfigError(message, run="git submodule update --init --recursive")
-        remedy = "if the project's installation generates it, run pip install -e . first"
+            raise ConfigError(message, run=remedy.partition("  ")[0])
         if builder := _built_by_ffi(project / where.rpartition(":")[0]):
             remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, for "
             remedy += "example by a function of torchvision.ops"
@@ -298,28 +298,6 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
         for warning in needs.warnings
         if (module := needs.absent.get(warning)) is None or not any(provides(each, *module) for each in installed)
     )
-
-
-_PATH = re.compile(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE)
-_MAX_BYTES, _MOST = 100_000, 100
-
-
-def empty_submodules(project: Path) -> list[str]:
-    """Return the folders of submodules in which there is nothing, as .gitmodules names them."""
-    if not is_there(file := project / ".gitmodules"):
-        return []
-    try:
-        text = read_text(file, inside=project, limit_bytes=_MAX_BYTES)
-    except ConfigError:  # whether it is right matters to git alone
-        return []
-    return [path for path in _PATH.findall(text)[:_MOST] if _is_empty(project / path)]
-
-
-def _is_empty(folder: Path) -> bool:
-    try:
-        return next(folder.iterdir(), None) is None
-    except (OSError, ValueError):  # not there at all: left out on purpose, or the file names another place
-        return False
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from seatrial.images.requirements.adjust import implied, installable
 from seatrial.images.requirements.imports import (
     ImportedPackages,
     elsewhere_in_the_project,
-    empty_submodules,
     guessed_package,
     in_empty_submodules,
     is_listed,
@@ -53,7 +52,7 @@ from seatrial.images.requirements.pip_format import (
     text_of,
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
-from seatrial.job.reading.modules import FRAMEWORKS, folder_of, is_folder, is_package
+from seatrial.job.reading.modules import FRAMEWORKS, empty_submodules, folder_of, is_folder, is_package
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
@@ -87,6 +86,7 @@ def project_needs(
     file: Path | None = None,
     folder: Path | None = None,
     package: Path | None = None,
+    reread: Callable[[Iterable[str]], ScriptFacts] | None = None,
 ) -> Needs:
     """Read the first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
@@ -98,6 +98,7 @@ def project_needs(
         also: requirements that are installed in addition to the project's.
         file: the script, which may list what it needs (``# /// script``).
         folder: the working directory; the project by default. package: the folder of the module that is started.
+        reread: reads the script with further folders of the project on its path.
 
     Raises ConfigError naming ``file:line``.
     """
@@ -107,8 +108,14 @@ def project_needs(
     script = replace(script, missing={k: v for k, v in script.missing.items() if k.rpartition(".")[2] not in built})
     built |= set() if "nvidia.dali" in script.modules else {"nvidia"}  # the framework brings nvidia.cublas
     packages = packages_of_imports(script.imports, roots).without(built)
-    found = {name: place for name in packages.strangers if (place := folder_of(name, project))}
-    own = {name: place for name, place in found.items() if not is_package(project / place)}
+    own = _own_elsewhere(script, packages, project)
+    more = reread and {**own}
+    while reread and more:  # what they import may lie elsewhere, too
+        facts = reread(str(each) for each in dict.fromkeys(own.values()))
+        further = _own_elsewhere(facts, packages_of_imports(facts.imports, roots).without(built), project)
+        own = {name: place for name, place in own.items() if name not in facts.imports}
+        more = {name: place for name, place in further.items() if place not in own.values()}
+        own |= more
     itself = project.name if project.name in packages.strangers and _is_package(project, script) else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     absent = empty_submodules(project)
@@ -129,7 +136,7 @@ def project_needs(
     with_also = needs.changed(needs.requirements.plus(*also))
     missing_packages = dict(not_installed(with_also, packages, script))
     warnings = (
-        *(*needs.warnings, *elsewhere_in_the_project(script, own, absent, project, needs.requirements)),
+        *(*needs.warnings, *elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)),
         *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking, absent)),
         *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
     )
@@ -148,6 +155,17 @@ def project_needs(
         extensions=extensions,
     )
     return _locked(_with_asserted(needs, script, packages.known), project)
+
+
+def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Path) -> dict[str, Path]:
+    """Return module → the project's folder with it. In a package, it must have the names that are imported from it."""
+    found: dict[str, Path] = {}
+    for name in packages.strangers:
+        names = [each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")]
+        place = folder_of(name, project, names)
+        if place is not None and (names or name in packages.unknown or not is_package(project / place)):
+            found[name] = place
+    return found
 
 
 def _is_package(project: Path, script: ScriptFacts) -> bool:

@@ -38,8 +38,11 @@ _PROGRAMS = {"cmake": ("cmake",), "swig": ("swig",), "pkg-config": ("pkg-config"
 _ANYWHERE = {"torch", "numpy", "Cython"}
 _NOT_NEEDED = {"setuptools", "pkg_resources", "distutils", "wheel", "pip", "skbuild"}
 
-#: Text of a build file that looks for a system library: pkg-config, Meson.
-_OF_THE_SYSTEM = re.compile(r"pkg-?config['\"\s,]|PKG_CONFIG|(?<![.\w])dependency\(\s*'(?!python|numpy|pybind11)")
+#: Text of a build file that looks for a system library: pkg-config, Meson, setuptools but for C's own.
+_OF_THE_SYSTEM = re.compile(
+    r"pkg-?config['\"\s,]|PKG_CONFIG|(?<![.\w])dependency\(\s*'(?!python|numpy|pybind11)"
+    r"|\blibraries\s*=\s*\[\s*['\"](?!(?:m|dl|rt|pthread|stdc\+\+)['\"])"
+)
 
 #: Folders of build tools and built wheels; the layer keeps neither.
 _TOOLS, BUILT = "/tmp/tools", "/tmp/built"

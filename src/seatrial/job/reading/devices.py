@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from seatrial.job.reading.constants import ANY, member
@@ -213,6 +214,8 @@ class Devices(Evaluation):
         for name in self.constants.options:
             if re.search("cuda|gpu|accel|device|cpu", name) or any(name in sink.options for sink in moves):
                 change = self._try_option(name, lambda: _reaches_gpu(self._sinks()))
+                if known and change is None and re.fullmatch("(use_)?(gpu|cuda)s?", name) and not imported & _MOVERS:
+                    change = self._try_option(name, partial(self._is_on, name))
                 if change is not None or ((kept := self.of_option(name)) and kept <= {"cpu", -1, False}):
                     hint = "cpu" if change else ""
                     certain = bool(change) and plain
@@ -225,6 +228,9 @@ class Devices(Evaluation):
             literal_cpu = plain and isinstance(sink.node, ast.Constant)  # a name may be set elsewhere
             yield Reason(2, words, change, "cpu" if decides or plain else "", literal_cpu or (known and decides))
 
+    def _is_on(self, name: str) -> bool:
+        return self.of_option(name) == frozenset([True])
+
     def _names_gpu(self) -> bool:
         """Return whether an argument that belongs to no known option names a GPU: it may choose it."""
         words = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]
@@ -232,10 +238,13 @@ class Devices(Evaluation):
         return any(not any(is_flag(word.partition("=")[0], each) for each in options) for word in words)
 
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
+        several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1
         for sink in sinks:
             [device, *others] = sink.devices or {""}
             if not others and re.fullmatch(r"cuda:[1-9]\d*", device):
-                yield Reason(3, f"{sink.place} uses {device}", self._change(sink, "cuda:0", "0") or "", device)
+                place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
+                edit = "" if several else f"choose {device.partition(':')[0]}:0 in {place}"
+                yield Reason(3, f"{sink.place} uses {device}", self._change(sink, "cuda:0", "0") or edit, device)
 
     def _boosters(self, units: Iterable[Unit], imported: set[str]) -> Iterator[Reason]:
         if imported & _LIBRARIES - set(_BOOSTERS) or not imported & set(_BOOSTERS) or any(map(_ON_GPU, self.arguments)):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from seatrial.job.reading.modules import (
     EVERYWHERE,
+    PACKAGING,
     STANDARD_MODULES,
     folders_of,
     is_file,
@@ -24,9 +25,6 @@ _MOST_NAMES = 1_000
 #: Most names of one ``from x import …`` that are searched as files.
 _MOST_ALIASES = 200
 
-#: A project with one of these can be installed with pip, which then makes its packages importable.
-_PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
-
 
 class ImportRoots:
     """Folders that modules are looked for in, the first first.
@@ -35,6 +33,7 @@ class ImportRoots:
         absolute: those of absolute imports. added: of them, by the script, to sys.path.
         folder: the working directory.
         packaged: of them, where the project's packages lie once it is installed.
+        is_open: the script puts folders outside of the project first.
     """
 
     def __init__(self, project: Path, start: Path, roots: list[Path], folder: Path) -> None:
@@ -42,6 +41,7 @@ class ImportRoots:
         self.absolute = list(dict.fromkeys(roots))
         self.added: list[Path] = []
         self.packaged: list[Path] = []
+        self.is_open = False
         self._located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None] | None] = {}
 
     @property
@@ -60,16 +60,17 @@ class ImportRoots:
             self._located[key] = [locate_module(".".join(parts[: end + 1]), roots) for end in range(len(parts))]
         return self._located[key]
 
-    def holds(self, path: Path, top: str) -> bool:
-        """Return whether ``top``, imported by the file at ``path``, is the project's: a bare folder, or a file.
+    def holds(self, module: Module, top: str) -> bool:
+        """Return whether ``top``, imported by the module, is the project's: a bare folder, or a file next to a module
+        that changes sys.path.
 
         Of a folder where Python looks first, ``wandb/`` or ``tensorflow/``, this is not known: an installed package of
         that name goes before it.
         """
-        first = {self.start.parent, self.project, self.project / "src"}
-        if any(is_folder(root / top) for root in (*self.absolute, path.parent) if root not in first):
+        first, around = {self.start.parent, self.project, self.project / "src"}, module.path.parent
+        if any(is_folder(root / top) for root in (*self.absolute, around) if root not in first):
             return True
-        return is_file(path.parent / f"{top}.py")
+        return is_file(around / f"{top}.py") and b"sys.path" in module.source
 
     def is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
         """Return whether a top-level module exists only in ``src/``."""
@@ -91,6 +92,7 @@ class ImportRoots:
             for base in (self.folder, module.path.parent):
                 folder = Path(os.path.normpath(base / text))
                 ours = folder.is_relative_to(self.project) and is_folder(folder)
+                self.is_open |= dotted(call.func) == "sys.path.insert" and not folder.is_relative_to(self.project)
                 if ours and folder not in self.absolute and len(self.absolute) < MOST_PARTS:
                     self.absolute.append(folder)
                     self.added.append(folder)
@@ -109,7 +111,7 @@ class ImportRoots:
 
     @cached_property
     def _is_package(self) -> bool:
-        return any(is_file(self.project / name) for name in _PACKAGING)
+        return any(is_file(self.project / name) for name in PACKAGING)
 
     @cached_property
     def _folders(self) -> list[Path]:

@@ -6,14 +6,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from seatrial.system.project_files import read_sources
+
 #: Most folders of a project that are searched, and their depth.
 _MOST_FOLDERS, _DEEPEST = 500, 3
+
+#: A project with one of these can be installed with pip; with the others a program builds its modules.
+PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
+_BUILDS, _MAX_BYTES = ("CMakeLists.txt", "Makefile", "meson.build"), 100_000
+#: Text of packaging that compiles or writes modules.
+_GENERATES = re.compile(r"[eE]xtension|ext_modules|cmdclass|cmake|meson|maturin|rust|cython|cffi|pybind|write_to|hook")
 
 
 def find_module(name: str, roots: Sequence[Path], *, main: bool = False) -> Path | None:
@@ -58,10 +66,73 @@ def is_package(path: Path) -> bool:
     return is_file(path / "__init__.py")
 
 
-def folder_of(module: str, project: Path) -> Path | None:
-    """Return the folder that a module lies in, relative to the project, the nearest to its top; None without one."""
-    found = locate_module(module, folders_of(project))
-    return found[1].relative_to(project) if found else None
+def folder_of(module: str, project: Path, names: Collection[str] = ()) -> Path | None:
+    """Return the folder that a module with these names lies in, relative to the project, the nearest to its top; None
+    without one.
+    """
+    found = (each for folder in folders_of(project) if (each := locate_module(module, [folder])))
+    return next((root.relative_to(project) for file, root in found if _has(file, names, project)), None)
+
+
+def _has(file: Path, names: Collection[str], project: Path) -> bool:
+    text = "".join(read_sources([file], project, _MAX_BYTES)) if names else ""
+    return {*names} <= {*re.findall(r"\w+", text)}
+
+
+def generates(project: Path) -> bool:
+    """Return whether the project's packaging or build files may compile or write modules that are not there."""
+    files = [project / name for name in PACKAGING if is_file(project / name)]
+    texts = read_sources(files, project, _MAX_BYTES)
+    return any(map(_GENERATES.search, texts)) or any(is_file(project / name) for name in _BUILDS)
+
+
+class Missing(NamedTuple):
+    """Hold where the project imports a module, or a name in one, that it lacks, and what provides it."""
+
+    where: str
+    fix: str
+
+
+def remedy(parts: Sequence[str], roots: Sequence[Path], project: Path, file: str, *, relative: bool) -> str:
+    """Return the command or edit that provides a module, or a name in ``file``. Args: roots: where Python looks."""
+    name, last = ".".join(parts), parts[-1]
+    if empty := next((each for each in empty_submodules(project) if _is_below(each, roots, parts, project)), None):
+        return f"git submodule update --init --recursive   # {empty} is empty"
+    proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
+    if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
+        root = os.path.relpath(base, project)
+        program = f"python -m grpc_tools.protoc --grpc_python_out={root}" if last.endswith("_grpc") else "protoc"
+        return f"{program} -I{root} --python_out={root} {os.path.normpath(Path(root) / proto)}"
+    if not relative and not find_module(parts[0], roots) and (folder := folder_of(name, project)):
+        return f"seatrial run -e PYTHONPATH={folder} …"
+    if file:
+        return f"define {last} in {file}, or correct the import"
+    if generates(project):
+        how = "pip install -e ." if any(is_file(project / each) for each in PACKAGING) else "build it"
+        return f"if the project's installation generates it, run {how} first"
+    owner = next((root for root in roots if is_folder(root.joinpath(*parts[:-1]))), roots[0])
+    return f"add {os.path.relpath(owner.joinpath(*parts), project)}.py"
+
+
+def _is_below(submodule: str, roots: Sequence[Path], parts: Sequence[str], project: Path) -> bool:
+    return any(root.joinpath(*parts).is_relative_to(project / submodule) for root in roots)
+
+
+_PATH, _MOST_SUBMODULES = re.compile(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE), 100
+
+
+def empty_submodules(project: Path) -> list[str]:
+    """Return the folders of submodules in which there is nothing, as .gitmodules names them."""
+    text = "".join(read_sources([project / ".gitmodules"], project, _MAX_BYTES))
+    return [path for path in _PATH.findall(text)[:_MOST_SUBMODULES] if is_empty(project / path)]
+
+
+def is_empty(folder: Path) -> bool:
+    """Return whether a folder is there and has nothing in it."""
+    try:
+        return next(folder.iterdir(), None) is None
+    except (OSError, ValueError):  # not there at all: left out on purpose, or the file names another place
+        return False
 
 
 def folders_of(project: Path, *, deepest: int = _DEEPEST) -> list[Path]:

@@ -75,9 +75,11 @@ class Module:
     def lacks(self, name: str) -> bool:
         """Return whether the module cannot have a name: its text lacks the name and binds no names dynamically.
 
-        A build may make modules of the package: ``_C``, ``foo.pyx``, ``foo_pb2``, ``version``.
+        A build may make modules of the package: ``_C``, ``foo.pyx``, ``version``; protoc ``foo_pb2`` of ``foo.proto``.
         """
-        if name.startswith("_") or name.endswith(("_pb2", "_pb2_grpc", "version")):
+        if (proto := re.fullmatch(r"(.+)_pb2(?:_grpc)?", name)) and self.path.name == "__init__.py":
+            return is_file(self.path.with_name(f"{proto[1]}.proto"))
+        if name.startswith("_") or name.endswith("version"):
             return False
         by_text = rb"import[\s(\\]*\*|__getattr__|globals|locals|vars|exec|modules|attach"
         found = re.search(rb"\b%s\b|%s" % (name.encode(), by_text), self.source)
