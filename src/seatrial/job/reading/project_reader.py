@@ -406,6 +406,7 @@ class ProjectReader:
 
     def _follow(self, module: Module, node: Import, *, needed: bool, seen: RunNode, unit: Unit) -> None:
         """Queue files of the project that an import in ``unit`` names; note the other modules."""
+        always = unit if seen.always else None
         absolute = self.roots.absolute
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
             self.roots.located([node.module.partition(".")[0]], absolute)
@@ -449,7 +450,10 @@ class ProjectReader:
     def _note_missing(
         self, module: Module, node: Import, parts: list[str], roots: list[Path], always: Unit | None, of: Module | None
     ) -> None:
-        """Note a module, or a name ``of`` one, that the project lacks; a build may make it. ``always``: of _follow."""
+        """Note a module, or a name ``of`` one, that the project lacks; a build may make it.
+
+        Args: always: the unit that imports in every run, or None.
+        """
         for root in roots:
             inside = root.joinpath(*parts[:-1])
             there = {path.suffix for path in inside.glob(f"{glob.escape(parts[-1])}.*")}
