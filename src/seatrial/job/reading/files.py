@@ -63,6 +63,7 @@ _PATHS = {
 _DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
 #: Calls whose argument may be a model's name on a hub; arguments that are paths.
 _NAMES_MODELS, _NO_NAME = {"from_pretrained", "load_model"}, re.compile(r"[./].*|.*\.(h5|keras)")
+_ON_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
 _MAY_LACK, _MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Methods of pathlib.Path that read their receiver.
@@ -150,6 +151,7 @@ class Files:
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
         self._module_at, self._folder = module_at, folder
         self.constants = Constants(module_at, arguments, folder)
+        self.hub_model: tuple[str, str] | None = None
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -219,7 +221,10 @@ class Files:
         self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
     def reads(self) -> tuple[Read, ...]:
-        """Return what the script reads; () if unseen code may create it. Call ``found`` first."""
+        """Return what the script reads; () if unseen code may create it. Call ``found`` first.
+
+        Sets ``hub_model``, the first model that it loads by a hub's name.
+        """
         reads = {each: Read(each, each, None) for each in self._composed}
         if self._moves or self._makes_any:
             return tuple(reads.values())
@@ -241,6 +246,8 @@ class Files:
                 text = posixpath.normpath(start or ".")
                 parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
                 named = _called(node)[1] in _NAMES_MODELS and not _NO_NAME.fullmatch(start)
+                if named and _ON_THE_HUB.fullmatch(start) and not (self._folder / start).exists():
+                    self.hub_model = self.hub_model or (start, f"{module.shown}:{node.lineno}")
                 unclear = named or found.text in self._given or re.search(r"^~|[:\\\n]", text) or not parents
                 ours = text in above or text.startswith(begun) or posixpath.splitext(text)[0] in known
                 ours |= _called(node)[1] in _MAY_LACK and any(map(_OUTPUT.search, parents))

@@ -82,6 +82,7 @@ class Readings:
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         writes: files and folders that it makes outside of the working directory.
         reads: paths that it reads in every run, and Hydra's files.
+        hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         devices: what keeps it from the GPUs, with these arguments.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
@@ -99,6 +100,7 @@ class Readings:
     machine_paths: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
+    hub_model: tuple[str, str] | None = None
     devices: tuple[Reason, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -208,6 +210,7 @@ class ProjectReader:
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
             writes=writes,
             reads=self.files.reads(),
+            hub_model=self.files.hub_model,
             devices=self.devices.found(self.visited, imported),
             files=self.modules.files(),
             misfits=(
