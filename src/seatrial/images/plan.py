@@ -29,7 +29,7 @@ from seatrial.images.dockerfile.layers import TOOLS, ImageContents, Layers, dige
 from seatrial.images.dockerfile.plain import render_plain
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, render
 from seatrial.images.recipes import recipe_requirements, serving_requirements
-from seatrial.images.requirements.adjust import for_cuda, system_packages
+from seatrial.images.requirements.adjust import for_cuda, of_releases, system_packages
 from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
@@ -223,7 +223,7 @@ def _of_its_day(
     if not day or resolver is None:
         return None
     with suppress(ConfigError, GpuContractError):
-        found = choose(replace(needs, as_of=day))
+        found = choose(replace(of_releases(needs, day), as_of=day))
         if found[2].lock is not None:
             return found
     resolver.began = None  # the attempt does not count towards the time limit
@@ -409,12 +409,17 @@ def _barred_by_code(script: ScriptFacts) -> dict[str, str]:
 
 
 def _barred_by_packages(needs: Needs) -> dict[str, str]:
-    """Map each Python to the package that fails on it although its metadata admits it."""
+    """Map each Python to the package that fails on it although its metadata admits it.
+
+    Where that leaves no Python of the project's, what nothing imports may fail.
+    """
     barred = dict[str, str]()
     for name, row in table("import_names")["newest_python"].items():
         newest = Version(row["python"])
         if any("before" not in row or is_below(each.specifier, row["before"]) for each in needs.requirements.of(name)):
-            barred |= {each: f"{name}: {row['why']}" for each in PYTHONS if Version(each) > newest}
+            newer = {each: f"{name}: {row['why']}" for each in PYTHONS if Version(each) > newest}
+            left = any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer)
+            barred |= newer if left or name.partition("-")[0] in needs.imports else {}
     return barred
 
 

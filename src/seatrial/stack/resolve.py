@@ -276,14 +276,14 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         if not each.forward_compat and not (each.cpu and on_a_gpu)
     ]
     broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
-    another = replace(constraints, specifier=SpecifierSet(), partners={}, cudnn=None)
+    another = replace(constraints, specifier=SpecifierSet(), partners={})
     ways = {
         "another version": another,
         "another build": replace(constraints, variant=None),
-        "another Python": replace(constraints, python=None, python_specifier=SpecifierSet(), barred={}),
+        "another Python": replace(constraints, python=None, python_specifier=SpecifierSet()),
         "another version and build": replace(another, variant=None),
         "another version, build and Python": Constraints(
-            framework=constraints.framework, gpu=constraints.gpu, prefer=constraints.prefer
+            constraints.framework, gpu=constraints.gpu, prefer=constraints.prefer, barred=constraints.barred
         ),
     }
     found = [(way, resolve_once(changed, machine)) for way, changed in ways.items() if changed != constraints]
@@ -326,7 +326,7 @@ def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | No
 
 
 #: Distance of a broken rule from the request: changes that keep the version are the closest.
-_WEIGHTS = {"pins": 2, "version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4, "cudnn": 4}
+_WEIGHTS = {"pins": 2, "version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4}
 
 
 def _distance(broken: list[Violation]) -> int:

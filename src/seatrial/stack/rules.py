@@ -33,7 +33,6 @@ class Constraints:
         python: Python of a base image that the user chose, or None when seatrial chooses it.
         python_specifier: ``requires-python`` of the project.
         barred: Python → what else is required and has no wheel for it, a sentence without an end.
-        cudnn: exact version of nvidia-cudnn-cu* that the requirements pin, or None.
         partners: package of PARTNERS → specifier on it, of those that are required.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
         as_of: day of the code, as 2021-09-03, whose releases come before ``prefer``; "" for today.
@@ -47,7 +46,6 @@ class Constraints:
     python: str | None = None
     python_specifier: SpecifierSet = field(default_factory=SpecifierSet)
     barred: Mapping[str, str] = field(default_factory=dict)
-    cudnn: str | None = None
     partners: Mapping[str, SpecifierSet] = field(default_factory=dict)
     prefer: str | None = None
     as_of: str = ""
@@ -157,7 +155,9 @@ def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Ta
     if (reason := constraints.barred.get(candidate.python)) is None:
         return None
     low, high = candidate.wheel.python
-    return Violation("pins", reason, f"{candidate.name} has wheels for Python {low} to {high}")
+    has = f"{candidate.name} has wheels for Python {low} to {high}"
+    required = f"the project requires Python {constraints.python_specifier}"
+    return Violation("pins", reason, required if len(constraints.python_specifier) else has)
 
 
 def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
@@ -209,16 +209,6 @@ def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: 
     return None
 
 
-def one_cudnn(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check that a cuDNN of the requirements is the one that the build pins; two in one process do not mix."""
-    own = candidate.wheel.cudnn
-    if candidate.cpu or constraints.cudnn is None or own is None or candidate.wheel.framework != "torch":
-        return None
-    if constraints.cudnn == own:
-        return None
-    return Violation("cudnn", f"{candidate.name} needs cuDNN {own}", f"the requirements pin cuDNN {constraints.cudnn}")
-
-
 def partner_fits(
     package: str, candidate: Candidate, constraints: Constraints, machine: TargetMachine
 ) -> Violation | None:
@@ -258,7 +248,7 @@ def partner_release(wheel: Wheel, package: str) -> str | None:
 RULES: tuple[Rule, ...] = (
     version_fits, variant_fits, gpu_build, python_in_range, python_as_required, pins_have_wheels,
     *(partial(partner_fits, package) for packages in PARTNERS.values() for package in packages),
-    one_cudnn, code_for_every_gpu, driver_new_enough, forward_compat_allowed,
+    code_for_every_gpu, driver_new_enough, forward_compat_allowed,
 )  # fmt: skip
 
 

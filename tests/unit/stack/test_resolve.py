@@ -97,7 +97,6 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
         (requested(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
         (requested(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
         (requested(variant="cpu", source="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
-        (requested(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
         (
             requested(specifier="==2.13.0", partners={"torchvision": SpecifierSet("==0.20.0")}),
             "h100",

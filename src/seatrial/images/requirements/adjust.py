@@ -17,9 +17,10 @@ from seatrial.images.requirements.imports import implied_packages, known_package
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.removed_apis import is_below
 from seatrial.images.requirements.source_builds import companions, has_own_pages
+from seatrial.images.resolve.framework import public
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.script import HOROVOD, ScriptFacts
-from seatrial.stack.facts import table
+from seatrial.stack.facts import table, wheels
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import read_sources
 
@@ -30,7 +31,7 @@ def installable(needs: Needs) -> Needs:
     Lists name modules of Python itself at times; the index has nothing by that name, or something else. horovod does
     not build, and seatrial has a stand-in for it (seatrial.compat).
     """
-    needs = _without_pages(_of_an_index(_without_python(needs)))
+    needs = as_torch_decides(_without_pages(_of_an_index(_without_python(needs))))
     if standard := list(filter(_is_standard_module, needs.requirements.lines)):
         what = "a module" if len(standard) == 1 else "modules"
         note = (
@@ -45,9 +46,9 @@ def installable(needs: Needs) -> Needs:
 
 
 def _of_an_index(needs: Needs) -> Needs:
-    """Leave open the version of each package that conda built: ``numpy @ file:///home/conda/…/work`` in a frozen list.
+    """Leave open the version of each package of another machine: ``numpy @ file:///home/conda/…/work`` of conda's.
 
-    Leave out conda's own tools, which are not in the table of packages.
+    Leave out what is not in the table of packages, such as conda's own tools.
     """
     lines = needs.requirements.lines
     built = {line: each.name for line in lines if (each := parsed(line)) and (each.url or "").startswith("file:")}
@@ -61,10 +62,41 @@ def _of_an_index(needs: Needs) -> Needs:
     return needs.with_lines(filter(None, (own.get(line, line) for line in lines)), warning=note)
 
 
+#: Libraries of CUDA, and Triton: torch's wheel requires a release of each. Source: Requires-Dist of torch 1.13 on.
+_OF_TORCH = re.compile(
+    r"nvidia-(cu(blas|dnn|fft|file|rand|solver|sparse|sparselt)|cuda-\w+|nccl|nvjitlink|nvshmem|nvtx)(-cu\d+)?|triton"
+)
+
+
+def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
+    """Leave out pins of what torch's wheel requires, as another build of torch requires other releases.
+
+    Hashes, and all pins with them, stay unless a line was ``edited`` or has an address, which has no hash: pip refuses.
+    """
+    found = needs.requirements
+    if edited or any("://" in line and "--hash" not in line for line in found.lines):
+        found = found.unhashed
+    names = {*filter(None, map(canonical_name, (*found.lines, *found.constraints)))}
+    theirs = {*filter(_OF_TORCH.fullmatch, names)} if "torch" in names and not found.hashed else set[str]()
+    lines, pins = (
+        tuple(x for x in each if canonical_name(x) not in theirs) for each in (found.lines, found.constraints)
+    )
+    found = replace(found, lines=lines, constraints=pins)
+    why = f"torch decides the releases of {_listed(sorted(theirs))}" if theirs else ""
+    return needs if found == needs.requirements else needs.changed(found, why=why)
+
+
+#: An index of one CUDA build of torch, and the releases for which the plan has an index.
+_INDEX_OF_TORCH = re.compile(r"//download\.pytorch\.org/whl/(?:cu\d+/?|torch_stable\.html)$")
+_TORCH = wheels("torch", pinned=True)
+
+
 def _without_pages(needs: Needs) -> Needs:
     """Remove addresses and builds of wheels for the author's torch if a table has wheels for the plan's torch."""
     found, hosts = needs.requirements, table("source_builds")["hosts"]
     theirs = [each for each in found.options if any(f"//{host}/" in each for host in hosts)]
+    if all(any(public(each)[0].contains(wheel.version) for wheel in _TORCH) for each in found.of("torch")):
+        theirs += filter(_INDEX_OF_TORCH.search, found.options)
     builds = {line: line.partition("+")[0] for line in found.lines if "+" in line and has_own_pages(line)}
     if not (theirs or builds):
         return needs
@@ -72,6 +104,20 @@ def _without_pages(needs: Needs) -> Needs:
     lines = tuple(builds.get(line, line) for line in found.lines)
     note = f"{', '.join((*theirs, *builds))}: the plan's torch selects the build"
     return needs.changed(replace(found, lines=lines, options=options), why=note)
+
+
+#: Organisations whose repositories have the names of their packages on the index.
+_RELEASES = re.compile(
+    r"(?:[\w.-]+(\[.*\])?\s*@\s*)?git\+https://github\.com/(?:huggingface|Lightning-AI)/([\w-]+?)(?:\.git)?/?(?:#egg=.*)?"
+)
+
+
+def of_releases(needs: Needs, day: str) -> Needs:
+    """Take the day's release of each package whose repository is listed without a commit: its newest is of today."""
+    heads = {line: each for line in needs.requirements.lines if (each := _RELEASES.fullmatch(line))}
+    own = {line: f"{name}{each[1] or ''}" for line, each in heads.items() if (name := known_package(each[2]))}
+    lines = dict.fromkeys(own.get(line, line) for line in needs.requirements.lines)
+    return needs.with_lines(lines, why=f"the releases of {day} for {', '.join(own)}") if own else needs
 
 
 def _listed(names: Iterable[str | None]) -> str:

@@ -142,7 +142,7 @@ def provides(listed: str, name: str, package: str) -> bool:
     Args:
         name: of the module. package: what the table has for it, or a guess.
     """
-    wanted = canonicalize_name(re.split(r"[<>=!~]", package)[0])
+    wanted = canonicalize_name(re.split(r"[<>=!~ \[]", package)[0])
     if listed in (canonicalize_name(name), wanted):
         return True
     if name in _names().elsewhere and listed.startswith(f"{canonicalize_name(name)}-"):  # another's release of it

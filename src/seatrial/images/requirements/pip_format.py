@@ -35,12 +35,13 @@ _LOCAL_BOUND = re.compile(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$)
 _LABEL = re.compile(r"(==\s*\d[\w.]*)(?:\+(?!cpu|cu\d|cuda|rocm|pt\d)[\w.]+|-unsupported)(?=\s*(?:[,;#)]|$))")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
+_HASH = re.compile(r"\s+--hash[= ]\S+")
+#: An index of one framework's builds has few of the other packages: pip asks it besides the usual one.
+_OF_ONE_FRAMEWORK = re.compile(r"(?:-i|--index-url)(?=[ =]\s*\S+/(?:whl(?:/\S+)?|cu\d{2,3}|cpu)/?$)")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
 _INDEX_OF_A_LINE = re.compile(r"(\S.*?)\s+(?:-i|--(?:extra-)?index-url)[ =]\s*(\S+)")
 #: A folder of the project's.
 _INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
-#: Build folders of conda's packages in the output of pip freeze. Such a line has no version.
-_BUILT_BY_CONDA = re.compile(r"/(?:feedstock_root|croot|build_artifacts|tmp/build|conda-bld|concourse)/|_\d{9,}/work$")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
 
 _EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
@@ -99,6 +100,12 @@ class Requirements:
     def hashed(self) -> bool:
         """Return True if a line has a hash: pip then takes nothing without one."""
         return any("--hash" in line for line in self.lines)
+
+    @property
+    def unhashed(self) -> Requirements:
+        """Return the same requirements without hashes."""
+        options = tuple(each for each in self.options if each != "--require-hashes")
+        return replace(self, lines=tuple(_HASH.sub("", line) for line in self.lines), options=options)
 
     @property
     def names_an_index(self) -> bool:
@@ -177,7 +184,7 @@ class _Reader:
                 run='name it in seatrial.toml: [image] find_links = "…"',
             )
         elif name in _PASSED_ON or name in ("-f", "--find-links"):
-            self.options.append(line)
+            self.options.append(_OF_ONE_FRAMEWORK.sub("--extra-index-url", line))
         else:
             raise ConfigError(f"{place}: {name} is not an option of a requirements file that seatrial knows")
 
@@ -258,7 +265,7 @@ def checked_requirement(text: str, place: str) -> str:
     try:
         if len(requirement) > _MOST_CHARACTERS:
             raise InvalidRequirement("it is too long")
-        url = Requirement(requirement).url
+        Requirement(requirement)
     except RecursionError:
         raise ConfigError(f"{place}: {shown(requirement)} is nested too deep", run=_EXAMPLE) from None
     except ValueError as error:  # InvalidRequirement is one; so is a version of thousands of digits
@@ -267,12 +274,6 @@ def checked_requirement(text: str, place: str) -> str:
         raise ConfigError(
             f"{place}: {shown(requirement)} is not a requirement: {reason}", cause=hint, run=_EXAMPLE
         ) from error
-    if url is not None and url.startswith("file:") and not _BUILT_BY_CONDA.search(url):
-        raise ConfigError(
-            f"{place}: {shown(requirement)} is a file of the machine that this list was made on",
-            cause="pip freeze writes such lines for packages that conda installed",
-            run="pip list --format=freeze > requirements.txt    # in that environment",
-        )
     return text
 
 

@@ -26,6 +26,11 @@ _FIRST_WITH_KERAS = {"3.0": "2.16"}
 _FIRST_WITH_OWN_KERAS = "2.6"
 
 
+#: The first transformers that downloads by huggingface_hub. Older ones do not follow the hub's relative redirects.
+#: Sources: transformers#18438; DeepProZyme#10.
+_OF_THE_HUB = "4.22"
+
+
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[str, ...]:
     """Refuse code that the chosen framework or a package's newest release no longer supports. Raises ConfigError.
 
@@ -62,6 +67,10 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         if found.package != "tensorflow" or " " not in place:
             raise error
         warnings.append(f"{error}: {error.run}")
+    if script.hub_model and "transformers" in script.where and _held_below(_OF_THE_HUB, "transformers", resolved):
+        model, where = script.hub_model
+        note = f"{where} loads {model}, which no transformers before {_OF_THE_HUB} can download: require"
+        warnings.append(f"{note} transformers>={_OF_THE_HUB}, or bring it: hf download {model} --local-dir {model}")
     _check_tensorflow(script, needs, resolved)
     wheel = resolved.stack.wheel
     for old in _old_code(script, resolved.requirements):

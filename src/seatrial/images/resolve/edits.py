@@ -39,11 +39,13 @@ def written(lines: Sequence[str], needs: Needs) -> str:
     for line in lines:
         own = needs.requirements.of(canonical_name(line) or "")
         places = {each[0]: each for wanted in own if (each := place_of(wanted, needs))}.values()
-        rows += [f"{place}  {match['old'].rstrip()} → {_rewritten(line, match, place)}" for place, _, match in places]
+        pairs = [(place, match["old"].rstrip(), _rewritten(line, match, place)) for place, _, match in places]
+        rows += [f"{place}  {old} → {edited}" for place, old, edited in pairs if old != edited]
         sections |= {section for _, section, _ in places}
         sections |= {"a removal"} if GONE in line else set()
         new += [] if places else [line]
     rows += [f"write {' and '.join(new)} in {needs.source.replace('the imports', 'requirements.txt')}"] if new else []
+    rows += [f"write the hashes in {needs.source} anew"] if needs.requirements.hashed and rows else []
     if lock := LOCK_OF.search(needs.reason):
         added = sections <= {"project", "tool.poetry.dependencies"}
         command = f"{lock[2]} add {shlex.join(lines)}" if added else f"{lock[2]} lock"

@@ -78,18 +78,22 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
     tried: Answer = answer
     opened, pins = dict[str, str](), dict[str, str]()
     first = framework_place(Requirements(lines=request.lines))
-    while isinstance(tried, Unsatisfiable):
-        named = [line for line in _involved(tried, request.lines) if first is None or line != request.lines[first]]
+    while not isinstance(tried, Unreachable):
+        if isinstance(tried, Lock):  # of an open line without a wheel the release is unknown: open it further
+            named = [line for line in opened if canonical_name(line) in tried.from_source]
+        else:
+            named = [line for line in _involved(tried, request.lines) if first is None or line != request.lines[first]]
         ways = {line: _opened(line, request.python, again=line in opened) for line in named}
         if all(way in (line, opened.get(line)) for line, way in ways.items()):
-            return []
+            break
         opened |= ways
         pins = dict(pinned(opened, request.python))
         lines = tuple(opened.get(line, line) for line in request.lines)
         tried = resolver.resolve(replace(request, lines=lines, preferred=tuple(pins.items())))
     names = set(map(canonical_name, opened))
     found = [each for each in tried.packages if each.name in names] if isinstance(tried, Lock) else []
-    return [f"{each.name}=={each.version}" for each in found if pins.get(each.name) != each.version]
+    listed = {*pinned(opened, request.python)}  # a list may pin two releases of one package
+    return [f"{a.name}=={a.version}" for a in found if {at for name, at in listed if name == a.name} != {a.version}]
 
 
 def _opened(line: str, python: str, *, again: bool) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
+from seatrial.images.requirements.adjust import as_torch_decides
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.images.resolve.check import Checked
 from seatrial.images.resolve.edits import LOCK_OF, written
@@ -18,6 +21,8 @@ from seatrial.images.resolve.uv import UvResolver
 #: Most refusals in a row that one fix answers; the resolver's time limit ends the search as well.
 _MOST_STEPS = 20
 
+_BY_HAND = "no edit leads to a plan; name an image that has them: seatrial run --image IMAGE …"
+
 #: What is chosen for a project's needs, and warnings about its code.
 Chosen = tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]
 
@@ -25,13 +30,14 @@ Chosen = tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]
 def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: UvResolver | None) -> Chosen:
     """Return what is chosen for these needs. The search for edits has a time limit of its own.
 
-    Raises ConfigError, GpuContractError: the first refusal, with the edits, or with the refusal that they leave.
+    Raises ConfigError, GpuContractError: the first refusal, with the edits, or with the refusal that they leave. Edits
+        are not shown if that refusal is about one of them.
     """
     try:
         return choose(needs)
     except (ConfigError, GpuContractError) as error:
         first = refusal = error
-    edits: dict[str, str] = {}
+    edits, further = dict[str, str](), dict[str, str]()
     if resolver is not None:
         resolver.began = None
     for _ in range(_MOST_STEPS):
@@ -52,7 +58,11 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
         parts = first.cause, f"with {', '.join(edits.values())}: {refusal.message}", refusal.cause
         first.cause = "; ".join(filter(None, parts))
         late = "# the time limit ended the search; plan again to continue" * bool(resolver and resolver.left_s() < 1)
-        first.run = "\n    ".join(filter(None, (written([*edits.values()], needs), refusal.run, late)))
+        named = {*map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", refusal.message))}
+        about = named & edits.keys()  # they do not help
+        rows = () if about else (written([*edits.values()], needs),)
+        way = _BY_HAND if about and further else refusal.run
+        first.run = "\n    ".join(filter(None, (*rows, way, late)))
     raise first
 
 
@@ -71,4 +81,4 @@ def _edited(needs: Needs, edits: Mapping[str, str]) -> Needs:
     lines = dict.fromkeys(map(edited, found.lines))
     added = [line for name, line in edits.items() if name not in map(canonical_name, lines)]
     constraints = () if LOCK_OF.search(needs.reason) else tuple(map(edited, found.constraints))
-    return needs.changed(replace(found, lines=(*lines, *added), constraints=constraints))
+    return as_torch_decides(needs.changed(replace(found, lines=(*lines, *added), constraints=constraints)), edited=True)

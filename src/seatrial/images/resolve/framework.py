@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
@@ -160,7 +160,7 @@ def _resolve_one(
     assert stack.requirement is not None
     assert stack.wheel is not None
     index = stack.index if not own_sources else None
-    if not _rewritable(line, requirement):
+    if not _rewritable(line, requirement, stack.python):
         chosen = line
     elif own_sources and machine is not None and constraints.variant is not None:
         chosen = line  # a build that the project's own index has
@@ -211,6 +211,9 @@ def _constraints(
             specifier, variant = specifier & more, variant or build
     if requirement is not None and framework == "jax" and machine is not None:
         variant = next((each for each in _extras(requirement) if each.startswith(_ACCELERATORS)), variant)
+    if framework == "torch" and machine is not None and "--hash" in line and variant is None:
+        pinned = (each for each in wheels("torch", pinned=True) if each.default and specifier.contains(each.version))
+        variant = next((each.variant for each in pinned), None)  # the hash is that of the usual index's build
     if machine is not None and canonical_name(line) == "tensorflow-cpu":
         variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
     return Constraints(
@@ -220,7 +223,6 @@ def _constraints(
         gpu=machine is not None,
         python=python,
         python_specifier=needs.python,
-        cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
         partners={each: wanted for each in PARTNERS.get(framework, ()) if len(wanted := _wanted(each, found))},
         prefer=TORCH_VERSION if framework == "torch" else None,
         as_of=needs.as_of,
@@ -248,15 +250,6 @@ def public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
         build = local or build
         parts.append(f"{each.operator}{public}")
     return SpecifierSet(",".join(parts)), build
-
-
-def _pinned_cudnn(lines: Iterable[str]) -> str | None:
-    for line in lines:
-        if (canonical_name(line) or "").startswith("nvidia-cudnn-cu") and (requirement := parsed(line)) is not None:
-            for each in requirement.specifier:
-                if each.operator == "==":
-                    return each.version
-    return None
 
 
 def _known(constraints: Constraints) -> bool:
@@ -287,10 +280,8 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
             return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]
         if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"', []
-    if constraints.cudnn and found.broken[0].rule == "cudnn":
-        return f"remove nvidia-cudnn from {_file_of(constraints)}", []
-    if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
-        return f"change that version in {_file_of(constraints)}", []
+    if found.broken[0].rule in ("pins", "requires-python") and found.nearest:
+        return f"require Python {found.nearest[0][1].python} in {_file_of(constraints)}", []
     return "seatrial plan … --gpus none", []
 
 
@@ -341,9 +332,9 @@ def _name_alone(framework: Framework, machine: TargetMachine | None) -> str:
     return "tensorflow-cpu" if framework == "tensorflow" and machine is None else framework
 
 
-def _rewritable(line: str, requirement: Requirement) -> bool:
-    """Return True if no marker, hash or option hangs on it that another version would break."""
-    return not requirement.marker and " --" not in line and " -" not in line
+def _rewritable(line: str, requirement: Requirement, python: str) -> bool:
+    """Return True if no hash or option hangs on it that another version would break, and no marker excludes it."""
+    return is_for(line, python) and " --" not in line and " -" not in line
 
 
 def _extras(written: Requirement) -> list[str]:

@@ -29,8 +29,10 @@ _MOST_BYTES, _MOST_UNPACKED, _MOST_MEMBERS, _MOST_TEXT, _MOST_OF_PATH = 16 << 20
 _LINK = re.compile(r"""<a[^>]*href=["']([^"']+)["'][^>]*>\s*([^<]+?)\s*</a>""")
 _JSON = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
-#: Files that decide how a package is built.
-_BUILD_FILES = ("pyproject.toml", "setup.py", "meson.build")
+#: Files that decide how a package is built, and setuptools' list of what it requires.
+_WANTED = re.compile(
+    r"(?:|[^/]+\.egg-info/|src/[^/]+\.egg-info/)(requires\.txt)|(pyproject\.toml|setup\.py|meson\.build)"
+)
 
 
 def main() -> None:
@@ -78,13 +80,15 @@ def _read(data: bytes) -> tuple[list[str], dict[str, str]]:
         with zipfile.ZipFile(io.BytesIO(data)) as zipped:
             entries = {each.filename.partition("/")[2]: each for each in zipped.infolist()[:_MOST_MEMBERS]}
             names = list(entries)
-            for name in entries.keys() & {*_BUILD_FILES}:
-                texts[name] = zipped.open(entries[name]).read(_MOST_TEXT)
+            for name, match in ((each, _WANTED.fullmatch(each)) for each in names):
+                if match:
+                    texts[match[1] or name] = zipped.open(entries[name]).read(_MOST_TEXT)
     else:
         names, unpacked = [], zlib.decompressobj(31).decompress(data, _MOST_UNPACKED)
         with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as archive:
             for member in islice(archive, _MOST_MEMBERS):
                 names.append(member.name.partition("/")[2])
-                if names[-1] in _BUILD_FILES and (file := archive.extractfile(member)) is not None:
-                    texts[names[-1]] = file.read(_MOST_TEXT)
+                match = _WANTED.fullmatch(names[-1])
+                if match and (file := archive.extractfile(member)) is not None:
+                    texts[match[1] or names[-1]] = file.read(_MOST_TEXT)
     return names, {name: text.decode("utf-8", "replace") for name, text in texts.items()}

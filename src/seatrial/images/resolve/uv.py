@@ -5,8 +5,8 @@ project's ``.venv/bin/python``. It gets no PATH: there is nothing else that it m
 (``--no-build``): pip builds a package without a wheel in the image. Metadata comes from strangers, so its memory is
 bounded.
 
-A pin that has a source and no wheel gets a stand-in, an empty wheel of its version: uv then sees what others require of
-it. No other package gets one, or a stand-in without requirements would hide a contradiction.
+A pin that has a source and no wheel gets a stand-in, an empty wheel of its version, which requires what the source
+lists: uv then sees what others require of it. No other package gets one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 6
+_FORMAT = 7
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -82,8 +82,9 @@ _SDIST = (
 
 _Found = TypeVar("_Found")
 
-#: Largest wheel that is downloaded to list its files; most packages without a wheel; each takes a run of uv.
-_MOST_LISTED_BYTES, _MOST_EXCLUDED = 8_000_000, 40
+#: Largest wheel that is downloaded to list its files; most packages without a wheel; each takes a run of uv;
+#: most sources read for what they require.
+_MOST_LISTED_BYTES, _MOST_EXCLUDED, _MOST_READ = 8_000_000, 40, 8
 
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
@@ -109,6 +110,7 @@ class UvResolver:
         self.began: float | None = None
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of existing sources
         self._unread = set[str]()  # those that could not be read
+        self._required: dict[tuple[str, str], str] = {}  # (name, version) → text of a source's requires.txt
 
     @cached_property
     def for_guesses(self) -> UvResolver:
@@ -296,8 +298,11 @@ class UvResolver:
             if name in stand_ins or name in excluded or len(excluded) >= _MOST_EXCLUDED:
                 return Unsatisfiable(f"{answer} has no wheel")
             if name in pins:
-                stand_ins[name] = pins[name]
-                self._sources.add((request.python, name, pins[name]))
+                stand_ins[name] = at = pins[name]
+                self._sources.add((request.python, name, at))
+                if (name, at) not in self._required and len(self._required) < _MOST_READ:
+                    source = self.source(f"{name}=={at}", replace(request, as_of="", dates=()))
+                    self._required[name, at] = source.texts.get("requires.txt", "") if source else ""
             else:
                 excluded[name] = answer
 
@@ -346,7 +351,7 @@ class UvResolver:
             (folder / "requirements.in").write_text("\n".join([*bounded_first(request), ""]))
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
-            digests = write_links(folder / "links", request.links, stand_ins)
+            digests = write_links(folder / "links", request.links, stand_ins, self._required)
             if request.preferred:
                 rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
                 (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))

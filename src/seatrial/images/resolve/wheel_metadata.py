@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -17,20 +18,28 @@ from seatrial.images.sources import digest_of_wheel
 from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.files import ArchiveFile
 
+#: A requirement without an address, which uv takes from a list alone.
+_REQUIREMENT = re.compile(r"(?m)^[\w.-]+(?:\[[\w,.-]*\])?(?:[<>=!~]=?=?[\w.*+!-]+,?)*$")
+
 #: torch's metadata is 30 kB.
 _MOST_BYTES = 1 << 20
 
 
-def write_links(folder: Path, wheels: Iterable[Path], stand_ins: Mapping[str, str]) -> dict[str, str | None]:
+def write_links(
+    folder: Path, wheels: Iterable[Path], stand_ins: Mapping[str, str], required: Mapping[tuple[str, str], str]
+) -> dict[str, str | None]:
     """Make a folder of wheels for uv; return the digests of what it reads → those of the wheels, None for a stand-in.
 
     Args:
-        stand_ins: name → version of packages that get an empty wheel.
+        stand_ins: name → version of packages that get an empty wheel. required: both → text of their requires.txt.
     """
     folder.mkdir()
     found = [(path.name, _metadata_wheel(path) or b"", digest_of_wheel(path)) for path in wheels]  # uv names one of b""
     digests: dict[str, str | None] = {}
-    for name, data, digest in (*found, *((*_empty_wheel(*each), None) for each in stand_ins.items())):
+    for name, data, digest in (
+        *found,
+        *((*_empty_wheel(*each, required.get(each, "")), None) for each in stand_ins.items()),
+    ):
         (folder / name).write_bytes(data)
         digests[hashlib.sha256(data).hexdigest()] = digest
     return digests
@@ -51,11 +60,12 @@ def _metadata_wheel(path: Path) -> bytes | None:
     return _wheel(entry.filename.partition("/")[0], metadata, path.name)
 
 
-def _empty_wheel(name: str, version: str) -> tuple[str, bytes]:
-    """Return the file name and content of a universal wheel without code and requirements."""
+def _empty_wheel(name: str, version: str, required: str) -> tuple[str, bytes]:
+    """Return the file name and content of a universal wheel without code; extras and markers are left out."""
     stem = f"{name.replace('-', '_')}-{version}"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
-    return f"{stem}-py3-none-any.whl", _wheel(f"{stem}.dist-info", metadata, "seatrial")
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {each}\n" for each in _REQUIREMENT.findall(required.partition("\n[")[0]))
+    return f"{stem}-py3-none-any.whl", _wheel(f"{stem}.dist-info", metadata.encode(), "seatrial")
 
 
 def _wheel(folder: str, metadata: bytes, generator: str) -> bytes:

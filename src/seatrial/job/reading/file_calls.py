@@ -57,6 +57,7 @@ _PATHS = {
 _DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
 #: Calls whose argument may be a model's name on a hub; arguments that are paths.
 NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, re.compile(r"[./].*|.*\.(h5|keras)")
+ON_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Methods of pathlib.Path that read their receiver.

@@ -101,6 +101,7 @@ class Files:
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
         self._module_at, self._folder = module_at, folder
         self.constants = Constants(module_at, arguments, folder)
+        self.hub_model: tuple[str, str] | None = None
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -165,7 +166,10 @@ class Files:
         self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
     def reads(self, start: Unit) -> tuple[Read, ...]:
-        """Return what the script reads; () if unseen code may create it."""
+        """Return what the script reads; () if unseen code may create it.
+
+        Sets ``hub_model``, the first model that it loads by a hub's name.
+        """
         reads = {path: Read(path, where, None) for path, where in self._composed.items()}
         if self._moves:
             return tuple(reads.values())
@@ -192,7 +196,10 @@ class Files:
             unclear: object = (
                 found.text in self._given or re.search(r"^~|[:\\\n]", text) or (asks and found.text in guarded)
             )
-            unclear = unclear or (last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin))
+            named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
+            if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
+                self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
+            unclear = unclear or named
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
             unclear = unclear or (self._makes_any and not of_a_machine(text))
             if (usual or is_typed) and not unclear and text not in (kept_or_asked if asks else kept):

@@ -86,6 +86,7 @@ class Readings:
         machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         writes: files and folders that it makes outside of the working directory.
         reads: paths that it reads in any usual run, and Hydra's files. unmade: files in folders that it does not make.
+        hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         devices: what keeps it from the GPUs, with these arguments.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
@@ -105,6 +106,7 @@ class Readings:
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
     unmade: tuple[Write, ...] = ()
+    hub_model: tuple[str, str] | None = None
     devices: tuple[Reason, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -218,6 +220,7 @@ class ProjectReader:
             writes=writes,
             devices=self.devices.found(self.visited, imported),
             reads=self.files.reads((self.start, "")),  # by what is likely, and so after the devices
+            hub_model=self.files.hub_model,
             unmade=self.files.unmade((self.start, "")),
             files=self.modules.files(),
             misfits=(
