@@ -111,6 +111,8 @@ def remedy(parts: Sequence[str], roots: Sequence[Path], project: Path, file: str
         how = "pip install -e ." if any(is_file(project / each) for each in PACKAGING) else "build it"
         return f"if the project's installation generates it, run {how} first"
     owner = next((root for root in roots if is_folder(root.joinpath(*parts[:-1]))), roots[0])
+    if is_file(cython := owner.joinpath(*parts[:-1], f"{last}.pyx")):
+        return f"cythonize -i {os.path.relpath(cython, project)}"
     return f"add {os.path.relpath(owner.joinpath(*parts), project)}.py"
 
 

@@ -13,7 +13,9 @@ from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.context import sources_of
 from seatrial.images.dockerfile.render import _FINDER, EXTENSIONS_AT
 from seatrial.images.requirements.pip_format import Extension
+from seatrial.job.model import Target
 from seatrial.job.plan import ImagePlan
+from seatrial.job.script import script_facts
 from seatrial.stack.machine import parse_target
 
 CUDA = "extension = CUDAExtension\nsetup(name='Ops', packages=['functions'], ext_modules=[extension('OpsCuda', [])])\n"
@@ -163,8 +165,8 @@ def test_cython_that_a_setup_compiles_in_place_is_compiled_in_the_image(
     with_setup = planned(tmp_path, {**files, "setup.py": CYTHONIZED.format(setup)}).image
     assert "build_ext --build-lib" in str(with_setup.dockerfile) and with_setup.warnings == ()
     (tmp_path / "setup.py").unlink()
-    [warning] = planned(tmp_path).image.warnings
-    assert warning.startswith("train.py:2 imports ") and "which is not in the project" in warning
+    [(sentence, fix)] = script_facts(Target(kind="script", value="train.py"), tmp_path).failing
+    assert sentence.startswith("train.py:2 imports ") and fix == f"cythonize -i {source}"
 
 
 def test_pyximport_compiles_in_the_run_and_needs_a_compiler(tmp_path: Path) -> None:
