@@ -6,21 +6,15 @@ General rules are hadolint's and ``docker build --check``'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
-from seatrial.errors import ConfigError, UsageError
+from seatrial.errors import UsageError
 from seatrial.images.lint import base_rules, gpu_rules, package_rules
-from seatrial.images.lint.commands import pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, read_dockerfile
-from seatrial.system.project_files import is_there, read_bytes, read_text
+from seatrial.system.project_files import is_there, read_bytes
 
 #: Limits far above usual files; some rules' time grows with lines times stages.
 _MAX_BYTES, _MOST_LINES, _MOST_STAGES = 200_000, 5000, 200
-
-#: Most requirement files that are read.
-_MOST_FILES = 10
 
 Rule = Callable[[Dockerfile], Iterator[Remark]]
 
@@ -46,17 +40,4 @@ def check_dockerfile(path: Path) -> list[Remark]:
         raise UsageError(f"{path}:{nameless[0]}: FROM names no image", run=f"sed -n {nameless[0]}p {path}")
     if len(file.stages) > _MOST_STAGES:
         raise UsageError(f"{path} has more than {_MOST_STAGES} stages", run=f"grep -c FROM {path}")
-    file = replace(file, requirements=_requirements(file, path.parent))
     return sorted({remark for rule in RULES for remark in rule(file)}, key=lambda remark: (remark.line, remark.id))
-
-
-def _requirements(file: Dockerfile, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Read the requirement files that pip gets with ``-r``; lines by the name in the command."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name in dict.fromkeys(name for each in pip_installs(file.commands) for name in each.files):
-        for place in (folder / name.lstrip("/"), folder / Path(name).name):
-            if len(found) < _MOST_FILES and "$" not in name and name not in found and is_there(place):
-                with suppress(ConfigError):  # a folder, a link that leads out, too large
-                    lines = read_text(place, inside=folder, limit_bytes=_MAX_BYTES).splitlines()
-                    found[name] = tuple(line.partition(" #")[0].strip() for line in lines)
-    return found

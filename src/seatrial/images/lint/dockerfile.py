@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -76,13 +76,11 @@ class Dockerfile:
 
     Attributes:
         environments: of each stage at its end, inherited variables included.
-        requirements: lines of the requirement files in its folder that pip reads, by name.
     """
 
     instructions: tuple[Instruction, ...]
     stages: tuple[Stage, ...]
     environments: tuple[dict[str, Setting], ...]
-    requirements: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def final(self) -> Stage:

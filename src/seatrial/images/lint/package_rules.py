@@ -1,4 +1,4 @@
-"""Check frameworks: without a version, without CUDA, twice, or without a wheel; and two Pythons in one image."""
+"""Check frameworks: without a version or without CUDA; and two Pythons in one image."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from packaging.version import InvalidVersion, Version
-
 from seatrial.images.base import python3_of_distribution, python_of_image
 from seatrial.images.lint.commands import Command, Install, commands_of, installs_of, pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, remark
-from seatrial.stack.facts import TORCH_VERSION, wheels
+from seatrial.stack.facts import TORCH_VERSION
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
 
-#: Images that include torch, and its release if the tag names it.
-_WITH_TORCH = re.compile(
-    r"(?:docker\.io/)?(?:pytorch/pytorch:(?P<release>\d+\.\d+(?:\.\d+)?)?|nvcr\.io/nvidia/pytorch:|rocm/pytorch|"
-    r"huggingface/transformers-pytorch-gpu)"
-)
 _FOR_GPUS = re.compile(r"nvidia/|nvcr\.io|cuda|cu1\d\d|[-_:/]gpu\b|pytorch/pytorch:.*cuda", re.IGNORECASE)
 _CPU_SOURCE = re.compile(r"/whl/(?:nightly/)?cpu(?:[/\s\"']|$)")
 #: A JAX with CUDA: its extra, its plug-in, a jaxlib that was built for it, or NVIDIA's own image.
@@ -31,85 +24,10 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
     """Find frameworks without a version, nightly builds included."""
     for each in pip_installs(file.commands):
         wanted = each.package(*_FRAMEWORKS)
-        if (
-            wanted
-            and not re.search(r"[=<~@$]", wanted)
-            and not {"-c", "--constraint"} & set(each.flags)
-            and not _nightly(each)
-        ):
+        if wanted and not re.search(r"[=<~@$]", wanted) and not {"-c", "--constraint"} & set(each.flags):
             name = re.split(r"\[", wanted)[0]
             newest = TORCH_VERSION if name == "torch" else "VERSION"
             yield remark(each.line, "no-pins", wanted=wanted, newest=newest)
-        if wanted and _nightly(each) and not re.search(r"==|\$", wanted):
-            yield remark(each.line, "nightly-unpinned", wanted=wanted, torch=TORCH_VERSION)
-
-
-def python_too_new(file: Dockerfile) -> Iterator[Remark]:
-    """Find a pinned torch that has no wheel for the base's Python."""
-    for each in pip_installs(file.commands):
-        image = file.stages[each.command.stage].image if each.command.stage >= 0 else ""
-        python = python_of_image(image)
-        pin = re.search(r"^torch==(\d+\.\d+(?:\.\d+)?)", each.package("torch") or "")
-        rows = [wheel for wheel in wheels("torch") if pin and wheel.version == pin[1]]
-        own_python = re.search(r"python3\.|conda|pyenv|\buv\b", " ".join(one.value for one in file.instructions))
-        if (
-            python
-            and rows
-            and not own_python
-            and not Version(rows[0].python[0]) <= Version(python) <= Version(rows[0].python[1])
-        ):
-            low, high = rows[0].python
-            yield remark(
-                each.line, "python-version", version=rows[0].version, low=low, high=high, image=image, python=python
-            )
-
-
-def torch_twice(file: Dockerfile) -> Iterator[Remark]:
-    """Find a second torch: of the base, of an earlier RUN, of conda."""
-    base = _WITH_TORCH.match(file.final.image)
-    before, tool = (f"the base {file.final.image}", "pip") if base else ("", "")
-    release = base["release"] if base else None
-    for each in installs_of(file.commands):
-        wanted, where = _torch_of(each, file)
-        if not wanted or each.command.stage not in file.chain or each.command.sometimes:
-            continue
-        pin = re.search(r"==?([\d.]+\d)", wanted)
-        other = pin and (release is None or not _same_release(pin[1], release))
-        anew = {"-U", "--upgrade", "--force-reinstall", "--pre", "-I", "--ignore-installed"} & set(each.flags)
-        kind = "conda" if each.tool == "conda" else "pip"
-        if before and (other or anew or (kind == "conda" and tool == "pip")):
-            yield remark(
-                each.line,
-                "torch-twice",
-                before=before,
-                where=where,
-                fix=f"use one of them: remove {wanted} here" + (", or FROM python:3.11-slim-bookworm" if base else ""),
-            )
-        before, release, tool = f"line {each.line}", pin[1] if pin else None, kind
-
-
-def _torch_of(each: Install, file: Dockerfile) -> tuple[str | None, str]:
-    """Return the requirement of torch that a command installs, and its place; (None, "") if there is none."""
-    if each.tool == "conda":
-        return (each.package("pytorch", "pytorch-gpu") if each.action in ("install", "create") else None), "here"
-    if each.tool not in ("pip", "uv") or each.action not in ("install", "add"):
-        return None, ""
-    if wanted := each.package("torch"):
-        return wanted, "here"
-    for name in each.files:
-        for line in file.requirements.get(name, ()):
-            if re.match(r"torch\s*(?:$|[=<>!~;@\[])", line):
-                return line.replace(" ", ""), f"here ({line} in {name})"
-    return None, ""
-
-
-def _same_release(one: str, other: str) -> bool:
-    try:
-        return Version(one).release[:2] == Version(other).release[:2] and (
-            one.count(".") < 2 or Version(one) == Version(other)
-        )
-    except InvalidVersion:
-        return True
 
 
 def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
@@ -165,10 +83,6 @@ def _is_for_gpus(file: Dockerfile) -> bool:
 
 def _installs_torch(each: Install) -> bool:
     return bool(each.package("torch", "pytorch", "torchvision", "torchaudio")) or bool(each.files)
-
-
-def _nightly(each: Install) -> bool:
-    return any("/whl/nightly" in source for source in each.sources)
 
 
 _APT = ("apt-get", "apt", "aptitude")
@@ -271,4 +185,4 @@ def _starts(file: Dockerfile, pythons: _Pythons) -> Iterator[Remark]:
                 )
 
 
-RULES = (no_pins, python_too_new, torch_twice, cpu_torch, cpu_tensorflow_or_jax, other_python)
+RULES = (no_pins, cpu_torch, cpu_tensorflow_or_jax, other_python)

@@ -72,13 +72,6 @@ def test_fix_in_place_of_the_line_removes_the_remark(tmp_path: Path) -> None:
     assert tried >= 8
 
 
-def test_torch_of_a_requirements_file_is_a_second_one(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("# torch==9\nnumpy==2.0\ntorch == 2.1.0  # old\n")
-    found = check(tmp_path, TORCH + "COPY requirements.txt .\nRUN pip install -r requirements.txt\n")
-    [remark] = [each for each in found if each.id == "torch-twice"]
-    assert "torch == 2.1.0 in requirements.txt" in remark.message
-
-
 def test_other_python_is_reported_once_with_both_versions(tmp_path: Path) -> None:
     text = f"{UBUNTU}python3.11 python3-pip\nRUN pip3 install a==1\nRUN pip3 install b==1\n"
     [remark] = [remark for remark in check(tmp_path, text) if remark.id == "other-python"]
