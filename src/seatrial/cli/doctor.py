@@ -259,7 +259,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
             console.print(f"  {entry.title}\n    seatrial explain {entry.id}", soft_wrap=True)
     elif not findings:
         console.print(f"No known failure found. {then or 'To check the whole chain: seatrial doctor'}")
-    for finding in [] if as_json else findings:
+    for finding in [] if as_json else sorted(findings, key=lambda each: each.severity == "info"):
         print_finding(finding, console, explaining.sources(finding.id))
     return 0 if findings or ended_well else 1
 

@@ -81,8 +81,8 @@ def export_job(
         path = as_typed((model.folder or job.project) / model.model)
         raise UsageError(
             f"{model.model} holds weights without their network",
-            cause="a function of yours makes it: net:make_model is make_model() in net.py",
-            run=f"seatrial export {path} --to {to} --model net:make_model",
+            cause="Name a function that makes it: net:make_model stands for make_model() in net.py",
+            run=f"seatrial export {path} --to {to} --model MODULE:FUNCTION",
         )
     out = out_path(job.project, model.name, to, out)
     word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)

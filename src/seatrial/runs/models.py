@@ -28,7 +28,7 @@ _SLACK_S = 2.0
 
 #: Models of Keras. Source: keras.saving.
 _KERAS = (".keras", ".h5", ".hdf5")
-_FACTORY = "a function of yours makes the network: net:make_model is make_model() in net.py"
+_FACTORY = "Name a function that makes the network: net:make_model stands for make_model() in net.py"
 
 #: Recipe → the weights that it saves, below the models folder.
 WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
@@ -158,7 +158,7 @@ def _check_suffix(path: Path, verb: Verb) -> None:
         raise UsageError(
             f"{from_here(path)} holds weights without their network, as a pickle, which no server opens",
             cause=_FACTORY,
-            run=f"seatrial export {as_typed(path)} --to pt2 --model net:make_model",
+            run=f"seatrial export {as_typed(path)} --to pt2 --model MODULE:FUNCTION",
         )
     raise UsageError(
         f"{from_here(path)} is not a model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
@@ -171,7 +171,7 @@ def torchscript_error(path: Path) -> UsageError:
     return UsageError(
         f"{from_here(path)} is TorchScript, which is not read any more",
         cause="torch has deprecated it; a .pt2 file also carries its network",
-        run="seatrial export WEIGHTS --to pt2 --model net:make_model   # make_model() in net.py makes the network",
+        run="seatrial export WEIGHTS --to pt2 --model MODULE:FUNCTION   # net:make_model: make_model() in net.py",
     )
 
 
@@ -222,7 +222,7 @@ def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = Fa
         raise UsageError(
             f"{from_here(path)} {what}, so {'no server opens it' if verb is SERVE else 'it cannot be exported alone'}",
             cause=_FACTORY,
-            run=f"seatrial export {as_typed(path)} --to {'pt2' if verb is SERVE else 'onnx'} --model net:make_model",
+            run=f"seatrial export {as_typed(path)} --to {'pt2' if verb is SERVE else 'onnx'} --model MODULE:FUNCTION",
         )
 
 

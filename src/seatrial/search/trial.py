@@ -13,6 +13,7 @@ from seatrial.job.script import source_facts
 from seatrial.planning.options import PRECISIONS, RECIPE_FLAGS
 from seatrial.receipt.reported import PHASES
 from seatrial.search.space import Settings
+from seatrial.system.text import nearest
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -192,6 +193,9 @@ def _way_in(job: Job, name: str, source: str | None) -> str:
     both = f"{re.escape(variable)}|{re.escape(word)}"
     constant = re.search(rf"(?m)^(?:({both})|\s+({both})(?=\s))\s*(?::[^=\n]+)?=", source)  # not f(name=value)
     fixed = constant and (constant[1] or constant[2])
+    known = re.findall(r"""["']--([\w-]+)["'?/=]""", source)
+    if close := nearest(name.replace("_", "-"), known):
+        raise UsageError(f"{job.target.value} has no option --{name}; did you mean {close}?", run=f"--set {close}=…")
     raise UsageError(
         f"{job.target.value} has no way to set {name}",
         cause=f"{fixed} is a constant in its source, which nothing from outside reaches"

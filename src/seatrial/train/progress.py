@@ -78,7 +78,7 @@ class EpochProgress:
         examples = sum(span.shape.rows for span in spans[self._first_step : done]) * self._together
         left = ((self._epochs - self._epoch) * len(spans) + len(spans) - done) * taken_s / steps
         rate = f"{examples / taken_s:,.0f} examples/s"
-        at = f"epoch {self._epoch}: step {done} of {len(spans)}"
+        at = f"epoch {self._epoch}/{self._epochs}: step {done} of {len(spans)}"
         self._note(f"{at}, loss {losses.mean().item():.4f}, {rate}, about {_time(left)} left")
         self._reported_to = done
         if self._step.ranks.world == 1:

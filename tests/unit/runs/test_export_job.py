@@ -181,7 +181,7 @@ def test_pickles_and_weights_alone(tmp_path: Path) -> None:
             check(path)
     with pytest.raises(UsageError, match="holds weights without their network") as reported:
         check(safetensors(tmp_path / "w.safetensors"))
-    assert (reported.value.run or "").endswith("w.safetensors --to pt2 --model net:make_model")
+    assert (reported.value.run or "").endswith("w.safetensors --to pt2 --model MODULE:FUNCTION")
 
 
 def test_an_export_reports_as_early_what_it_lacks(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_export_reports_as_early_what_it_lacks(tmp_path: Path) -> None:
         model = of_file(zipped(tmp_path / name, "w/data.pkl", "w/data/0"), EXPORT)
         with pytest.raises(UsageError, match=f"{name} holds weights without their network") as reported:
             check_model_file(model, EXPORT)
-        assert (reported.value.run or "").endswith(f"{name} --to onnx --model net:make_model")
+        assert (reported.value.run or "").endswith(f"{name} --to onnx --model MODULE:FUNCTION")
         check_model_file(model, EXPORT, with_network=True)
     assert of_file(tmp_path / "model_best.pth.tar", EXPORT).name == "model_best"
     (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:-30])

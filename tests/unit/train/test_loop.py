@@ -387,8 +387,8 @@ def test_trackers_get_the_same_losses_once(make_step, monkeypatch, capsys, log_s
     seldom, none = tracked(1e9)
     assert often == seldom and often and none == []
     assert len(lines) == 2 * 4  # five steps an epoch, the last of which is the epoch's own line
-    assert lines[0].startswith("epoch 1: step 1 of 5, loss ") and lines[0].endswith(" s left")
-    assert lines[-1].startswith("epoch 2: step 4 of 5, loss ")
+    assert lines[0].startswith("epoch 1/2: step 1 of 5, loss ") and lines[0].endswith(" s left")
+    assert lines[-1].startswith("epoch 2/2: step 4 of 5, loss ")
 
 
 def test_loss_that_is_nan_is_not_reported_before_the_epochs_end_names_it(make_step, monkeypatch, capsys):

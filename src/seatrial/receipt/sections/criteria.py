@@ -19,6 +19,7 @@ from seatrial.job.keys import holds
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.section import Block, Criterion, Section, Verdict, Verdicts
 from seatrial.receipt.values import clean, count, figure, quote
+from seatrial.system.text import nearest
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import RunEvidence
@@ -185,7 +186,9 @@ def _metric(name: str, condition: str) -> Judge:
         if found is None:
             reported = ", ".join(list(run.evidence.steps.series)[:8]) or "no number"
             printed = run.output.printed.complement(run.evidence.steps, own=bool(run.evidence.written))
-            also = f", and the numbers that it printed ({', '.join([*printed][:8])}) prove nothing" if printed else ""
+            also = f"; numbers that are only printed ({', '.join([*printed][:8])}) are not judged" if printed else ""
+            close = nearest(name, [*run.evidence.steps.series, *printed])
+            also += f"; did you mean {close}?" if close and close != name else ""
             missing = f"the target never reported {name} to $SEATRIAL_EVENTS: it reported {reported} there{also}"
             return Judgement("fail", missing, condition, None)
         reported_as, points = found
