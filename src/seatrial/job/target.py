@@ -11,6 +11,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 from seatrial.errors import TargetError
+from seatrial.job.engine_grammar import IMAGE
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
 from seatrial.job.shell_scripts import ShellReading, read_shell
@@ -267,6 +268,18 @@ def _script(word: str, project: Path, start: Path) -> str:
     return str(path.relative_to(root))
 
 
+def is_image(word: str) -> bool:
+    """Recognise an image's name by its tag: ``pytorch-gpu:v1``, ``nvcr.io/nvidia/pytorch:25.01-py3``."""
+    return re.fullmatch(IMAGE, word) is not None and ":" in word
+
+
+def image_refused(word: str, command: Sequence[str]) -> TargetError:
+    """Return the error for an image given as the target, as docker run takes it, with the command in it."""
+    words = ["--image", word, *(["--"] if command else [])]
+    run = f"seatrial run {shlex.join([*words, *command])}"
+    return TargetError(f"{word} is an image, which run takes with --image", run=run, instead=(word, words))
+
+
 def manifest_refused(word: str) -> TargetError:
     """Return the error for a Kubernetes manifest given to run, plan or up."""
     message = f"{word} is a Kubernetes manifest, which run takes with --file"
@@ -366,6 +379,8 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
+    if is_image(word):
+        raise image_refused(word, [])
     similar = _similar(word, [*scripts(project), *recipes]) or _similar(
         word, _shell_scripts((project / word).parent, project)
     )
