@@ -38,12 +38,13 @@ from seatrial.job.startable import (
     without_runner,
 )
 from seatrial.job.tasks import activated, makefile, task_commands
+from seatrial.system.copied import refuse_copied
 from seatrial.system.text import as_typed
 
 #: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 
-_MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
+_MOST_OF_YAML, _MOST_OF_SCRIPT, _MOST_OF_PYTHON = 20_000, 50_000, 2_000_000
 #: Most scripts that an error lists if none is similar.
 _MOST_NAMED = 5
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
@@ -160,6 +161,7 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = whole(here / name, _MOST_OF_SCRIPT)
+    refuse_copied(text, here / name, name, shell=True, refusal=TargetError)
     return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here), here)
 
 
@@ -257,6 +259,8 @@ def _script(word: str, project: Path, start: Path) -> str:
         raise manifest_refused(word) if run is None else refused
     if _is_makefile(path) or is_shell(path):
         raise _no_python(word, path)
+    if path.suffix == ".py":
+        refuse_copied(beginning(path, _MOST_OF_PYTHON), path, word, refusal=TargetError)
     if not path.is_relative_to(root):
         raise TargetError(
             f"{word} is outside the project {root}",
@@ -321,13 +325,19 @@ def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
     text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     several = f"; it names {', '.join(named)}" if named else ""
+    run = None
+    if kind == "shell script" and re.search(r"\b(?:apt|apt-get|dnf|yum|zypper|nvidia-ctk)\b", text):
+        run = "seatrial doctor"
+    elif kind == "shell script" and re.search(r"\b(?:docker|podman) (?:build|run|compose)\b", text):
+        here = ("", "", shlex.quote(named[0])) if len(named) == 1 else what_is_here(path.parent)
+        run = f"{here[1]}seatrial run {here[2]}" if here else None
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named
     return TargetError(
         f"{word} is a {kind}, not Python{several}",
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
         if beyond
         else "seatrial starts Python itself; other programs run in an existing image",
-        run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None,
+        run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else run,
     )
 
 
