@@ -11,7 +11,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 from seatrial.errors import TargetError
-from seatrial.job.engine_grammar import IMAGE
+from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
 from seatrial.job.shell_scripts import ShellReading, read_shell
@@ -259,8 +259,7 @@ def _script(word: str, project: Path, start: Path) -> str:
         raise manifest_refused(word) if run is None else refused
     if _is_makefile(path) or is_shell(path):
         raise _no_python(word, path)
-    if path.suffix == ".py":
-        refuse_copied(beginning(path, _MOST_OF_PYTHON), path, word, refusal=TargetError)
+    refuse_copied(beginning(path, _MOST_OF_PYTHON), path, word, refusal=TargetError)
     if not path.is_relative_to(root):
         raise TargetError(
             f"{word} is outside the project {root}",
@@ -270,18 +269,6 @@ def _script(word: str, project: Path, start: Path) -> str:
             first=f"cd {as_typed(path.parent)}",
         )
     return str(path.relative_to(root))
-
-
-def is_image(word: str) -> bool:
-    """Recognise an image's name by its tag: ``pytorch-gpu:v1``, ``nvcr.io/nvidia/pytorch:25.01-py3``."""
-    return re.fullmatch(IMAGE, word) is not None and ":" in word
-
-
-def image_refused(word: str, command: Sequence[str]) -> TargetError:
-    """Return the error for an image given as the target, as docker run takes it, with the command in it."""
-    words = ["--image", word, *(["--"] if command else [])]
-    run = f"seatrial run {shlex.join([*words, *command])}"
-    return TargetError(f"{word} is an image, which run takes with --image", run=run, instead=(word, words))
 
 
 def manifest_refused(word: str) -> TargetError:
@@ -324,20 +311,18 @@ def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
     kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
     text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
-    several = f"; it names {', '.join(named)}" if named else ""
-    run = None
-    if kind == "shell script" and re.search(r"\b(?:apt|apt-get|dnf|yum|zypper|nvidia-ctk)\b", text):
-        run = "seatrial doctor"
-    elif kind == "shell script" and re.search(r"\b(?:docker|podman) (?:build|run|compose)\b", text):
-        here = ("", "", shlex.quote(named[0])) if len(named) == 1 else what_is_here(path.parent)
-        run = f"{here[1]}seatrial run {here[2]}" if here else None
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named
+    run = f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None
+    if re.search(r"\b(?:apt|apt-get|dnf|yum|zypper|nvidia-ctk)\b", text):
+        run = "seatrial doctor"
+    elif re.search(r"\b(?:docker|podman) (?:build|run|compose)\b", text):
+        run = next((f"seatrial run {shlex.quote(each)}" for each in [*named, *likely_scripts(path.parent)]), run)
     return TargetError(
-        f"{word} is a {kind}, not Python{several}",
+        f"{word} is a {kind}, not Python" + (f"; it names {', '.join(named)}" if named else ""),
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
         if beyond
         else "seatrial starts Python itself; other programs run in an existing image",
-        run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else run,
+        run=run,
     )
 
 
@@ -389,8 +374,8 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
-    if is_image(word):
-        raise image_refused(word, [])
+    if refused := image_refused(word):
+        raise refused
     similar = _similar(word, [*scripts(project), *recipes]) or _similar(
         word, _shell_scripts((project / word).parent, project)
     )

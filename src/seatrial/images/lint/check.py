@@ -15,8 +15,11 @@ from seatrial.errors import ConfigError, UsageError
 from seatrial.images.lint import base_rules, gpu_rules, package_rules
 from seatrial.images.lint.commands import pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, read_dockerfile, remark
+from seatrial.job.flags import read_table
 from seatrial.job.startable import is_shell
 from seatrial.stack.facts import cuda_images
+from seatrial.stack.machine import TargetMachine
+from seatrial.stack.rules import image_problems
 from seatrial.system.copied import what_came_along, without_lines
 from seatrial.system.project_files import is_there, read_bytes, read_text
 
@@ -27,10 +30,7 @@ _MAX_BYTES, _MOST_LINES, _MOST_STAGES = 200_000, 5000, 200
 _MOST_FILES = 10
 
 #: Source: docs.docker.com/reference/dockerfile.
-_INSTRUCTIONS = (
-    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER"),
-    *("ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
-)
+_INSTRUCTIONS = read_table("docker.json")["instructions"]
 
 Rule = Callable[[Dockerfile], Iterator[Remark]]
 
@@ -80,6 +80,20 @@ def _unknown(file: Dockerfile, path: Path) -> Iterator[Remark]:
         fix = f"{close[0]}{each.raw}" if close else "end the line above with \\, or write RUN before it"
         fix = without_lines([line for line, _ in lines], str(path)) if what else fix
         yield remark(each.line, "unknown-instruction", name=each.name.lower(), what=what, fix=fix)
+
+
+def image_warnings(image: str, machine: TargetMachine | None, *, pulled: bool) -> Iterator[str]:
+    """Yield what an image's name shows: a tag that does not exist, a framework without code for the machine's GPUs.
+
+    Args:
+        machine: None: no GPU is used.
+        pulled: it is not on this machine yet.
+    """
+    file = read_dockerfile(f"FROM {image}")
+    for rule in (base_rules.dead_tags, base_rules.wrong_cudnn_infix) if pulled else ():
+        yield from (f"{each.message}; {each.fix.replace('FROM', 'use')}" for each in rule(file) if each.id != "old-tag")
+    for broken in image_problems(image, machine) if machine else ():
+        yield f"{image} is too old for the GPU: {broken.needs}, but {broken.has}"
 
 
 def _requirements(file: Dockerfile, folder: Path) -> dict[str, tuple[str, ...]]:
