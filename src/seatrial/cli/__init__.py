@@ -88,7 +88,7 @@ def _answer(argv: list[str]) -> int:
             hanging = " " * (20 if line in verbs else 2)
             width = shutil.get_terminal_size().columns
             print(textwrap.fill(line, width, subsequent_indent=hanging, break_on_hyphens=False))
-    elif argv[0] in ("-V", "--version", "version"):
+    elif argv[0] in ("-V", "--version", "version") or argv == ["-v"]:
         from seatrial import __version__
 
         print(f"seatrial {__version__}")
@@ -133,6 +133,7 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     import re
     import shlex
 
+    from seatrial.cli.docker_words import of_docker
     from seatrial.findings.finding import FIX
     from seatrial.job.flags import replaced_command
 
@@ -146,6 +147,8 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
             f"The command {word} was removed",
             re.sub(r"[A-Z]{4,}.*", lambda _: own, replacement) if own else replacement,
         )
+    elif words := of_docker([word, *rest]):
+        sentence, fix = words
     elif word.startswith("-") and rest:
         sentence = f"A command is missing before {word}"
         at = next((at for at, each in enumerate(rest) if each in VERBS), None)  # its options stand behind it

@@ -18,8 +18,9 @@ from rich.text import Text
 
 from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES
+from seatrial.cli.docker_words import without_docker
 from seatrial.cli.options import options_of
-from seatrial.cli.words import typed_parts
+from seatrial.cli.words import declared_options, typed_parts
 from seatrial.errors import (
     EXIT_ENGINE,
     EXIT_USAGE,
@@ -276,23 +277,34 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
             "A setting of the target stands behind --set",
             shlex.join(["seatrial", *words]),
         )
+    said, ours = without_docker(argv) if argv[0] in ("build", "shell", *_TAKE_ARGUMENTS) else ("", [*argv])
+    if said:
+        docker = "docker build" if argv[0] == "build" else "docker run"
+        return f"{option} is an option of {docker}, not of {place}", said, _behind_dashes(ours)
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
         return f"No such option: {option}", "The target's own arguments go after --", _behind_dashes(argv)
     return f"No such option: {option}", None, f"{place} --help"
 
 
 def _behind_dashes(argv: Sequence[str]) -> str:
-    """Return the command with the target's own options and further words moved behind ``--``."""
+    """Return the command with the target's own options and further words moved behind ``--``.
+
+    An option that both have is the script's: others of its own stand beside it.
+    """
     known = options_of(argv[0])
     ours: list[str] = []
     theirs: list[str] = []
-    has_target = "-m" in argv
+    has_target = "-m" in argv or "--image" in argv
+    end = argv.index("--") if "--" in argv else len(argv)
+    script = next((Path(word) for word in argv[1:end] if _is_script(word)), None)
+    foreign = any(not name and words[0][:1] == "-" for name, words in typed_parts(argv[1:end], known))
+    scripts_own = declared_options(script, known) if script and foreign else set()
     at = 1
-    while at < len(argv):
+    while at < end:
         name, sign, _ = argv[at].partition("=")
         size = 1
         if name in known:
-            mine = ours
+            mine = theirs if name in scripts_own else ours
             size = 2 if known[name] and not sign else 1
         elif argv[at].startswith("-"):
             mine = theirs
@@ -304,6 +316,9 @@ def _behind_dashes(argv: Sequence[str]) -> str:
             has_target = True
         mine += argv[at : at + size]
         at += size
+    theirs += argv[end + 1 :]
+    if not theirs:
+        return shlex.join(["seatrial", argv[0], *ours])
     return shlex.join(["seatrial", argv[0], *(ours if has_target else [*ours, "TARGET"]), "--", *theirs])
 
 

@@ -15,6 +15,7 @@ from seatrial.cli.errors import WITH_TRUST
 from seatrial.cli.options import check_folder, target_arguments, this_host
 from seatrial.errors import DiskError, TargetError, TrustError, UsageError
 from seatrial.images.recipes import RECIPES
+from seatrial.job.engine_grammar import image_refused
 from seatrial.job.loading import load_job
 from seatrial.job.model import Criteria, Job, Target, file_keys
 from seatrial.job.own_workload import read_own
@@ -95,6 +96,8 @@ def _too_many(words: list[str], arguments: list[str], project: Path, module: str
                 f"The file {name} has a space in its name: put it in quotes",
                 run=f"seatrial run {shlex.join([name, *(['--', *rest] if rest else [])])}",
             )
+    if module is None and (refused := image_refused(words[0], [*words[1:], *arguments])):
+        return refused
     target, theirs = (["-m", module], words) if module is not None else (words[:1], words[1:])
     return TargetError(
         f'"{theirs[0]}" is an unexpected argument: the target\'s own arguments go after --',

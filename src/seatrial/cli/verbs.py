@@ -31,4 +31,5 @@ OTHER_WORDS = {
     "gpus": "top", "gpu": "top", "nvidia-smi": "top", "monitor": "top", "diff": "runs compare", "history": "runs ls",
     "ui": "dashboard", "web": "dashboard", "metrics": "dashboard", "tensorboard": "dashboard", "validate": "plan",
     "dry-run": "plan", "receipt": "open", "bash": "shell", "ssh": "shell", "compose": "up", "delete": "runs rm",
+    "lint": "build --check", "info": "doctor", "stats": "top", "inspect": "runs show",
 }  # fmt: skip

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from seatrial.cli.options import Root, has_undecoded, options_of, quoted
@@ -176,6 +176,16 @@ def _imported_files(script: Path, text: str) -> Iterator[Path]:
         for folder in {*script.parents, folder_of(root, Path.cwd()) or Path()}:
             yield folder / f"{root}.py"
             yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
+
+
+def declared_options(script: Path, names: Iterable[str]) -> set[str]:
+    """Return the options of seatrial that a script's own parser has, too, and that it does not take from seatrial."""
+    from seatrial.system.project_files import read_sources
+
+    texts = [*read_sources([script], Path.cwd(), _MOST_BYTES)]
+    texts += read_sources([*_imported_files(script, "".join(texts))], Path.cwd(), _MOST_BYTES)
+    found = {name for name in names if name not in _ALWAYS_OURS and any(_declares(each, name) for each in texts)}
+    return {name for name in found if not any(re.search(_PLACES.get(name, "(?!)"), each) for each in texts)}
 
 
 def _declares(script: str, option: str, *, begun: bool = False) -> bool:

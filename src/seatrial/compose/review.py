@@ -21,6 +21,7 @@ from seatrial.job.asks import Ask, digest_text, mounted, outside, plain
 from seatrial.planning.container.plan import GPU_DEVICE
 from seatrial.system.host import Host
 from seatrial.system.project_files import filled_in, is_there, read_bytes
+from seatrial.system.text import from_here
 
 #: Key → its meaning, where neither the key nor its value shows that.
 _MEANINGS = {
@@ -324,6 +325,12 @@ def _replicas_share(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
             )
 
 
+def _no_context(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
+    for name, service in file.services.items():
+        if service.context and service.context.is_absolute() and not service.context.exists():
+            yield warning(file.place(name, "build"), "no-context", name=name, folder=from_here(service.context))
+
+
 def _no_gpu_comes(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
     """Find requests that give no GPU, or one that is not NVIDIA's."""
     swarm = (*RESERVED[:-1], "generic_resources")
@@ -372,6 +379,7 @@ RULES: tuple[Callable[[ComposeFile, Asks], Iterator[ComposeWarning]], ...] = (
     _no_compute,
     _counted_from_outside,
     _replicas_share,
+    _no_context,
     _no_gpu_comes,
     _small_shared_memory,
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from seatrial.errors import TargetError
 from seatrial.system.text import shown
 
 #: Source: github.com/distribution/reference, regexp.go. A registry has a dot, a colon or is ``localhost``.
@@ -42,6 +44,15 @@ _PORTS = re.compile(
     r"(?:(?P<at>(?:[0-9]{1,3}\.){3}[0-9]{1,3}|\[[0-9a-fA-F:.]+\])?:(?=.*:))?"
     r"(?P<ports>(?:(?:[0-9]{1,5}(?:-[0-9]{1,5})?)?:)?[0-9]{1,5}(?:-[0-9]{1,5})?)(?:/(?:tcp|udp|sctp))?"
 )
+
+
+def image_refused(word: str, command: Sequence[str] = ()) -> TargetError | None:
+    """Return the error for an image in the target's place, where docker run has it; a tag shows that it is one."""
+    if ":" not in word or re.fullmatch(IMAGE, word) is None:
+        return None
+    words = ["--image", word, *(["--"] if command else [])]
+    run = f"seatrial run {shlex.join([*words, *command])}"
+    return TargetError(f"{word} is an image, which run takes with --image", run=run, instead=(word, words))
 
 
 def matching(pattern: str, what: str) -> Callable[[Any], str]:

@@ -49,14 +49,14 @@ class Flag(NamedTuple):
 _KINDS: dict[str, Any] = {"str": str, "bool": bool, "path": Path, "list": list[str]}
 
 
-def _read(name: str) -> dict[str, Any]:
+def read_table(name: str) -> dict[str, Any]:
     """Read a table of this folder."""
     table: dict[str, Any] = json.loads(pkgutil.get_data("seatrial.job", name) or b"{}")
     return table
 
 
 #: Heading of the help → its options; "" for those listed with the command's own.
-_OPTIONS = _read("flags.json")
+_OPTIONS = read_table("flags.json")
 
 FLAGS = tuple(
     Flag(**{**row, "kind": _KINDS[row.get("kind", "str")], "group": group})
@@ -81,7 +81,7 @@ def in_tables(given: Mapping[str, Any]) -> dict[str, Any]:
 
 #: Command, or command and subcommand → the command that replaces it; command and option → the sentence that names the
 #: replacement; key of seatrial.toml, ``table.key`` or a whole table → likewise.
-_RETIRED: dict[str, dict[str, str]] = _read("retired.json")
+_RETIRED: dict[str, dict[str, str]] = read_table("retired.json")
 COMMANDS, OPTIONS, KEYS = _RETIRED["commands"], _RETIRED["options"], _RETIRED["keys"]
 
 

@@ -11,6 +11,7 @@ from seatrial.errors import ConfigError
 from seatrial.job.in_container import AGENT_GRACE_S
 from seatrial.job.startable import scripts
 from seatrial.job.value import Value
+from seatrial.system.copied import refuse_copied
 from seatrial.system.project_files import MAX_BYTES, parse_yaml, read_text
 from seatrial.system.text import as_typed
 
@@ -77,9 +78,13 @@ def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWo
     if typed := typed + [key for name, table in tables.items() for key in table if key not in _TABLES[name]]:
         names = ", ".join("--" + key.replace("_", "-") for key in typed)
         raise ConfigError(f"{names}: with --file, the file decides", run=f"${{EDITOR:-vi}} {as_typed(path)}")
-    parts = re.split(r"(?m)^---(?:[ \t].*)?$", read_text(path, inside=None, limit_bytes=MAX_BYTES))
+    text = read_text(path, inside=None, limit_bytes=MAX_BYTES)
+    refuse_copied(text, path, str(path))
+    parts = re.split(r"(?m)^---(?:[ \t].*)?$", text)
     objects = [one for one in (parse_yaml(part, str(path)) for part in parts) if one is not None]
     kinds = [f"{one.get('apiVersion')} {one.get('kind')}" if isinstance(one, dict) else "no object" for one in objects]
+    if len(objects) == 1 and isinstance(objects[0], dict) and {"services", "include"} & objects[0].keys():
+        raise ConfigError(f"{path} is a Compose file, which up takes", run=f"seatrial up -f {as_typed(path)}")
     if len(kinds) != 1 or kinds[0] not in _KINDS:
         raise ConfigError(
             f"{path} has {', '.join(kinds) or 'nothing'}; --file takes one object: {' or '.join(_KINDS)}",

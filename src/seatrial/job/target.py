@@ -11,6 +11,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 from seatrial.errors import TargetError
+from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
 from seatrial.job.shell_scripts import ShellReading, read_shell
@@ -37,12 +38,13 @@ from seatrial.job.startable import (
     without_runner,
 )
 from seatrial.job.tasks import activated, makefile, task_commands
+from seatrial.system.copied import refuse_copied
 from seatrial.system.text import as_typed
 
 #: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 
-_MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
+_MOST_OF_YAML, _MOST_OF_SCRIPT, _MOST_OF_PYTHON = 20_000, 50_000, 2_000_000
 #: Most scripts that an error lists if none is similar.
 _MOST_NAMED = 5
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
@@ -159,6 +161,7 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = whole(here / name, _MOST_OF_SCRIPT)
+    refuse_copied(text, here / name, name, shell=True, refusal=TargetError)
     return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here), here)
 
 
@@ -256,6 +259,7 @@ def _script(word: str, project: Path, start: Path) -> str:
         raise manifest_refused(word) if run is None else refused
     if _is_makefile(path) or is_shell(path):
         raise _no_python(word, path)
+    refuse_copied(beginning(path, _MOST_OF_PYTHON), path, word, refusal=TargetError)
     if not path.is_relative_to(root):
         raise TargetError(
             f"{word} is outside the project {root}",
@@ -307,16 +311,20 @@ def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
     kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
     text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
-    several = f"; it names {', '.join(named)}" if named else ""
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named
     if kind == "shell script" and not text.strip():
         return TargetError(f"{word} is empty: it starts nothing", run=f"ls {as_typed(path.parent)}")
+    run = f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None
+    if re.search(r"\b(?:apt|apt-get|dnf|yum|zypper|nvidia-ctk)\b", text):
+        run = "seatrial doctor"
+    elif re.search(r"\b(?:docker|podman) (?:build|run|compose)\b", text):
+        run = next((f"seatrial run {shlex.quote(each)}" for each in [*named, *likely_scripts(path.parent)]), run)
     return TargetError(
-        f"{word} is a {kind}, not Python{several}",
+        f"{word} is a {kind}, not Python" + (f"; it names {', '.join(named)}" if named else ""),
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
         if beyond
         else "seatrial starts Python itself; other programs run in an existing image",
-        run=f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None,
+        run=run,
     )
 
 
@@ -368,6 +376,8 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
+    if refused := image_refused(word):
+        raise refused
     similar = _similar(word, [*scripts(project), *recipes]) or _similar(
         word, _shell_scripts((project / word).parent, project)
     )

@@ -13,6 +13,7 @@ from seatrial.backends.kubernetes.manifests import KINDS, addresses
 from seatrial.backends.kubernetes.pod import MANAGED_BY
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.images.lint.check import image_warnings
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan
 from seatrial.job.in_container import (
     AGENT_GRACE_S,
@@ -48,7 +49,6 @@ from seatrial.planning.pod_contents import (
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.stack.machine import parse_target
-from seatrial.stack.rules import image_problems
 from seatrial.system.host import Host
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
@@ -193,9 +193,8 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
     container, kinds = own_container_of(template), volume_kinds(template)
     machine = cluster_machine(facts, template["spec"].get("nodeSelector") or {})
     machine = parse_target(job.image.target) if job.image.target else machine
+    yield from image_warnings(container["image"], machine if job.gpus.kind != "none" else None, pulled=True)
     if job.gpus.kind != "none":
-        for broken in image_problems(container["image"], machine):
-            yield f"{container['image']} is too old for the GPU: {broken.needs}, but {broken.has}"
         for one in container.get("env") or []:
             if one["name"] in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
                 yield (

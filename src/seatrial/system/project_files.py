@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError, UntrustedPathError, UsageError
+from seatrial.system.copied import refuse_copied
 from seatrial.system.nofollow import open_source, write_inside
 from seatrial.system.text import as_typed
 
@@ -204,6 +205,7 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
     if long_key := _LONG_KEY.search(text):
         line = text.count("\n", 0, long_key.start()) + 1
         raise _refused(path, f"a key of more than {_MOST_PARTS} parts (at line {line})")
+    refuse_copied(text, path, path.name)
     try:
         table: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -20,6 +20,8 @@ INSIDE = ("Value error", "Input should", "(s)", "Traceback", "Internal error", "
 
 #: words → (the sentence, the next command).
 REFUSED = constant(__file__, "REFUSED")
+#: words → (text of the file that they name, the sentence, the next command).
+COPIED = constant(__file__, "COPIED")
 
 
 @pytest.fixture
@@ -52,6 +54,14 @@ def test_a_sentence_and_the_next_command(words: str, project: Path, capsys: pyte
     sentence, command = message(capsys)
     assert (sentence.replace(str(project), "PROJECT"), command) == REFUSED[words]
     assert not (project / ".seatrial").exists()
+
+
+@pytest.mark.parametrize("words", COPIED)
+def test_a_file_that_was_copied_from_a_page(words: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, *expected = COPIED[words]
+    (project / next(word for word in words.split() if "." in word)).write_text(text)
+    assert cli._main(words.split()) == 2
+    assert [*message(capsys)] == expected
 
 
 @pytest.mark.parametrize(("words", "usage"), [("runs", "runs [OPTIONS]"), ("help runs ls", "runs ls ")])

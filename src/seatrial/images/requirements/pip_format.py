@@ -22,6 +22,7 @@ from seatrial.errors import ConfigError
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import is_folder
 from seatrial.stack.facts import FrameworkImage
+from seatrial.system.copied import refuse_copied
 from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.text import as_typed, shown
 
@@ -312,9 +313,11 @@ def text_of(path: Path, root: Path) -> str:
     data = read_bytes(path, inside=root)
     wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return data.decode("utf-16" if wide else "utf-8-sig")
+        text = data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {as_typed(path)}") from error
+    refuse_copied(text, path, path.name)
+    return text
 
 
 def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:

@@ -128,8 +128,11 @@ def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) ->
     env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
     env.update(library_path(injection, from_user, image.env))
     warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
-    hijacked = sorted(from_user.keys() & injection.env.keys())
-    if hijacked:
+    visible, has_gpus, ours = {"CUDA_VISIBLE_DEVICES"}, injection.strategy != "none", {**injection.env}
+    hijacked = sorted(from_user.keys() & (ours.keys() | visible if has_gpus else ours.keys() - visible))
+    if has_gpus and from_user.get(*visible) in ("", "-1"):
+        warnings += ("CUDA_VISIBLE_DEVICES, set by you, hides every GPU; --gpus none plans a run on the CPU",)
+    elif hijacked:
         warnings += (f"{', '.join(hijacked)}: set by you, so the GPUs that CUDA sees may differ from the plan",)
     return env, warnings
 

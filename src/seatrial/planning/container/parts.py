@@ -17,6 +17,7 @@ from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.dockerfile.context import write_wheel
+from seatrial.images.lint.check import image_warnings
 from seatrial.images.plan import plan_image, ready_image
 from seatrial.images.recipes import recipe
 from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
@@ -57,6 +58,7 @@ from seatrial.planning.container.plan import (
 from seatrial.planning.launcher import meeting, with_network
 from seatrial.planning.process import gpu_count, gpu_plan, selected
 from seatrial.planning.site import Parts, Places, Site, container_places, target_argv
+from seatrial.stack.machine import parse_target
 from seatrial.system.files import make_folder, write_atomically
 
 
@@ -89,8 +91,12 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
+    machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
+    pulled, ready = any((one.what, one.value) == IMAGE_UNKNOWN for one in image_choices), job.image.ready
+    named = image_warnings(ready, machine if gpu_count(site) else None, pulled=pulled) if ready else ()
     warnings = (
         *injected.warnings,
+        *named,
         *made.warnings,
         *path_warnings,
         *warn_of_outside(job, script),

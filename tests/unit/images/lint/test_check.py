@@ -86,7 +86,7 @@ def test_advised_torch_is_the_planned_one(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_a_dockerfile_is_refused(tmp_path: Path) -> None:
-    for text in ("", "hello\n", "RUN true\n"):
+    for text in ("hello\n", "mkdir a\ncat > b\nRUN true\n"):
         with pytest.raises(UsageError, match="not a Dockerfile"):
             check(tmp_path, text)
     with pytest.raises(UsageError, match="File not found"):
