@@ -66,22 +66,6 @@ def test_three_ranks_divide_as_ddp_does() -> None:
     assert "as DDP with Adam" in passed(ranks(3, "optimizer.py"))
 
 
-def test_ranks_with_less_data_join() -> None:
-    ended = ranks(2, "uneven.py")
-    assert "weight 6.0 last 1" in ended[0][1]
-    assert "hvd.broadcast was called while rank 1 had joined" in ended[1][1]
-
-
-@pytest.mark.slow
-def test_the_last_of_three_to_join() -> None:
-    assert "weight 12.0 last 2" in ranks(3, "uneven.py")[0][1]
-
-
-def test_join_catches_up_with_a_rank_that_is_ahead() -> None:
-    code = (SCRIPTS / "joining_ahead.py").read_text()
-    assert output(code) == "{0: [(2,), (2,)], 1: []} [0, 0]\n"
-
-
 def output(code: str) -> str:
     """Return the output of a process that is not a rank."""
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
@@ -99,7 +83,7 @@ def test_alone_it_needs_no_process_group() -> None:
         o = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), [('w', w)])
         w.sum().backward()
         o.step()
-        assert hvd.join() == 0 and hvd.allgather_object(1) == [1]
+        assert hvd.allgather_object(1) == [1]
         hvd.barrier()
         hvd.broadcast_optimizer_state(o, 0)
         print(w.tolist(), hvd.allreduce(torch.tensor(3)).item(), hvd.size(), torch.distributed.is_initialized())"""

@@ -19,6 +19,7 @@ for _name in ("mpi_ops", "functions", "compression"):
 _MISSING = {
     "torch.distributed.new_group for a part of the ranks": "ProcessSet add_process_set remove_process_set",
     "torch.distributed.all_to_all_single": "alltoall alltoall_async",
+    "torch.distributed.algorithms.Join, or as many batches on each rank": "join",
     "the same operation for each tensor": "grouped_allgather grouped_allgather_async grouped_allreduce "
     "grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
     "grouped_reducescatter_async",

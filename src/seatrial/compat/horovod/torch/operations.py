@@ -5,7 +5,6 @@ All ranks begin the same operations in the same order. Horovod pairs them by nam
 
 import io
 import pickle
-import weakref
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
@@ -13,13 +12,13 @@ import torch.distributed as dist
 import torch.nn.functional as functional
 
 from .. import refuse
-from .world import joining_of_script, rank, size, world
+from .world import rank, size, world
 
 __all__ = (
     *("Adasum", "Average", "Compression", "HorovodInternalError", "Max", "Min", "Product", "Sum", "SyncBatchNorm"),
     *("allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_", "allreduce_async"),
     *("allreduce_async_", "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_"),
-    *("broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "join", "poll", "synchronize"),
+    *("broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "poll", "synchronize"),
 )
 
 Tensor = torch.Tensor
@@ -112,51 +111,12 @@ def check_reduction(op: int) -> None:
 
 def begin(tensor: Tensor, call: Callable[..., Any], *args: Any) -> Any:
     """Begin a collective of torch.distributed and return its work, or None if this rank is alone."""
-    return None if size() == 1 else _begin(call.__name__, tensor, call, *args)
+    return None if size() == 1 else call(*args, group=world().group(tensor), async_op=True)
 
 
 def begin_all_reduce(tensor: Tensor, op: int) -> Any:
     """Begin a reduction in place, of a contiguous tensor. The caller divides for an average."""
-    return None if size() == 1 else _begin(str(op), tensor, dist.all_reduce, tensor, _REDUCTIONS[op])
-
-
-def _begin(kind: str, tensor: Tensor, call: Callable[..., Any], *args: Any) -> Any:
-    numbered = joining_of_script()
-    if numbered is not None:
-        numbered.announce(kind, tensor)
-    return call(*args, group=world().group(tensor), async_op=True)
-
-
-def join(device: Any = -1) -> int:
-    """Take part in the others' reductions until all ranks have joined; return the last rank to do so.
-
-    Raises HorovodInternalError if a rank needs this one for anything but a reduction, and NotInStandIn if the call is
-    outside the script's own files.
-    """
-    if size() == 1:
-        return 0
-    joining = joining_of_script()
-    if joining is None:
-        refuse("hvd.join outside the script's folder", "hvd.join() in the script: seatrial run --gpus 2 train.py")
-    last = joining.join(_take_part)
-    for reducer in reducers:
-        reducer.restart()
-    return last
-
-
-def _take_part(kind: str, zeros: Tensor) -> None:
-    if not kind.isdigit():
-        raise HorovodInternalError("hvd.%s was called while rank %d had joined" % (kind, rank()))
-    if int(kind) == Product:
-        zeros.fill_(1)
-    elif int(kind) in (Min, Max):
-        limits = torch.finfo(zeros.dtype) if zeros.is_floating_point() else torch.iinfo(zeros.dtype)
-        zeros.fill_(limits.max if int(kind) == Min else limits.min)
-    dist.all_reduce(zeros, _REDUCTIONS[int(kind)], group=world().group(zeros))
-
-
-#: Reducers of the script's optimizers. Ranks agree on their buckets anew after a join: one may have had no step.
-reducers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+    return begin(tensor, dist.all_reduce, tensor, _REDUCTIONS[op])
 
 
 def barrier() -> None:

@@ -23,7 +23,6 @@ from .operations import (
     Sum,
     begin_all_reduce,
     check_reduction,
-    reducers,
 )
 from .world import size
 
@@ -132,11 +131,6 @@ class Reducer:
         self._begun = 0
         self._kept: List[Any] = []  # gradient accumulators live as long as they are referenced
         self._lock = threading.Lock()
-        reducers.add(self)
-
-    def restart(self) -> None:
-        """Agree on the buckets anew with the next step."""
-        self._buckets, self._bucket_of, self._late = None, {}, []
 
     def take(self, parameters: Sequence[Parameter]) -> None:
         """Reduce these parameters' gradients from now on. Known ones are skipped."""
