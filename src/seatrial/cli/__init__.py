@@ -133,7 +133,7 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     import re
     import shlex
 
-    from seatrial.cli.docker_words import of_docker
+    from seatrial.cli.words import of_docker
     from seatrial.findings.finding import FIX
     from seatrial.job.flags import replaced_command
 

@@ -18,9 +18,8 @@ from rich.text import Text
 
 from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES
-from seatrial.cli.docker_words import without_docker
 from seatrial.cli.options import options_of
-from seatrial.cli.words import declared_options, typed_parts
+from seatrial.cli.words import declared_options, typed_parts, without_docker
 from seatrial.errors import (
     EXIT_ENGINE,
     EXIT_USAGE,

@@ -13,9 +13,8 @@ from typing import Any
 import yaml
 
 from seatrial.errors import UsageError
-from seatrial.system.copied import refuse_copied
 from seatrial.system.project_files import is_there, read_bytes
-from seatrial.system.text import as_typed, from_here
+from seatrial.system.text import as_typed, from_here, refuse_copied
 
 #: A Compose file of a hundred services has 100 KB.
 MAX_BYTES = 1_000_000

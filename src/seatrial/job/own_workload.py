@@ -11,9 +11,8 @@ from seatrial.errors import ConfigError
 from seatrial.job.in_container import AGENT_GRACE_S
 from seatrial.job.startable import scripts
 from seatrial.job.value import Value
-from seatrial.system.copied import refuse_copied
 from seatrial.system.project_files import MAX_BYTES, parse_yaml, read_text
-from seatrial.system.text import as_typed
+from seatrial.system.text import as_typed, refuse_copied
 
 _KINDS = {"batch/v1 Job": "job", "kubeflow.org/v1 PyTorchJob": "pytorchjob"}
 

@@ -38,8 +38,7 @@ from seatrial.job.startable import (
     without_runner,
 )
 from seatrial.job.tasks import activated, makefile, task_commands
-from seatrial.system.copied import refuse_copied
-from seatrial.system.text import as_typed
+from seatrial.system.text import as_typed, refuse_copied
 
 #: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")

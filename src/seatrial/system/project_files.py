@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError, UntrustedPathError, UsageError
-from seatrial.system.copied import refuse_copied
 from seatrial.system.nofollow import open_source, write_inside
-from seatrial.system.text import as_typed
+from seatrial.system.text import as_typed, refuse_copied
 
 #: Far above usual files, and read in milliseconds.
 MAX_BYTES = 2_000_000

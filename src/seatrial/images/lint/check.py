@@ -18,8 +18,8 @@ from seatrial.job.startable import is_shell
 from seatrial.stack.facts import cuda_images
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import image_problems
-from seatrial.system.copied import what_came_along, without_lines
 from seatrial.system.project_files import is_there, read_bytes
+from seatrial.system.text import what_came_along, without_lines
 
 #: Limits far above usual files; some rules' time grows with lines times stages.
 _MAX_BYTES, _MOST_LINES, _MOST_STAGES = 200_000, 5000, 200

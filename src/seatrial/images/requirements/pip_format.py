@@ -22,9 +22,8 @@ from seatrial.errors import ConfigError
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import is_folder
 from seatrial.stack.facts import FrameworkImage
-from seatrial.system.copied import refuse_copied
 from seatrial.system.project_files import is_there, read_bytes
-from seatrial.system.text import as_typed, shown
+from seatrial.system.text import as_typed, refuse_copied, shown
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
