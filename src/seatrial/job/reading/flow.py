@@ -123,8 +123,9 @@ class Flow:
 
     @cached_property
     def globals(self) -> set[str]:
-        """Return the names that functions assign at the module's top."""
-        return {name for node in ast.walk(self._tree) if isinstance(node, ast.Global) for name in node.names}
+        """Return the names that functions assign at the module's top, or in a function around them."""
+        outer = (node for node in ast.walk(self._tree) if isinstance(node, ast.Global | ast.Nonlocal))
+        return {name for node in outer for name in node.names}
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
