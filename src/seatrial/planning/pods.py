@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import posixpath
 import re
 from collections.abc import Iterator
 
+from seatrial.backends.containers.mounts import inside
 from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.kubernetes.manifests import KINDS, addresses
 from seatrial.backends.kubernetes.pod import MANAGED_BY
@@ -24,12 +24,13 @@ from seatrial.job.in_container import (
     RUN_LABEL,
 )
 from seatrial.job.model import Job
-from seatrial.job.own_workload import OwnWorkload, own_container_of, replicas, volume_kinds
+from seatrial.job.own_workload import OwnWorkload, env_of, own_container_of, replicas, volume_kinds
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import without_login, without_steering
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
+from seatrial.planning.container.outside import WRITABLE
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
 from seatrial.planning.pod_contents import (
@@ -45,6 +46,7 @@ from seatrial.planning.pod_contents import (
     volume_warnings,
     volumes_of,
 )
+from seatrial.planning.pod_files import file_warnings, lost_writes, missing_reads, visible_warnings
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.stack.machine import parse_target
@@ -90,6 +92,8 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
+    lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: True}, WRITABLE)
+    saves_models = not lost or any(inside(each.path, CONTAINER_MODELS) for each in script.writes)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
     return Parts(
@@ -116,7 +120,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             gpus.choice,
             code.choice,
             shm_choice,
-            _restarts_choice(again, volumes),
+            _restarts_choice(again, volumes, lost=bool(lost)),
             *image_choices,
             *tracker_choices,
         ),
@@ -126,14 +130,22 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *_workload_warnings(job, facts),
             *facts.unread,
             *([unpushed] if image.build and not job.kubernetes.registry else []),
-            *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
+            *file_warnings(job, script, lost, alone=code.way == "configmap", build=image.build),
+            *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
+            *volume_warnings(
+                volumes.models,
+                job.kubernetes.data,
+                None if facts.nodes is None else len(facts.nodes),
+                saves_models=saves_models,
+            ),
             *shm_warnings(job),
         ),
     )
 
 
-def _restarts_choice(again: int, volumes: Volumes) -> Choice:
-    survive = f"checkpoints survive a pod on {volumes.models}"
+def _restarts_choice(again: int, volumes: Volumes, *, lost: bool) -> Choice:
+    what = f"only what lies below {CONTAINER_MODELS} survives" if lost else "checkpoints survive"
+    survive = f"{what} a pod on {volumes.models}"
     from_scratch = "a restarted pod would start from scratch: no volume keeps checkpoints"
     return Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch)
 
@@ -196,19 +208,15 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
     if job.gpus.kind != "none":
         for broken in image_problems(container["image"], machine):
             yield f"{container['image']} is too old for the GPU: {broken.needs}, but {broken.has}"
-        for one in container.get("env") or []:
-            if one["name"] in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
-                yield (
-                    f"{own.file} sets {one['name']}={one.get('value', '…')}: the device plugin gives each pod its own "
-                    "GPUs, and the variable can only hide them or show those of others; delete it"
-                )
+        yield from visible_warnings(f"{own.file} sets", env_of(container))
     if paths := ", ".join(path for path, kind in kinds.items() if kind == "hostPath"):
         yield f"{paths}: a hostPath is a folder of whichever node runs the pod; a persistentVolumeClaim is everywhere"
-    for write in script.writes:
-        path = posixpath.join(container.get("workingDir") or "/", write.path)
-        inside = (mount for mount in kinds if f"{path}/".startswith(f"{mount.rstrip('/')}/"))
-        if kinds.get(max(inside, key=len, default="")) is None and not path.startswith(("/tmp/", "/dev/", "/proc/")):
-            yield f"{write}, and no volume keeps that: it is deleted with the pod; mount a persistentVolumeClaim there"
+    folder = container.get("workingDir") or "/"
+    for path, read in missing_reads(script, folder, kinds):
+        mounts = ", ".join(kinds) or "nowhere"
+        yield f"{read.where} reads {path}, which no volume of the pod has: they are mounted at {mounts}"
+    for write in lost_writes(script, folder, kinds, ("/tmp", "/dev", "/proc")):
+        yield f"{write}, and no volume keeps that: it is deleted with the pod; mount a persistentVolumeClaim there"
 
 
 #: Options that pods have as they were given.

@@ -218,7 +218,7 @@ class Flow:
             return _block(node.orelse, runs)
         both = _called(node.body) & _called(node.orelse)
         children = [RunNode(node.test, *runs)]
-        body, orelse = (runs if _fails(other) else _PERHAPS for other in (node.orelse, node.body))
+        body, orelse = (runs if fails(other) else _PERHAPS for other in (node.orelse, node.body))
         for each in (*_block(node.body, body), *_block(node.orelse, orelse)):
             in_any_case = _called([each.node]) & both
             children.append(RunNode(each.node, *runs._replace(always=False)) if in_any_case else each)
@@ -314,7 +314,7 @@ def _exits(node: ast.AST) -> bool:
     return call is not None and not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value)
 
 
-def _fails(block: Sequence[ast.stmt]) -> bool:
+def fails(block: Sequence[ast.stmt]) -> bool:
     """Recognise a block that ends in ``raise ValueError(kind)`` or ``sys.exit("no data")``: no good run takes it."""
     ends = [each for each in block[-1:] if isinstance(each, ast.Raise) or _exit_call(each)]
     return bool(ends) and not _exits(ends[0])

@@ -242,7 +242,7 @@ def undefined_names(
         for unit in (each for each in visited if each[0] == module.path):
             function = module.flow.functions.get(unit[1])
             names = loose.get(function.lineno if function else 0, set()) - known
-            outer = {*stored} | _ELSEWHERE
+            outer = {*_ELSEWHERE, *filter(None, stored)}
             if function is not None:
                 outer = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
             early = {*map(id, early_reads(module.flow.body(unit[1]), module.flow.globals | outer))} - guarded
