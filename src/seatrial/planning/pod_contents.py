@@ -163,17 +163,12 @@ def _resume_mount(job: Job, models: Volume) -> PodMount:
     return PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
 
 
-def volume_warnings(
-    models: Volume, data: Volume | None, machines: int | None, *, saves_models: bool
-) -> tuple[str, ...]:
-    """Return warnings about volumes that lie on one node or end with the pod.
+def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> tuple[str, ...]:
+    """Return warnings about volumes that lie on one node.
 
     ``machines``: the cluster's count; None where they may not be listed."""
     hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
-    warnings = [_hostpath_warning(path, machines) for path in hostpaths]
-    if not models.lasting and saves_models:
-        warnings.append("Models are stored in the pod and deleted with it: --models pvc:NAME keeps them")
-    return tuple(warnings)
+    return tuple(_hostpath_warning(path, machines) for path in hostpaths)
 
 
 def _hostpath_warning(path: str, machines: int | None) -> str:

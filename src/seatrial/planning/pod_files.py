@@ -35,8 +35,9 @@ def lost_writes(script: ScriptFacts, folder: str, kept: Mapping[str, object], sc
 def missing_reads(script: ScriptFacts, folder: str, held: Collection[str]) -> Iterator[tuple[str, Read]]:
     """Yield (path, its read) for what no volume has. Args: held: the mounts."""
     reads = [each for each in script.reads if is_outside(each.path)]
+    known = [each.path for each in reads] + [each.path for each in script.writes]
     for path, where in script.machine_paths.items():
-        if not any(inside(path, each.path) or inside(each.path, path) for each in (*reads, *script.writes)):
+        if not any(inside(path, each) or inside(each, path) for each in known):
             reads.append(Read(path, where, None))
     paths = dict[str, Read]()
     for read in reads:
@@ -66,7 +67,11 @@ def file_warnings(job: Job, script: ScriptFacts, lost: Collection[Write], *, alo
             yield f'{read.where} reads {read.path}, and the pod gets the script alone: [kubernetes] code = "image"'
     on = f", which is on {options.models}" if options.models else " and give --models pvc:NAME"
     for write in lost:
-        yield f"{write}, and no volume keeps that: it is deleted with the pod; save it below {CONTAINER_MODELS}{on}"
+        is_model = inside(write.path, CONTAINER_MODELS)
+        advice = "--models pvc:NAME keeps it" if is_model else f"save it below {CONTAINER_MODELS}{on}"
+        yield f"{write}, and no volume keeps that: it is deleted with the pod; {advice}"
+    if not lost and not (options.models and options.models.lasting):
+        yield "Models are stored in the pod and deleted with it: --models pvc:NAME keeps them"
 
 
 def visible_warnings(source: str, env: Mapping[str, str]) -> Iterator[str]:

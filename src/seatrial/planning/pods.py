@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator
 
-from seatrial.backends.containers.mounts import inside
 from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.kubernetes.manifests import KINDS, addresses
 from seatrial.backends.kubernetes.pod import MANAGED_BY
@@ -92,8 +91,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
-    lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: True}, WRITABLE)
-    saves_models = not lost or any(inside(each.path, CONTAINER_MODELS) for each in script.writes)
+    lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
     return Parts(
@@ -132,12 +130,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *([unpushed] if image.build and not job.kubernetes.registry else []),
             *file_warnings(job, script, lost, alone=code.way == "configmap", build=image.build),
             *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
-            *volume_warnings(
-                volumes.models,
-                job.kubernetes.data,
-                None if facts.nodes is None else len(facts.nodes),
-                saves_models=saves_models,
-            ),
+            *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
             *shm_warnings(job),
         ),
     )

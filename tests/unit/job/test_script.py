@@ -30,7 +30,7 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
 
 def useless(project: Path, script: str) -> TargetError | None:
     job = Job(project=project, target=Target(kind="script", value=script))
-    return why_useless(job, source_facts(job))
+    return next(why_useless(job, source_facts(job)), None)
 
 
 @pytest.mark.parametrize(

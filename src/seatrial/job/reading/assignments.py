@@ -5,12 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeAlias
 
-from seatrial.job.reading.flow import FunctionNode, statements
-
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_Names: TypeAlias = set[str]
+from seatrial.job.reading.flow import COMPREHENSIONS, FunctionNode, statements
 
 
 def early_reads(body: Sequence[ast.stmt], elsewhere: Collection[str]) -> list[ast.Name]:
@@ -19,78 +15,58 @@ def early_reads(body: Sequence[ast.stmt], elsewhere: Collection[str]) -> list[as
     Args: elsewhere: names that parameters, builtins or other scopes assign.
     """
     found: list[ast.Name] = []
-    names = {name for node in body for name in _stored(node)}
+    names = {name for node in body for name in _stored(node) if not name.startswith("__")}
     with suppress(RecursionError):
         found += _block(body, {*elsewhere}, set())
-    return [node for node in found if node.id in names and not node.id.startswith("__")]
+    return [node for node in found if node.id in names]
 
 
-def _block(block: Sequence[ast.AST], given: _Names, looped: _Names) -> Iterator[ast.Name]:
+def _block(block: Sequence[ast.AST], given: set[str], looped: set[str]) -> Iterator[ast.Name]:
     """Yield the reads of statements in order, and add to ``given`` what they assign.
 
     Args: looped: names of the loop around them, which an earlier pass may assign before a branch that this one takes.
     """
     for node in block:
-        tests = [getattr(node, name, None) for name in ("test", "iter", "subject", "value", "exc", "cause", "msg")]
-        if isinstance(node, FunctionNode):
-            tests = [*node.decorator_list, *node.args.defaults]
-        elif isinstance(node, ast.ClassDef):
-            tests = [*node.decorator_list, *node.bases]
-        elif isinstance(node, ast.Assign | ast.Delete):
-            tests += node.targets
+        heads = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        heads += [item.context_expr for item in getattr(node, "items", ())]
+        if isinstance(node, FunctionNode):  # whose annotations may not be evaluated
+            heads = [*node.decorator_list, *node.args.defaults]
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id not in given:
             yield node.target
-        for test in (each for each in tests if isinstance(each, ast.expr)):
-            given |= {*_stored(test)} if not isinstance(node, ast.Delete) else set()  # by := in it
-            yield from _reads(test, given, looped)
-        if isinstance(node, ast.With | ast.AsyncWith):
-            for item in node.items:
-                yield from _reads(item.context_expr, given, looped)
-                given |= {*_stored(item)}
-            yield from _block(node.body, given, looped)
-        elif isinstance(node, ast.Try):
-            yield from _block(node.body, given, looped)
-            for handler in node.handlers:
-                yield from _block(handler.body, given | {*_stored(handler)} | looped, looped)
-            yield from _block(node.orelse, given | looped, looped)
-            yield from _block(node.finalbody, given | {*_stored(node)}, looped)
-        elif isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While | ast.Match):
+        for head in heads:
+            given |= {each.target.id for each in ast.walk(head) if isinstance(each, ast.NamedExpr)}
+            yield from _reads(head, given, looped)
+        own = {*_stored(node)}
+        if not isinstance(node, FunctionNode | ast.ClassDef):
             loops = isinstance(node, ast.For | ast.AsyncFor | ast.While)
-            own = {*_stored(node)} if loops else set()
-            head = {*_stored(node.target)} if isinstance(node, ast.For | ast.AsyncFor) else set()
-            cases = node.cases if isinstance(node, ast.Match) else ()
-            bodies = [case.body for case in cases] or [getattr(node, "body", [])]
-            for body in bodies:
-                heads = {name for case in cases for part in (case.pattern, case.guard) for name in _stored(part)}
-                yield from _block(body, given | head | heads | looped, looped | own)
-            yield from _block(getattr(node, "orelse", []), given | own | looped, looped)
-        given |= {*_stored(node)}
+            bound = getattr(node, "items", [node.target] if isinstance(node, ast.For | ast.AsyncFor) else [])
+            first = given if isinstance(node, ast.With | ast.AsyncWith | ast.Try) else given | looped
+            first |= {name for each in bound for name in _stored(each)}
+            yield from _block(getattr(node, "body", ()), first, looped | own if loops else looped)
+            for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+                yield from _block(part.body, given | {*_stored(part)} | looped, looped)
+            more = set() if isinstance(node, ast.If) else own
+            yield from _block([*getattr(node, "orelse", ()), *getattr(node, "finalbody", ())], given | more, looped)
+        given |= own
 
 
-def _reads(node: ast.AST, given: _Names, looped: _Names) -> Iterator[ast.Name]:
+def _reads(node: ast.AST, given: set[str], looped: set[str]) -> Iterator[ast.Name]:
     """Yield the names read in an expression; parts that may not be evaluated are read as branches are."""
     if isinstance(node, ast.Name):
-        if node.id not in given and not isinstance(node.ctx, ast.Store):
-            yield node
-    elif isinstance(node, _COMPREHENSIONS):
+        yield from [] if node.id in given or isinstance(node.ctx, ast.Store) else [node]
+    elif isinstance(node, COMPREHENSIONS):
         yield from _reads(node.generators[0].iter, given, looped)
     elif not isinstance(node, ast.Lambda):
-        for number, each in enumerate(ast.iter_child_nodes(node)):
-            first = not isinstance(node, ast.BoolOp | ast.IfExp) or number == isinstance(node, ast.BoolOp)
-            yield from _reads(each, given if first else given | looped, looped)
+        for number, each in enumerate(ast.iter_child_nodes(node)):  # of BoolOp, the operator is the first
+            sure = not isinstance(node, ast.BoolOp | ast.IfExp) or number == isinstance(node, ast.BoolOp)
+            yield from _reads(each, given if sure else given | looped, looped)
 
 
-def has_loop(node: ast.AST) -> bool:
-    """Return whether an expression in a statement may be evaluated never."""
-    return any(isinstance(each, _COMPREHENSIONS) for each in ast.walk(node))
-
-
-def _stored(node: ast.AST | None) -> Iterator[str]:
+def _stored(node: ast.AST) -> Iterator[str]:
     """Yield the names that a statement may assign, delete, import or define."""
-    for each in statements([node] if node is not None else []):
+    for each in statements([node]):
         if isinstance(each, ast.Name):
-            if not isinstance(each.ctx, ast.Load):
-                yield each.id
+            yield from [] if isinstance(each.ctx, ast.Load) else [each.id]
         elif isinstance(each, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in each.names)
         else:

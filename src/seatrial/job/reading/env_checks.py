@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from seatrial.job.reading.constants import Constants
 from seatrial.job.reading.flow import fails
@@ -35,54 +35,43 @@ class EnvCheck(NamedTuple):
         return f"{self.name} is {'' if self.wanted else 'not '}{' or '.join(self.values)}"
 
 
-class _Members(NamedTuple):
-    """Hold a comparison of an expression with constants, and whether it holds for them, or for all others."""
-
-    node: ast.expr
-    values: tuple[str, ...]
-    wanted: bool
+#: An expression, constants, and whether it must be one of them, or none.
+_Members: TypeAlias = tuple[ast.expr, tuple[str, ...], bool]
 
 
 def env_checks(found: Iterable[tuple[Unit, str, ast.stmt]], constants: Constants) -> Iterator[EnvCheck]:
     """Yield the checks among statements. Args: found: (unit, ``train.py:93``, statement)."""
     for unit, where, node in found:
         check = _check(node) if unit in constants.always else None
-        if check is not None and (variable := constants.variable(check.node, unit)):
-            yield EnvCheck(*variable, check.values, check.wanted, where)
+        if check is not None and (variable := constants.variable(check[0], unit)):
+            yield EnvCheck(*variable, *check[1:], where)
 
 
 def _check(node: ast.stmt) -> _Members | None:
     """Return what must hold, or a statement fails."""
     if isinstance(node, ast.Assert):
         return _members(node.test)
-    values: tuple[str, ...] = ()
-    first = None
+    known: tuple[str, ...] = ()
+    text = None
     while isinstance(node, ast.If) and (each := _members(node.test)):
-        first = first or ast.dump(each.node)
-        if ast.dump(each.node) != first:
+        expression, values, wanted = each
+        text = text or ast.dump(expression)
+        if ast.dump(expression) != text or (known and not wanted):
             return None
         if fails(node.body):
-            return None if values else each._replace(wanted=not each.wanted)
-        values += each.values
-        if not each.wanted or fails(node.orelse):
-            return each._replace(values=values) if each.wanted else None
-        if len(node.orelse) != 1:
-            return None
-        node = node.orelse[0]
+            return None if known else (expression, values, not wanted)
+        known += values
+        if fails(node.orelse):
+            return (expression, known, True) if wanted else None
+        node = node.orelse[0] if len(node.orelse) == 1 and wanted else ast.Pass()
     return None
 
 
 def _members(test: ast.expr) -> _Members | None:
-    match test:
-        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq() as op], comparators=[ast.Constant() as right]):
-            given = [right]
-        case ast.Compare(
-            left=left,
-            ops=[ast.In() | ast.NotIn() as op],
-            comparators=[ast.Tuple(elts=given) | ast.List(elts=given) | ast.Set(elts=given)],
-        ):
-            pass
-        case _:
-            return None
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+        return None
+    op, right = test.ops[0], test.comparators[0]
+    given = [right] if isinstance(op, ast.Eq | ast.NotEq) else getattr(right, "elts", [])
     values = tuple(value for value in map(literal, given) if value is not None)
-    return _Members(left, values, isinstance(op, ast.Eq | ast.In)) if len(values) == len(given) else None
+    known = given and len(values) == len(given) and isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
+    return (test.left, values, isinstance(op, ast.Eq | ast.In)) if known else None

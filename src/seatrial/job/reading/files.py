@@ -192,10 +192,6 @@ class Files:
         """Note that ``unit`` imports a module in every run."""
         self._always.setdefault(unit, []).append(imported)
 
-    def note_store(self, name: str) -> None:
-        """Note that an attribute is set: ``args.output = …``."""
-        self.constants.stored.add(name)
-
     def read_settings(self, composed: Sequence[str] = ()) -> None:
         """Note the settings of the files that the script opens in the working directory, and those of the command line.
 

@@ -26,7 +26,7 @@ _SILENT = frozenset(
     for kind in family.__subclasses__()
 )
 
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 #: Kinds with nothing below them that could run.
 _LEAVES = frozenset((ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass))
@@ -36,7 +36,7 @@ _APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lam
 _BRANCHING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.BoolOp, ast.IfExp, ast.If, ast.Try),
     *(ast.Assert, ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
-    *_COMPREHENSIONS,
+    *COMPREHENSIONS,
 )
 
 #: Statements, and parts of them, that hold statements.
@@ -185,7 +185,7 @@ class Flow:
             return _each([*node.decorator_list, *node.args.defaults], runs)
         if isinstance(node, ast.ClassDef):
             return _each([*node.decorator_list, *node.bases], runs) + _block(node.body, runs)
-        if isinstance(node, _COMPREHENSIONS):
+        if isinstance(node, COMPREHENSIONS):
             return [RunNode(each, *runs._replace(always=False)) for each in _inside(node)]
         if isinstance(node, ast.Lambda):
             return _each([node.body], _PERHAPS)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from seatrial.errors import TargetError
-from seatrial.job.reading.assignments import early_reads, has_loop
-from seatrial.job.reading.flow import Flow
+from seatrial.job.reading.assignments import early_reads
+from seatrial.job.reading.flow import COMPREHENSIONS, Flow
 from seatrial.job.reading.modules import folders_of, is_file
 from seatrial.job.reading.signs import dotted, last_name
 from seatrial.system.newer_syntax import in_old_syntax
@@ -276,9 +276,10 @@ def _guarded(module: Module) -> tuple[set[int], set[int]]:
             kinds = [inner for each in caught for inner in ast.walk(each or ast.Name("Exception"))]
             catches = not _CATCHING.isdisjoint(map(last_name, kinds))
             parts += node.body if catches else ()
-            elts = [inner for each in caught for inner in getattr(each, "elts", [each])]
+            errors = [inner for each in caught for inner in getattr(each, "elts", [each])]
             sure = not catches and isinstance(node, ast.Try) and isinstance(node.body[0], ast.Assign | ast.Expr)
-            if sure and all(last_name(each).endswith("Error") for each in elts) and not has_loop(node.body[0]):
+            sure = sure and all(last_name(each).endswith("Error") for each in errors)
+            if sure and not any(isinstance(each, COMPREHENSIONS) for each in ast.walk(node.body[0])):
                 first.append(node.body[0])
     guarded, tried = ({id(inner) for each in some for inner in ast.walk(each)} for some in (parts, first))
     return guarded, tried
