@@ -45,7 +45,7 @@ from seatrial.planning.pod_contents import (
     volume_warnings,
     volumes_of,
 )
-from seatrial.planning.pod_files import file_warnings, lost_writes, missing_reads, visible_warnings
+from seatrial.planning.pod_files import file_warnings, lost_writes, visible_warnings
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.stack.machine import parse_target
@@ -57,6 +57,8 @@ DEFAULT_UID = 1000
 
 #: Pods of a Job that may fail. Source: kubernetes pkg/apis/batch/v1/defaults.go.
 _BACKOFF_LIMIT = 6
+
+_MODELS_END = "Models are stored in the pod and deleted with it: --models pvc:NAME keeps them"
 
 #: Told to scripts that can go on from their own run's checkpoints, since a pod that comes back runs the same command.
 GO_ON_VARIABLE = "SEATRIAL_GO_ON"
@@ -92,6 +94,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
+    held = [*WRITABLE, *(mount.target for mount in volumes.mounts if mount.volume.lasting)]
+    by_data = f"--data pvc:NAME mounts one at {CONTAINER_DATA}"
+    by_models = f"save it below {CONTAINER_MODELS}, which --models pvc:NAME keeps"
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
     return Parts(
@@ -128,8 +133,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *_workload_warnings(job, facts),
             *facts.unread,
             *([unpushed] if image.build and not job.kubernetes.registry else []),
-            *file_warnings(job, script, lost, alone=code.way == "configmap", build=image.build),
+            *(file_warnings(script, held, by_data, lost, by_models) if image.build else ()),
             *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
+            *([] if lost or volumes.models.lasting else [_MODELS_END]),
             *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
             *shm_warnings(job),
         ),
@@ -204,12 +210,9 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
         yield from visible_warnings(f"{own.file} sets", env_of(container))
     if paths := ", ".join(path for path, kind in kinds.items() if kind == "hostPath"):
         yield f"{paths}: a hostPath is a folder of whichever node runs the pod; a persistentVolumeClaim is everywhere"
-    folder = container.get("workingDir") or "/"
-    for path, read in missing_reads(script, folder, kinds):
-        mounts = ", ".join(kinds) or "nowhere"
-        yield f"{read.where} reads {path}, which no volume of the pod has: they are mounted at {mounts}"
-    for write in lost_writes(script, folder, kinds, ("/tmp", "/dev", "/proc")):
-        yield f"{write}, and no volume keeps that: it is deleted with the pod; mount a persistentVolumeClaim there"
+    lost = lost_writes(script, container.get("workingDir") or "/", kinds, ("/tmp", "/dev", "/proc"))
+    mounted = f"the file mounts {', '.join(kinds) or 'none'}"
+    yield from file_warnings(script, list(kinds), mounted, lost, "mount a persistentVolumeClaim there")
 
 
 #: Options that pods have as they were given.

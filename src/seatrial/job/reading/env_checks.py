@@ -13,23 +13,20 @@ from seatrial.job.reading.signs import literal
 
 
 class EnvCheck(NamedTuple):
-    """Hold a check that every run makes.
-
-    Attributes:
-        method: of str, which is called on the value before: ``lower``, or "".
-        wanted: whether the value must be one of ``values``, or none of them.
-        where: ``train.py:93``.
-    """
+    """Hold a check that every run makes at ``where``; ``wanted``: the value must be one of these, or else none."""
 
     name: str
-    method: str
     values: tuple[str, ...]
     wanted: bool
     where: str
 
     def accepts(self, value: str) -> bool:
-        """Return whether the script goes on with this value."""
-        return ((getattr(value, self.method)() if self.method else value) in self.values) is self.wanted
+        """Return whether the script goes on with this value, which it may change to lower case."""
+        return (
+            not {value, value.lower(), value.upper()}.isdisjoint(self.values)
+            if self.wanted
+            else value not in self.values
+        )
 
     def __str__(self) -> str:
         return f"{self.name} is {'' if self.wanted else 'not '}{' or '.join(self.values)}"
@@ -44,27 +41,20 @@ def env_checks(found: Iterable[tuple[Unit, str, ast.stmt]], constants: Constants
     for unit, where, node in found:
         check = _check(node) if unit in constants.always else None
         if check is not None and (variable := constants.variable(check[0], unit)):
-            yield EnvCheck(*variable, *check[1:], where)
+            yield EnvCheck(variable, *check[1:], where)
 
 
-def _check(node: ast.stmt) -> _Members | None:
-    """Return what must hold, or a statement fails."""
-    if isinstance(node, ast.Assert):
-        return _members(node.test)
-    known: tuple[str, ...] = ()
-    text = None
-    while isinstance(node, ast.If) and (each := _members(node.test)):
-        expression, values, wanted = each
-        text = text or ast.dump(expression)
-        if ast.dump(expression) != text or (known and not wanted):
-            return None
-        if fails(node.body):
-            return None if known else (expression, values, not wanted)
-        known += values
-        if fails(node.orelse):
-            return (expression, known, True) if wanted else None
-        node = node.orelse[0] if len(node.orelse) == 1 and wanted else ast.Pass()
-    return None
+def _check(node: ast.stmt, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
+    """Return what must hold, or a statement fails. Args: known, text: of the tests before, if this is an ``elif``."""
+    found = _members(node.test) if isinstance(node, ast.Assert | ast.If) else None
+    if found is None or text not in (None, ast.dump(found[0])) or not isinstance(node, ast.If):
+        return found if isinstance(node, ast.Assert) else None
+    expression, values, wanted = found
+    if fails(node.body):
+        return None if known else (expression, values, not wanted)
+    if not wanted or fails(node.orelse):
+        return (expression, (*known, *values), True) if wanted else None
+    return _check(node.orelse[0], (*known, *values), ast.dump(expression)) if len(node.orelse) == 1 else None
 
 
 def _members(test: ast.expr) -> _Members | None:
