@@ -142,11 +142,9 @@ def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:
     env = {**theirs, **job.env}
     for check in (each for each in facts.env_checks if each.name in env and not each.accepts(env[each.name])):
         set_right = f"{check.name}={check.values[0]}" if check.wanted else f"{check.name}=VALUE"
-        edit = (
-            f"seatrial run … -e {set_right}" if job.own is None else f"${{EDITOR:-vi}} {job.own.file}   # {set_right}"
-        )
+        file = f"${{EDITOR:-vi}} {job.own.file}   # {set_right}" if job.own else ""
         wrong = f"{check.where} fails unless {check}, and it is set to {shown(env[check.name])}"
-        yield TargetError(wrong, cause="every run reaches this check", run=edit)
+        yield TargetError(wrong, cause="every run reaches this check", run=file or f"seatrial run … -e {set_right}")
     if facts.failing:
         place, name = re.split(r":\d+ uses |, which", facts.failing[0])[:2]
         cause = "every run reaches this line and fails with a NameError"

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.kubernetes.manifests import KINDS, addresses
@@ -95,6 +96,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
     held = [*WRITABLE, *(mount.target for mount in volumes.mounts if mount.volume.lasting)]
+    named = script if image.build else replace(script, reads=(), machine_paths={})  # which another's image may have
     by_data = f"--data pvc:NAME mounts one at {CONTAINER_DATA}"
     by_models = f"save it below {CONTAINER_MODELS}, which --models pvc:NAME keeps"
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
@@ -133,7 +135,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *_workload_warnings(job, facts),
             *facts.unread,
             *([unpushed] if image.build and not job.kubernetes.registry else []),
-            *(file_warnings(script, held, by_data, lost, by_models) if image.build else ()),
+            *file_warnings(named, held, by_data, lost, by_models),
             *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
             *([] if lost or volumes.models.lasting else [_MODELS_END]),
             *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),

@@ -583,8 +583,7 @@ LOAD = "def load(rank, kind='mnist'):\n    if kind == 'mnist':\n        pass\n  
     ("source", "value", "rejected"),
     [
         (
-            LOAD
-            + "    else:\n        raise ValueError(kind)\ndef main():\n    a = os.getenv('KIND')\n    load(0, a)\nmain()\n",
+            LOAD + "    else:\n        raise OSError\ndef main():\n    a = os.getenv('KIND')\n    load(0, a)\nmain()\n",
             "x",
             True,
         ),
