@@ -39,14 +39,16 @@ from seatrial.planning.pod_contents import (
     Volumes,
     cluster_image,
     cluster_machine,
+    file_warnings,
     gpu_memory_warnings,
+    lost_writes,
     pod_gpus,
     pod_resource,
     project_code,
+    visible_warnings,
     volume_warnings,
     volumes_of,
 )
-from seatrial.planning.pod_files import file_warnings, lost_writes, visible_warnings
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.stack.machine import parse_target
