@@ -90,7 +90,7 @@ def test_a_name_that_another_module_sets(tmp_path: Path, sets: str) -> None:
         ),
         ("if (x := 1) and [x for x in 'ab']:\n    print(x)\ny, z = (lambda x: x, x)\nx = x\n", False, False),
         ("try:\n    x = 1\nexcept OSError as y:\n    print(y)\nfinally:\n    print(x)\nx = 2\ny = x\n", False, False),
-        ("import x.y\nwith open(x.y) as f:\n    print(f)\nf = x\ndel f\n", False, False),
+        ("import x.y\nwith open(x.y) as f, open(f) as y:\n    print(f)\nf = x\ndel f\n", False, False),
         ("match i:\n    case [x, *y] if x:\n        print(x, y)\nprint(x)\nx = y = 1\n", False, False),
         ("if 'x' not in dir():\n    x = 1\nelse:\n    x = x\nx = x\n", False, False),
         ("while True:\n    try:\n        print(i)\n    except OSError:\n        print(x)\n    x = 1\n", False, False),

@@ -28,7 +28,6 @@ def _block(block: Sequence[ast.AST], given: set[str], looped: set[str]) -> Itera
     """
     for node in block:
         heads = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-        heads += [item.context_expr for item in getattr(node, "items", ())]
         if isinstance(node, FunctionNode):  # whose annotations may not be evaluated
             heads = [*node.decorator_list, *node.args.defaults]
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id not in given:
@@ -36,12 +35,14 @@ def _block(block: Sequence[ast.AST], given: set[str], looped: set[str]) -> Itera
         for head in heads:
             given |= {each.target.id for each in ast.walk(head) if isinstance(each, ast.NamedExpr)}
             yield from _reads(head, given, looped)
+        for item in getattr(node, "items", ()):
+            yield from _reads(item.context_expr, given, looped)
+            given |= {*_stored(item)}
         own = {*_stored(node)}
         if not isinstance(node, FunctionNode | ast.ClassDef):
             loops = isinstance(node, ast.For | ast.AsyncFor | ast.While)
-            bound = getattr(node, "items", [node.target] if isinstance(node, ast.For | ast.AsyncFor) else [])
             first = given if isinstance(node, ast.With | ast.AsyncWith | ast.Try) else given | looped
-            first |= {name for each in bound for name in _stored(each)}
+            first |= {*_stored(node.target)} if isinstance(node, ast.For | ast.AsyncFor) else set()
             yield from _block(getattr(node, "body", ()), first, looped | own if loops else looped)
             for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
                 yield from _block(part.body, given | {*_stored(part)} | looped, looped)
